@@ -114,8 +114,8 @@ class LoadedModel:
         if not ids:
             how = "chat template and tokenizer" if prompt.chat else "tokenizer"
             raise UsageError(
-                f"cannot ask prompt {prompt.id}: no token comes of it by the {how} of {self.spec.name}; give it a text, or "
-                "choose another model"
+                f"cannot ask prompt {prompt.id}: no token comes of it by the {how} of {self.spec.name}; give it "
+                "a text, or choose another model"
             )
         if largest >= self.vocab_size:
             raise UsageError(

@@ -135,6 +135,8 @@ def _warm_up(session: Session, prepared: Prepared, engines: RunningEngines | Non
             if engines is None or fault.row in ("", BASELINE):
                 raise
             engines.fail(fault.row, fault)
+            if fault.spoils_all:
+                raise
 
 
 def _kept(
@@ -246,6 +248,8 @@ def _decode(
                 if engines is None or method.label == BASELINE:  # without it the others are over nothing
                     raise
                 engines.fail(method.label, fault)
+                if isinstance(fault, PluginFault) and fault.spoils_all:
+                    raise
                 order.give_up(method.label)
     if engines:
         engines.rest()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.errors import PluginFault
 from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
 from specbench.engine.room import TreesTooLarge
@@ -31,6 +32,7 @@ from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
 from specbench.runner.room import way_out
+from specbench.runner.shared_state import SharedState
 from specbench.runner.simulate import Acceptance
 from specbench.runner.states import States
 from specbench.runner.stop import StopRule
@@ -137,6 +139,8 @@ class Session:
                 note=self._heads.append,
             )
             self._plain, self.calibrated = tuple(methods), set[str]()
+            self._shared = SharedState(self.engine.model)
+            self._faulty: dict[str, PluginFault] = {}
             self.methods = self._ready(self._target)
             self._states = States(self.methods)
         except BaseException:
@@ -148,11 +152,34 @@ class Session:
         return self.calibration.once(what, take, by_rows)
 
     def _ready(self, target: Target) -> tuple[Method, ...]:
+        """The methods with what they bring. One that changed what all share, or asks for what the target has not, is
+        refused when it is to decode."""
         made = []
         for method in self._plain:
             self._preparing = method.label
-            made.append(method.ready(target))
+            self._shared.take()
+            try:
+                made.append(method.ready(target))
+            finally:
+                try:
+                    self._shared.check(method, random_numbers=False)
+                except PluginFault as fault:
+                    if fault.spoils_all:
+                        raise
+                    self._faulty[method.label] = fault
+            if said := self._beyond(made[-1]):
+                self._faulty.setdefault(method.label, PluginFault(f"{method.who} {said}; mend it", method.label))
         return tuple(made)
+
+    def _beyond(self, method: Method) -> str:
+        """What a method asks for beyond what the target has; empty where it asks for no such thing."""
+        words = self.model.vocab_size
+        layers = int(self.engine.model.config.get_text_config().num_hidden_layers)
+        if method.top_k > words:
+            return f"asks for the {method.top_k:,} best tokens of a model that has {words:,}"
+        if any(layer >= layers for layer in method.taps):
+            return f"taps layers {', '.join(map(str, method.taps))[:80]} of a model that has {layers}"
+        return ""
 
     def calibrate(self, known: Mapping[str, StoredTimes]) -> None:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
@@ -236,7 +263,12 @@ class Session:
             requests: in this order.
             number: stored with each record; times of one stretch share a clock.
             together: sequences stepped together; default is all slots.
+
+        Raises:
+            PluginFault: of the method's code, now or when it was prepared.
         """
+        if method.label in self._faulty:
+            raise self._faulty[method.label]
         self.engine.sampling = self.sampling(requests[0].temperature)
         try:
             for record in self._runner(together or self.engine.slots).segment(method, requests, number):
@@ -298,6 +330,7 @@ class Session:
                 gpu=meter,
                 simulate=self._acceptance,
                 memory=peak_memory(self.engine.device),
+                shared=self._shared,
             )
         return self._runners[together]
 

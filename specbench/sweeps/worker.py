@@ -142,7 +142,7 @@ class Worker:
 
     def _fail(self, fault: PluginFault) -> str:
         """Keeps a cell's fault; its label."""
-        if fault.row in ("", BASELINE):
+        if fault.spoils_all or fault.row in ("", BASELINE):
             raise fault
         self._failed[fault.row] = str(fault)
         return fault.row

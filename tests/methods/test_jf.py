@@ -210,7 +210,7 @@ def test_a_candidate_goes_beside_the_real_block_only() -> None:
     # When it wins, its rows refresh what they reach, its last one the first token of the block ahead; the others of
     # that block are refreshed where they stand, behind the draft.
     made.observe(decided([4, 70, 71, 72, 73, 74, 75, 76, 77, 78, 5, 11, 12], path=(0, 10)))
-    assert made.draft().tokens == [5, 11, 12, 73, 74, 75, 76, 77]
+    assert made.draft().tokens == (5, 11, 12, 73, 74, 75, 76, 77)
 
 
 def pool(output: Sequence[int], *rejected: Sequence[int], candidates: int = 3) -> Pool:
@@ -302,7 +302,7 @@ def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() 
     # its first place and cut to the 3 tokens that are left: 2 9 2, then 2 5 3, then 2 9 2 again.
     assert shape(made.draft()) == ([2, 7, 3, 9, 2, 5, 3], [-1, 0, 1, 0, 3, 0, 5])
     made.observe(decided([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
-    assert made.draft().tokens == [9]
+    assert made.draft().tokens == (9,)
     assert made.measures(6, False) == {"recycled": 1}
 
 
