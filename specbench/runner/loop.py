@@ -37,6 +37,7 @@ Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
 
 _CELLS = pulse.CELLS
+_ALL = (True, True)  # of a tree that names no rows, all may be emitted
 
 
 class SteppingEngine(Protocol):
@@ -308,13 +309,13 @@ class Runner:
             tree = decoder.begin(tuple(request.ids))  # another method gets the same prompt
             if not (tree is None or type(tree) is TokenTree):
                 raise guests.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
+            if tree is not None and len(tree) > 1 and any((tree.accept or _ALL)[1:]):
+                raise guests.Refused("guesses sent along with the prompt must be draft-only rows")
             guests.leave_if_forked(self._process)
             _CELLS[pulse.AT] = At.FORWARD
             result = self._engine.prefill(slot, request.ids, tree, **wanted)
             emitted = tuple(result.emitted)
             _CELLS[pulse.AT] = At.OBSERVE
-            if len(emitted) != 1:
-                raise guests.Refused("guesses sent along with the prompt must be draft-only rows")
             decoder.observe(result)
             _CELLS[pulse.AT] = At.OURS
             now = self._now()

@@ -6,6 +6,7 @@ Whatever decodes goes through one: runs, sweeps, checks, the local judge, answer
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import EnvironmentRefused, UsageError, guests
 from specbench.common.errors import PluginFault
 from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
@@ -141,6 +142,7 @@ class Session:
             self._plain, self.calibrated = tuple(methods), set[str]()
             self._shared = SharedState(self.engine.model)
             self._faulty: dict[str, PluginFault] = {}
+            self._drafts_in: dict[str, int] = defaultdict(int)  # bytes, by label
             self.methods = self._ready(self._target)
             self._states = States(self.methods)
         except BaseException:
@@ -167,19 +169,31 @@ class Session:
                     if fault.spoils_all:
                         raise
                     self._faulty[method.label] = fault
-            if said := self._beyond(made[-1]):
-                self._faulty.setdefault(method.label, PluginFault(f"{method.who} {said}; mend it", method.label))
+            try:
+                self._drafts_in[method.label] = made[-1].memory_bytes
+                self._assert_asks(made[-1])
+            except PluginFault as fault:
+                fault.row = method.label
+                self._faulty.setdefault(method.label, fault)
         return tuple(made)
 
-    def _beyond(self, method: Method) -> str:
-        """What a method asks for beyond what the target has; empty where it asks for no such thing."""
+    def _assert_sound(self, method: Method) -> None:
+        if method.label in self._faulty:
+            raise self._faulty[method.label]
+
+    def _assert_asks(self, method: Method) -> None:
+        """Refuses a method that asks for what the target has not.
+
+        Raises:
+            PluginFault: names it.
+        """
         words = self.model.vocab_size
         layers = int(self.engine.model.config.get_text_config().num_hidden_layers)
-        if method.top_k > words:
-            return f"asks for the {method.top_k:,} best tokens of a model that has {words:,}"
-        if any(layer >= layers for layer in method.taps):
-            return f"taps layers {', '.join(map(str, method.taps))[:80]} of a model that has {layers}"
-        return ""
+        with guests.hosting(method.who):
+            if method.top_k > words:
+                raise guests.Refused(f"its top_k is {method.top_k:,}, and the model has {words:,} tokens")
+            if any(layer >= layers for layer in method.taps):
+                raise guests.Refused(f"its taps are {str(method.taps)[:80]}, and the model has {layers} layers")
 
     def calibrate(self, known: Mapping[str, StoredTimes]) -> None:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
@@ -233,6 +247,7 @@ class Session:
         """
         self.engine.sampling = self.sampling(temperature)
         for method in self.methods if methods is None else methods:
+            self._assert_sound(method)
             self.engine.prepare(
                 method.max_rows,
                 top_k=method.top_k,
@@ -267,8 +282,7 @@ class Session:
         Raises:
             PluginFault: of the method's code, now or when it was prepared.
         """
-        if method.label in self._faulty:
-            raise self._faulty[method.label]
+        self._assert_sound(method)
         self.engine.sampling = self.sampling(requests[0].temperature)
         try:
             for record in self._runner(together or self.engine.slots).segment(method, requests, number):
@@ -291,7 +305,7 @@ class Session:
         """What the engine chose and what its captures cost, and the memory that each method decodes in."""
         weights, cache = self.model.spec.weight_bytes, self.engine.cache.nbytes
         memory = {
-            method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": method.memory_bytes}
+            method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": self._drafts_in[method.label]}
             for method in self.methods
         }
         found = {**self.engine.report(), MEMORY: memory}
