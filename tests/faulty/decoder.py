@@ -10,7 +10,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "changes the working directory": lambda: os.chdir("/"),
     "changes the environment": lambda: os.environ.update(OMP_NUM_THREADS="63"),
     "draws from random": random.random,
-    "seeds numpy": lambda: np.random.seed(1),  # noqa: NPY002  that is the fault
+    "seeds numpy": lambda: np.random.seed(1),
     "draws from torch": lambda: torch.rand(1),
     "handles a signal": lambda: signal.signal(signal.SIGALRM, lambda number, frame: None),
     "stops garbage collection": gc.disable,
@@ -206,7 +206,7 @@ class Options(decoding.Options):
 class Decoder(decoding.Decoder):
     """Plain decoding until its fault is due."""
 
-    begun: Counter[str] = Counter()
+    begun: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, options: Options, context: Context) -> None:
         self.kind, self.model, self.last, self.due = options.kind, context.shared, -1, False

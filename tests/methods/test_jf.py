@@ -176,7 +176,7 @@ def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None
     # The candidate's 4 is right, the draft's 2 is not: what the target says behind the candidate's rows is the next
     # guess (11), never what it says behind the draft's (71).
     made.observe(decided([4, 70, 71, 72, 5, 11, 12], path=(0, 4)))
-    assert made.draft().tokens[:2] == [5, 11]
+    assert made.draft().tokens[:2] == (5, 11)
     assert made.measures(4, False) == {"recycled": 1, "carried": 0}
 
 
@@ -195,7 +195,7 @@ def test_row_0_wins_ties() -> None:
     tree = made.draft()
     assert shape(tree) == ([9, 4, 2, 6, 8, 6], [-1, 0, 1, 2, 1, 4])
     made.observe(decided([4, 5, 71, 72, 11, 12], path=(0, 1)))
-    assert made.draft().tokens[:2] == [5, 71]
+    assert made.draft().tokens[:2] == (5, 71)
     assert made.measures(4, False)["recycled"] == 0
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
 import models_tiny
+import numpy as np
 import pytest
 import toys
 
@@ -24,6 +27,7 @@ from specbench.common.pulse import At
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.engine.engine import Engine
+from specbench.results.request_log import RequestLog
 from specbench.runner.loop import Runner
 
 KEPT = "; what was finished is kept, mend it or leave it out"
@@ -215,6 +219,97 @@ def test_a_branch_of_a_step_that_was_none_is_left_out() -> None:
     branches = returning([Branch(0, [], 0.0), Branch(99, [1], -1.0), Branch(0, [1], math.nan), Branch(1, [5], -2.0)])
     (record,) = toys.runner(toys.Engine(toys.Clock())).segment(method(branches=branches), [toys.request(1, 4)])
     assert [(each.step, each.ids) for each in record.branches or ()] == [(1, [5])]
+
+
+class Reusing(toys.Decoder):
+    """Drafts from one list again and again, and empties it when it is told what came of it."""
+
+    row: list[int]
+
+    def begin(self, prompt: Any) -> TokenTree | None:
+        self.row = []
+        return super().begin(prompt)
+
+    def draft(self) -> TokenTree:
+        self.row += super().draft().tokens
+        self.kept = TokenTree(
+            self.row, range(-1, len(self.row) - 1), [True] * len(self.row), ["lookup"] * len(self.row)
+        )
+        return self.kept
+
+    def observe(self, result: StepResult) -> None:
+        super().observe(result)
+        self.row.clear()
+
+
+def test_a_method_may_reuse_its_lists() -> None:
+    records = [
+        next(toys.runner(toys.Engine(toys.Clock()), trace=True).segment(
+            toys.toy(4, (1, 2), decoder=decoder), [toys.request(1, 9)]
+        ))
+        for decoder in (toys.Decoder, Reusing)
+    ]  # fmt: skip
+    fresh, reused = (record.model_dump(exclude={"tokens"}) for record in records)
+    assert fresh == reused
+    assert reused["tree_rows"] == 4 * len(reused["accepted_lengths"])
+    mine, its = (record.tokens for record in records)
+    assert mine is not None
+    assert its is not None
+    assert mine.rows == its.rows
+    assert mine.drafts is not None
+    assert its.drafts is not None
+    assert [draft.ids for draft in mine.drafts] == [draft.ids for draft in its.drafts]
+
+
+def test_a_tree_does_not_change() -> None:
+    tokens, parents, accept, origins, scores = [5, 6], [-1, 0], [True, True], ["draft"] * 2, [None, -0.5]
+    made = TokenTree(tokens, parents, accept, origins, scores)
+    for each in (tokens, parents, accept, origins, scores):
+        each.clear()  # type: ignore[attr-defined]
+    assert made == TokenTree((5, 6), (-1, 0), (True, True), ("draft", "draft"))
+    assert made.row_scores() == (None, -0.5)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    made = TokenTree(np.array([5, 6]), np.array([-1, 0]), np.array([True, False]))  # type: ignore[arg-type]
+    assert (made.tokens, made.parents, made.accept) == ((5, 6), (-1, 0), (True, False))
+    assert {type(each) for each in (*made.tokens, *made.parents)} == {int}
+    assert {type(each) for each in made.accept or ()} == {bool}
+
+
+@pytest.mark.parametrize("call", ["begin", "draft", "observe", "end", "measures", "branches", "__init__"])
+@pytest.mark.parametrize("leaves", ["return", "raise"])
+def test_a_forked_child_that_comes_back_ends(call: str, leaves: str, tmp_path: Path) -> None:
+    class Forking(Plain):
+        pass
+
+    usual = getattr(Plain, call)
+
+    def fork(self: Any, *given: Any) -> Any:
+        if not seen:
+            seen.append(os.fork())
+            if not seen[0] and leaves == "raise":
+                raise SystemExit(0)
+        return usual(self, *given)
+
+    seen: list[int] = []
+    setattr(Forking, call, fork)
+    for record in toys.runner(toys.Engine(toys.Clock())).segment(toys.toy(decoder=Forking), [toys.request(1, 3)]):
+        with (tmp_path / "records").open("a") as file:
+            file.write(f"{record.output_ids}\n")
+    assert seen[0] > 0, "the child is not here"
+    assert os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]) == PluginFault.exit_code
+    assert (tmp_path / "records").read_text() == "[1000, 1001, 1002]\n"
+
+
+def test_only_the_process_that_opened_a_log_writes_to_it(tmp_path: Path) -> None:
+    log = RequestLog(tmp_path / "requests.jsonl")
+    if not (child := os.fork()):
+        log.append({"a": 1})
+        os._exit(0)
+    log.append({"a": 2})
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == PluginFault.exit_code
+    assert list(log.read()) == [{"a": 2}]
 
 
 # ------------------------------------------------------------------ trees that only an engine can refuse

@@ -81,10 +81,8 @@ def asked_one_by_one(model_name: str, prompts: list[str], tmp_path: Path, capsys
     for number, prompt in enumerate(prompts):
         data = tmp_path / "one.jsonl"
         data.write_text(json.dumps({"prompt": prompt}) + "\n")
-        code = main(
-            ["run", "--model", model_name, "--method", "ar", "--task", "prompts", "--data-file", str(data)]
-            + ["--max-new-tokens", "2", "--out", str(tmp_path / str(number))]
-        )
+        command = ["run", "--model", model_name, "--method", "ar", "--task", "prompts", "--data-file", str(data)]
+        code = main([*command, "--max-new-tokens", "2", "--out", str(tmp_path / str(number))])
         errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
         assert len(errors) == (code != 0), (prompt, code, errors)
         codes[prompt] = code
