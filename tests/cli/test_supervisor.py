@@ -215,6 +215,7 @@ def test_an_interrupt_while_the_child_imports_is_a_sentence(
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(console, "_run", imported)
+    monkeypatch.setattr(console, "_end", sys.exit)
     pulse.clear()
     try:
         with pytest.raises(SystemExit, match="130"):
