@@ -10,25 +10,30 @@ is on no clock.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
 
 from specbench.common import EnvironmentRefused, UsageError, guests, pulse
 from specbench.common.errors import PluginFault
 from specbench.common.pulse import At
 from specbench.decoding import Context, Decoder, Method, StepResult, TokenTree
-from specbench.decoding.tree import BadTree, Branch
+from specbench.decoding.tree import BadTree
 from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.results import RequestRecord
 from specbench.results.schema import GpuTrace, request_key
+from specbench.runner.returned import (
+    checked_branches,
+    checked_forwards,
+    checked_guesses,
+    checked_measures,
+    wrong_tree,
+)
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import Output, StopRule
 from specbench.runner.trace import Verified, spread, token_trace, verified
@@ -37,7 +42,6 @@ Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
 
 _CELLS = pulse.CELLS
-_ALL = (True, True)  # of a tree that names no rows, all may be emitted
 
 
 class SteppingEngine(Protocol):
@@ -306,11 +310,7 @@ class Runner:
             started = self._now()
             _CELLS[pulse.BEATS] += 1
             _CELLS[pulse.AT] = At.BEGIN
-            tree = decoder.begin(tuple(request.ids))  # another method gets the same prompt
-            if not (tree is None or type(tree) is TokenTree):
-                raise guests.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
-            if tree is not None and len(tree) > 1 and any((tree.accept or _ALL)[1:]):
-                raise guests.Refused("guesses sent along with the prompt must be draft-only rows")
+            tree = checked_guesses(decoder.begin(tuple(request.ids)))  # a copy: another method gets the same prompt
             guests.leave_if_forked(self._process)
             _CELLS[pulse.AT] = At.FORWARD
             result = self._engine.prefill(slot, request.ids, tree, **wanted)
@@ -342,7 +342,7 @@ class Runner:
         for sequence in active:
             tree = trees[sequence.slot] = sequence.decoder.draft()
             if type(tree) is not TokenTree or len(tree.tokens) > most or tree.tokens[0] != sequence.output.ids[-1]:
-                raise guests.Refused(_wrong(tree, most, sequence.output.ids[-1]))
+                raise wrong_tree(tree, most, sequence.output.ids[-1])
         guests.leave_if_forked(self._process)
         if phases:
             phases.mark("draft")
@@ -392,59 +392,6 @@ def _blamed(raised: BaseException, method: Method, at: At) -> BaseException:
     return guests.fault(raised, method.who, pulse.WORDS[at] if at != At.FORWARD else "in draft", method.label)
 
 
-def _wrong(tree: object, most: int, root: int) -> str:
-    if type(tree) is not TokenTree:
-        return f"it returned {type(tree).__name__:.40}, where a TokenTree is needed"
-    if len(tree.tokens) > most:
-        return f"its tree has {len(tree.tokens):,} rows, its max_rows said {most:,}"
-    return f"its tree has root {str(tree.tokens[0])[:40]}, and the last emitted token is {root}"
-
-
-def _measured(sequence: _Sequence) -> dict[str, float]:
-    """The decoder's own figures of a finished request.
-
-    Raises:
-        Refused: they are no figures.
-    """
-    found = dict(sequence.decoder.measures(len(sequence.output.ids), sequence.output.reason != "length"))
-    for name, value in found.items():
-        if not (isinstance(name, str) and _is_number(value) and math.isfinite(value)):
-            raise guests.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is no number")
-    return {name: float(value) for name, value in found.items()}
-
-
-def _branches(sequence: _Sequence) -> list[Branch]:
-    """The decoder's branches of a finished request.
-
-    Raises:
-        Refused: one is none.
-    """
-    found = []
-    for each in sequence.decoder.branches():
-        if not isinstance(each, Branch):
-            raise guests.Refused(f"it returned {type(each).__name__:.40}, where a Branch is needed")
-        tokens = tuple(each.tokens)
-        if not (all(map(_is_whole, (each.step, *tokens))) and _is_number(each.logp)):
-            raise guests.Refused(f"its branch of step {str(each.step)[:40]} has something else than numbers")
-        found.append(Branch(int(each.step), tuple(map(int, tokens)), float(each.logp)))
-    return found
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _drafted_forwards(sequence: _Sequence) -> int:
-    found = sequence.decoder.draft_forwards
-    if not _is_whole(found) or found < 0:
-        raise guests.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")
-    return int(found)
-
-
 def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int | None) -> RequestRecord:
     request, output = sequence.request, sequence.output
     assert output.reason is not None
@@ -457,7 +404,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         accepted_lengths=sequence.accepted_lengths,
         tree_rows=sum(step.rows for step in sequence.verified),
         target_forwards=len(sequence.accepted_lengths),
-        draft_forwards=_drafted_forwards(sequence),
+        draft_forwards=checked_forwards(sequence.decoder),
         start_s=(sequence.started - origin) * second,
         segment=number,
         ttft_s=(sequence.first - sequence.started) * second,
@@ -469,8 +416,8 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         peak_memory_bytes=peak,
-        branches=spread(_branches(sequence), len(sequence.accepted_lengths)) or None,
-        measures=_measured(sequence),
+        branches=spread(checked_branches(sequence.decoder), len(sequence.accepted_lengths)) or None,
+        measures=checked_measures(sequence.decoder, len(output.ids), output.reason != "length"),
         gpu=sequence.gpu,
         tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),
     )

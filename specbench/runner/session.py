@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from specbench.common import EnvironmentRefused, UsageError, guests
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import PluginFault
 from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
@@ -32,6 +32,7 @@ from specbench.runner.native import native_of
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
+from specbench.runner.returned import check_wishes
 from specbench.runner.room import way_out
 from specbench.runner.shared_state import SharedState
 from specbench.runner.simulate import Acceptance
@@ -171,7 +172,7 @@ class Session:
                     self._faulty[method.label] = fault
             try:
                 self._drafts_in[method.label] = made[-1].memory_bytes
-                self._assert_asks(made[-1])
+                check_wishes(made[-1], self.model)
             except PluginFault as fault:
                 fault.row = method.label
                 self._faulty.setdefault(method.label, fault)
@@ -180,20 +181,6 @@ class Session:
     def _assert_sound(self, method: Method) -> None:
         if method.label in self._faulty:
             raise self._faulty[method.label]
-
-    def _assert_asks(self, method: Method) -> None:
-        """Refuses a method that asks for what the target has not.
-
-        Raises:
-            PluginFault: names it.
-        """
-        words = self.model.vocab_size
-        layers = int(self.engine.model.config.get_text_config().num_hidden_layers)
-        with guests.hosting(method.who):
-            if method.top_k > words:
-                raise guests.Refused(f"its top_k is {method.top_k:,}, and the model has {words:,} tokens")
-            if any(layer >= layers for layer in method.taps):
-                raise guests.Refused(f"its taps are {str(method.taps)[:80]}, and the model has {layers} layers")
 
     def calibrate(self, known: Mapping[str, StoredTimes]) -> None:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
@@ -218,9 +205,7 @@ class Session:
             tokens: of an answer to it.
         """
         longest, methods = prepared.longest, self.methods if methods is None else methods
-        text = warm_up_ids(self.model, longest, prepared.ids)
-        room = longest + prepared.budget - len(text)
-        requests = self.warm_up_requests(text, max(1, min(tokens, room)), together)
+        requests = self.warm_up_requests(prepared, longest, tokens, together)
         warm: set[str] = set()
         for temperature in prepared.temperatures:
             self.capture(longest, methods, temperature)
@@ -232,9 +217,14 @@ class Session:
                         pass
         self._states.empty()
 
-    def warm_up_requests(self, text: Sequence[int], tokens: int, together: int | None = None) -> list[Request]:
-        """The same prompt for each of the sequences stepped together, answered by ``tokens`` tokens."""
-        rule = StopRule(frozenset(), (), tokens, self.model.decode)
+    def warm_up_requests(
+        self, prepared: Prepared, length: int, tokens: int, together: int | None = None
+    ) -> list[Request]:
+        """A prompt of up to ``length`` tokens, which none of the task's is, for each of the sequences stepped together,
+        answered by up to ``tokens`` tokens."""
+        text = warm_up_ids(self.model, min(length, prepared.longest), prepared.ids)
+        room = prepared.longest + prepared.budget - len(text)
+        rule = StopRule(frozenset(), (), max(1, min(tokens, room)), self.model.decode)
         return [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(together or self.engine.slots)]
 
     def capture(self, context: int, methods: Sequence[Method] | None = None, temperature: float | None = None) -> None:

@@ -18,7 +18,6 @@ from specbench.runner.config import config_of
 from specbench.runner.loading import load_models
 from specbench.runner.order import Order
 from specbench.runner.resolving import Resolved
-from specbench.runner.warm_up import warm_up_ids
 from specbench.sweeps.driver import Silent
 from specbench.sweeps.observing import Notebook, Observer
 from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
@@ -186,8 +185,7 @@ class Worker:
         session = self._session
         if widest:
             session.warm_up(self._prepared, list(widest.values()), together=together, tokens=_BRIEF_TOKENS)
-        ids = warm_up_ids(self._model, min(_BRIEF_PROMPT, self._prepared.longest), self._prepared.ids)
-        requests = session.warm_up_requests(ids, _BRIEF_TOKENS, together)
+        requests = session.warm_up_requests(self._prepared, _BRIEF_PROMPT, _BRIEF_TOKENS, together)
         for temperature in self._prepared.temperatures if fresh else ():
             for method in fresh.values():
                 costs = session.engine.first_steps_cost or method.shared is not None
