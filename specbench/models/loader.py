@@ -112,9 +112,9 @@ class LoadedModel:
                 f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
             ) from error
         if not ids:
-            how = "chat template and tokenizer" if prompt.chat else "tokenizer"
+            means = "chat template and tokenizer" if prompt.chat else "tokenizer"
             raise UsageError(
-                f"cannot ask prompt {prompt.id}: no token comes of it by the {how} of {self.spec.name}; give it "
+                f"cannot ask prompt {prompt.id}: no token comes of it by the {means} of {self.spec.name}; give it "
                 "a text, or choose another model"
             )
         if largest >= self.vocab_size:

@@ -271,7 +271,7 @@ def test_a_tree_does_not_change() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    made = TokenTree(np.array([5, 6]), np.array([-1, 0]), np.array([True, False]))  # type: ignore[arg-type]
+    made = TokenTree(np.array([5, 6]), np.array([-1, 0]), np.array([True, False]))
     assert (made.tokens, made.parents, made.accept) == ((5, 6), (-1, 0), (True, False))
     assert {type(each) for each in (*made.tokens, *made.parents)} == {int}
     assert {type(each) for each in made.accept or ()} == {bool}
