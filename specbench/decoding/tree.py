@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from numbers import Real
-from operator import eq, index
+from operator import eq, index, ne
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specbench.common import UsageError
@@ -36,7 +36,8 @@ class BadTree(UsageError, ValueError):
     """A tree that no engine can step, whoever drafted it; the text says why."""
 
 
-_INTEGERS, _TRUTHS = frozenset({int}), frozenset({bool})
+# Types that need no further look; there may be hundreds of values in each step.
+_INTEGERS, _TRUTHS, _TEXTS, _NUMBERS = map(frozenset, ({int}, {bool}, {str}, {float, type(None)}))
 
 
 def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:
@@ -81,9 +82,10 @@ def _words(values: Iterable[Any], rows: int) -> str | tuple[str, ...]:
     found = tuple(values)
     if len(found) != rows:
         raise ValueError(f"{rows} rows have {len(found)} origins; give one for all, or one for each")
-    for each in found:
-        if not isinstance(each, str):
-            raise ValueError(f"origin {each!r:.40} is no text")
+    if not _TEXTS.issuperset(map(type, found)):
+        for each in found:
+            if not isinstance(each, str):
+                raise ValueError(f"origin {each!r:.40} is no text")
     return found
 
 
@@ -96,9 +98,10 @@ def _scores(values: Iterable[Any], rows: int) -> tuple[float | None, ...]:
     found = tuple(values)
     if len(found) != rows:
         raise ValueError(f"{rows} rows have {len(found)} scores; give one for each, or None for the tree")
-    for each in found:
-        if each is not None and (isinstance(each, bool) or not isinstance(each, Real) or each != each):
-            raise ValueError(f"score {each!r:.40} is neither a number nor None")
+    if not _NUMBERS.issuperset(map(type, found)) or any(map(ne, found, found)):  # NaN is not equal to itself
+        for each in found:
+            if each is not None and (isinstance(each, bool) or not isinstance(each, Real) or each != each):
+                raise ValueError(f"score {each!r:.40} is neither a number nor None")
     return found
 
 

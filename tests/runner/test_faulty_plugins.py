@@ -36,6 +36,8 @@ def _small() -> Iterator[None]:
 
 def installed(site: Path) -> Path:
     """A folder with the package of the faulty method, as pip would leave it."""
+    if site.exists():
+        return site
     shutil.copytree(Path(__file__).parents[1] / "faulty", site / "faulty_plugin")
     info = site / "faulty_plugin-1.0.dist-info"
     info.mkdir()
@@ -134,6 +136,20 @@ def test_a_changed_model_ends_the_run(kind: str, tmp_path: Path) -> None:
     answers = texts(found)
     for theirs in answers.values():
         assert theirs.items() <= answers["ar"].items() or len(answers["ar"]) < PROMPTS
+
+
+def test_the_same_command_goes_on_without_it(tmp_path: Path) -> None:
+    kind = "writes weights past their version"
+    run(tmp_path, kind, "none")
+    before = texts(made_in(tmp_path))
+    done = run(tmp_path, kind, "none")
+    assert done.code == FAULT, done.err
+    found = made_in(tmp_path)
+    assert found.finished
+    answers = texts(found)
+    assert answers["faulty#2"] == answers["ar"]
+    assert len(answers["ar"]) == PROMPTS
+    assert all(theirs.items() <= answers[row].items() for row, theirs in before.items())
 
 
 def test_a_model_changed_in_prepare_leaves_no_run(tmp_path: Path) -> None:
