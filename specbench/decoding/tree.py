@@ -37,7 +37,8 @@ class BadTree(UsageError, ValueError):
 
 
 # Types that need no further look; there may be hundreds of values in each step.
-_INTEGERS, _TRUTHS, _TEXTS, _NUMBERS = map(frozenset, ({int}, {bool}, {str}, {float, type(None)}))
+_INTEGERS, _TRUTHS = frozenset({int}), frozenset({bool})
+_TEXTS, _NUMBERS = frozenset({str}), frozenset({float, type(None)})
 
 
 def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:

@@ -265,13 +265,14 @@ def test_a_tree_does_not_change() -> None:
     tokens, parents, accept, origins, scores = [5, 6], [-1, 0], [True, True], ["draft"] * 2, [None, -0.5]
     made = TokenTree(tokens, parents, accept, origins, scores)
     for each in (tokens, parents, accept, origins, scores):
-        each.clear()  # type: ignore[attr-defined]
+        each.clear()
     assert made == TokenTree((5, 6), (-1, 0), (True, True), ("draft", "draft"))
     assert made.row_scores() == (None, -0.5)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    made = TokenTree(np.array([5, 6]), np.array([-1, 0]), np.array([True, False]))
+    tokens, parents, accept = cast(Any, (np.array([5, 6]), np.array([-1, 0]), np.array([True, False])))
+    made = TokenTree(tokens, parents, accept)
     assert (made.tokens, made.parents, made.accept) == ((5, 6), (-1, 0), (True, False))
     assert {type(each) for each in (*made.tokens, *made.parents)} == {int}
     assert {type(each) for each in made.accept or ()} == {bool}
