@@ -286,5 +286,6 @@ def _samples(weights: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _values(samples: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """The values, on the host: nothing of it is left to do on a device when a clock starts."""
     with torch.inference_mode(False), torch.no_grad():
-        return [torch.cat([*views]).view(torch.uint8) for views in samples]
+        return [torch.cat([*views]).view(torch.uint8).cpu() for views in samples]
