@@ -133,7 +133,7 @@ def interrupts_itself(raised: KeyboardInterrupt) -> bool:
 def _text_of(raised: BaseException) -> str:
     try:
         return str(raised)
-    except Exception:  # its __str__ is a guest's too
+    except BaseException:  # its __str__ is a guest's too
         return ""
 
 

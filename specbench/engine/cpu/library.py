@@ -176,7 +176,7 @@ class Work:
         """The norm of each row of ``x`` [..., size], alike."""
         x = x.contiguous()
         dtype, count, size = x.dtype, x.numel(), x.shape[-1]
-        out = torch.empty(x.shape, dtype=dtype, device="cpu")
+        out = torch.empty_like(x)  # whatever torch's defaults are
         _check(
             self._library.norm_run(
                 self._at, ctypes.byref(norm), address(x, dtype, count), TYPES[dtype], address(out, dtype, count),
@@ -189,7 +189,7 @@ class Work:
         """float32 [..., out], a product with ``x`` [..., in] in float32 or bfloat16."""
         x = x.contiguous()
         rows = x.shape[:-1].numel()
-        out = torch.empty(*x.shape[:-1], linear.out, dtype=torch.float32, device="cpu")
+        out = x.new_empty(*x.shape[:-1], linear.out, dtype=torch.float32)
         _check(
             self._library.linear_run(
                 self._at, ctypes.byref(linear), address(x, x.dtype, rows * linear.in_), TYPES[x.dtype],
