@@ -20,6 +20,7 @@ from specbench.common.native import Native
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, graphs
 from specbench.engine.cpu import library
+from specbench.engine.parts import Unlike
 from specbench.engine.sampler import Sampling
 from specbench.models.eight_bits import bytes_of, round_weights
 
@@ -107,7 +108,7 @@ WRONG: dict[str, Callable[[], Tensor]] = {
 def test_no_other_buffer_reaches_the_code(wrong: str) -> None:
     held = torch.zeros(4, dtype=torch.float32)
     assert library.address(held, torch.float32, 4) == held.data_ptr()
-    with pytest.raises(TypeError):
+    with pytest.raises(Unlike):
         library.address(WRONG[wrong](), torch.float32, 4)
 
 

@@ -98,7 +98,7 @@ class OwnLayers:
         see = step.visibility
         layout = see.layout
         tensors = (
-            layout.slot.int(), layout.first.int(), layout.count.int(), see.lengths.int(), see.depth.int(), see.rows,
+            layout.slot, layout.first, layout.count, see.lengths, see.depth.int(), see.rows,
         )  # fmt: skip
         self._work.aim(tensors, self._slots, self._capacity)
         self._aimed, self._ready = step, {}
