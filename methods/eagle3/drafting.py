@@ -42,14 +42,19 @@ class Drafts:
         self._embed: Any = head.embed_tokens or target.model.get_input_embeddings()
         self._ids = head.draft_ids
         if config.parallel:
-            self._masks = torch.full((target.slots, depth - 1), config.mask_token_id or 0, device=head.device)
+            self._masks = torch.full(
+                (target.slots, depth - 1), config.mask_token_id or 0, dtype=torch.int64, device=head.device
+            )
             rows = depth - 1
         else:
             rows = self._width * (depth - 1)
         # What the tokens of each slot were drawn from, and by which temperature: data of a captured round.
         self._sampling, self._draws = target.sampling, draws
-        self._drawn_from = torch.zeros(target.slots, depth if draws else 0, config.draft_vocab_size, device=head.device)
-        self._temperature = torch.zeros((), device=head.device)
+        drafts = depth if draws else 0
+        self._drawn_from = torch.zeros(
+            target.slots, drafts, config.draft_vocab_size, dtype=torch.float32, device=head.device
+        )
+        self._temperature = torch.zeros((), dtype=torch.float32, device=head.device)
         shape = config.num_key_value_heads, config.head_dim, config.head_dim
         self._passes = HeadPass(
             target,

@@ -44,7 +44,7 @@ class BlockPass:
         # The rows that look ahead were trained on whole blocks; without them, those behind the last wanted one are
         # nobody's business.
         rows = depth + 1 if config.causal else config.block_size
-        self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, device=head.device)
+        self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
         shape = config.num_key_value_heads, config.head_dim, config.head_dim
         self._passes = HeadPass(
             target,

@@ -112,7 +112,8 @@ def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
     config = model.config.get_text_config()
     if name is None:
         own = shipped(target.name)
-        assert own is not None  # Decoder.check asks for one
+        if own is None:  # where the target's name is known, Decoder.check has said so
+            raise UsageError(f"jetspec has no head for {target.name}; name one by --head")
         name = str(own)
     if name in RANDOM:
         rows = model.get_input_embeddings().weight.shape[0]

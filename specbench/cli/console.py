@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import os
 import signal
 import sys
+import threading
+from typing import NoReturn
 
 _INTERRUPTED = 130
+_LEAVE_S = 2.0  # that exit functions of libraries may take
 
 
 def entry() -> None:
@@ -26,7 +31,7 @@ def entry() -> None:
         code = _INTERRUPTED
         if "specbench.common.pulse" in sys.modules:  # who watches this process is told that this was its end
             sys.modules["specbench.common.pulse"].ended(code)
-    sys.exit(code)
+    _end(code)
 
 
 def _run() -> int:
@@ -42,6 +47,21 @@ def _run() -> int:
     _last_word()
     pulse.ended(code)
     return code
+
+
+def _end(code: int) -> NoReturn:
+    """End this process now: Python would wait without an end for a thread that a plug-in has left.
+
+    Exit functions still run, such as those that remove temporary folders, for as long as they take no more than 2 s.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or replaced by what is no stream
+            stream.flush()
+    last = threading.Timer(_LEAVE_S, os._exit, (code,))
+    last.daemon = True
+    last.start()
+    atexit._run_exitfuncs()
+    os._exit(code)
 
 
 def _last_word() -> None:

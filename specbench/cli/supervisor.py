@@ -80,12 +80,21 @@ def supervise() -> int | None:
 
 
 def _wait(child: int) -> tuple[int, bool]:
-    """Waits for the child; (its status, whether it took too long and was ended for that)."""
+    """Waits for the child; (its status, whether it took too long and was ended for that).
+
+    A child that has reported its end and does not end, because of what a plug-in has left in it, is ended.
+    """
     last, spent, looked = (pulse.At.OURS, 0), 0.0, time.monotonic()
+    reported = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status, False
+        if pulse.read().ended is not None:
+            reported = reported or time.monotonic()
+            if time.monotonic() - reported > _GRACE_S:
+                os.kill(child, signal.SIGKILL)
+                return os.waitpid(child, 0)[1], False
         came = signal.sigtimedwait(_WAITED, _LOOK_S)
         if came is not None:
             # What the terminal sends, it sends to all of its processes; what somebody sends, comes here alone.

@@ -74,13 +74,14 @@ class PluginFault(SpecbenchError):
 
     Attributes:
         row: label of the row that it decoded; empty where it was not decoding.
+        spoils_all: other methods cannot go on either, because the plug-in changed the model that they all decode with.
     """
 
     exit_code = 6
 
-    def __init__(self, text: str = "", row: str = "") -> None:
+    def __init__(self, text: str = "", row: str = "", *, spoils_all: bool = False) -> None:
         super().__init__(text)
-        self.row = row
+        self.row, self.spoils_all = row, spoils_all
 
 
 class EngineFault(SpecbenchError):

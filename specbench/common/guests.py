@@ -1,7 +1,8 @@
 """Guests: methods and tasks, whose code anybody may have written. It runs in our process, and may not end it.
 
-A command that a guest ends would pass for one that is done. What it raises, ``sys.exit`` too, is caught wherever guests
-are called, and becomes an error that names it. ``os._exit`` cannot be caught, so it is replaced in this process. What
+A command that a guest ends would pass for one that is done. Whatever it raises but KeyboardInterrupt, ``sys.exit`` and
+classes of its own that derive from BaseException too, is caught wherever guests are called, and becomes an error that
+names it. ``os._exit`` cannot be caught, so it is replaced in this process. What
 goes past Python (ctypes, a signal, ``os.execv``) is out of reach from in here; the command line has a process that
 watches this one and can tell (:mod:`specbench.cli.supervisor`), with what :mod:`specbench.common.pulse` says. No torch.
 """
@@ -33,12 +34,8 @@ class Overdue(BaseException):
         super().__init__(f"took more than {seconds:g} s")
 
 
-#: What a guest raises, or is ended by, that no ``except Exception`` above it stops.
+#: What ends the command where no one catches it.
 LEAVING: tuple[type[BaseException], ...] = (SystemExit, Overdue)
-
-#: What is a guest's fault when it raises it. Where a step is timed it is caught by a plain ``try``, which costs
-#: nothing, elsewhere by :func:`hosting`.
-CAUGHT: tuple[type[BaseException], ...] = (Exception, *LEAVING)
 
 _KEPT = "what was finished is kept, mend it or leave it out"
 
@@ -111,6 +108,18 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
     return PluginFault(f"{who} failed{call} ({said}{at}); {_KEPT}", row)
 
 
+def leave_if_forked(process: int) -> None:
+    """End this process at once, without a word, if it is a child that a plug-in forked and that came back to us.
+
+    Two processes would write the same records otherwise. Call it after each call of a plug-in.
+
+    Args:
+        process: id of the process that made the call.
+    """
+    if os.getpid() != process:
+        _really_exit(PluginFault.exit_code)
+
+
 def interrupts_itself(raised: KeyboardInterrupt) -> bool:
     """Whether a guest raised what Ctrl-C raises. It can be told where Ctrl-C has a handler of ours, as on the command
     line: a real one comes from there; and where it raises nothing, as in a shell's background."""
@@ -124,8 +133,19 @@ def interrupts_itself(raised: KeyboardInterrupt) -> bool:
 def _text_of(raised: BaseException) -> str:
     try:
         return str(raised)
-    except Exception:  # its __str__ is a guest's too
+    except BaseException:  # its __str__ is a guest's too
         return ""
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Drop what a plug-in raises while its sequences are given up: the fault that led there is reported."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        pass
 
 
 @contextmanager
@@ -136,18 +156,20 @@ def hosting(who: str) -> Iterator[None]:
         PluginFault: it ended the command, or raised what is no error of ours.
     """
     cells = pulse.CELLS
-    before = cells[pulse.AT]
+    before, process = cells[pulse.AT], os.getpid()
     if before == pulse.At.OURS:
         pulse.told(who=who)
         cells[pulse.AT] = pulse.At.HOSTED
         cells[pulse.BEATS] += 1
     try:
         yield
-    except SpecbenchError:
+    except (SpecbenchError, KeyboardInterrupt):
         raise
-    except CAUGHT as raised:
+    except BaseException as raised:  # GeneratorExit and what a plug-in derives from BaseException, too
+        leave_if_forked(process)
         raise fault(raised, who) from raised
     finally:
+        leave_if_forked(process)
         cells[pulse.AT] = before
 
 

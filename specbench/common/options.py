@@ -134,6 +134,12 @@ class Flags(BaseModel):
     # option means one, and no record can hold it.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, allow_inf_nan=False)
 
+    def anchored(self: F, *names: str) -> F:
+        """The same options with absolute paths in some fields, which a plug-in that changes the working directory does
+        not move."""
+        paths = {name: path.absolute() for name in names if (path := getattr(self, name)) is not None}
+        return self.model_copy(update=paths)
+
 
 @dataclass(frozen=True)
 class Flag:

@@ -10,6 +10,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 from specbench.common import Options, guests
@@ -254,35 +255,35 @@ class Method:
     def max_rows(self) -> int:
         """Rows of its largest tree."""
         with guests.hosting(self.who):
-            return int(self.decoder.max_rows(self.options))
+            return _count("max_rows", self.decoder.max_rows(self.options), least=1)
 
     @property
     def top_k(self) -> int:
         """Best tokens of each row that its decoders ask for."""
-        try:  # no context manager: it and the next one are asked in every step, and that is timed
-            return int(self.decoder.top_k(self.options))
-        except guests.CAUGHT as raised:
-            raise guests.fault(raised, self.who, "in top_k") from raised
+        with guests.hosting(self.who):
+            return _count("top_k", self.decoder.top_k(self.options))
 
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers of the target whose outputs its decoders ask for."""
-        try:
-            return tuple(self.decoder.taps(self.options, self.shared))
-        except guests.CAUGHT as raised:
-            raise guests.fault(raised, self.who, "in taps") from raised
+        with guests.hosting(self.who):
+            return tuple(_count("tap", layer) for layer in self.decoder.taps(self.options, self.shared))
 
     @property
     def weights(self) -> Mapping[str, str]:
         """Which weights it brings."""
         with guests.hosting(self.who):
-            return dict(self.decoder.weights(self.shared))
+            found = dict(self.decoder.weights(self.shared))
+            for name, value in found.items():
+                if not (isinstance(name, str) and isinstance(value, str)):
+                    raise guests.Refused(f"its weights are {name!r:.40}: {value!r:.40}, where texts are needed")
+            return found
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of what it drafts with."""
         with guests.hosting(self.who):
-            return int(self.decoder.memory_bytes(self.shared))
+            return _count("memory_bytes", self.decoder.memory_bytes(self.shared))
 
     def new_state(self) -> Any:
         """What its requests hand on to each other, empty; None of a method that begins each one anew."""
@@ -309,3 +310,14 @@ class Method:
         with guests.hosting(self.who):
             decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
         return decoder
+
+
+def _count(what: str, found: Any, least: int = 0) -> int:
+    """A count that a method's code returned.
+
+    Raises:
+        Refused: it is none.
+    """
+    if isinstance(found, bool) or not isinstance(found, Integral) or found < least:
+        raise guests.Refused(f"its {what} is {str(found)[:40]}, which is no whole number of {least} or more")
+    return int(found)

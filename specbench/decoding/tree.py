@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from operator import eq
-from typing import TYPE_CHECKING, TypeAlias
+from numbers import Real
+from operator import eq, index, ne
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specbench.common import UsageError
 
@@ -33,6 +34,76 @@ ORIGINS: Mapping[str, str] = {
 
 class BadTree(UsageError, ValueError):
     """A tree that no engine can step, whoever drafted it; the text says why."""
+
+
+# Types that need no further look; there may be hundreds of values in each step.
+_INTEGERS, _TRUTHS = frozenset({int}), frozenset({bool})
+_TEXTS, _NUMBERS = frozenset({str}), frozenset({float, type(None)})
+
+
+def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:
+    """Integers as a tuple of Python's own.
+
+    Raises:
+        ValueError: one is no integer; True and False are none here.
+    """
+    found = tuple(values)
+    if _INTEGERS.issuperset(map(type, found)):
+        return found
+    for each in found:
+        if isinstance(each, bool) or not hasattr(each, "__index__"):
+            raise ValueError(f"{what} {each!r:.40} is no integer")
+    return tuple(int(index(each)) for each in found)
+
+
+def _flags(values: Iterable[Any]) -> tuple[bool, ...]:
+    """Truth values as a tuple of Python's own, those of numpy included.
+
+    Raises:
+        ValueError: one is neither True nor False.
+    """
+    found = tuple(values)
+    if _TRUTHS.issuperset(map(type, found)):
+        return found
+    plain = tuple(each.item() if hasattr(each, "item") else each for each in found)
+    for each in plain:
+        if type(each) is not bool:
+            raise ValueError(f"accept flag {each!r:.40} is neither True nor False")
+    return plain
+
+
+def _words(values: Iterable[Any], rows: int) -> str | tuple[str, ...]:
+    """Origins, one for all rows or one for each.
+
+    Raises:
+        ValueError: there are as many as that of neither, or one is no text.
+    """
+    if isinstance(values, str):
+        return str(values)
+    found = tuple(values)
+    if len(found) != rows:
+        raise ValueError(f"{rows} rows have {len(found)} origins; give one for all, or one for each")
+    if not _TEXTS.issuperset(map(type, found)):
+        for each in found:
+            if not isinstance(each, str):
+                raise ValueError(f"origin {each!r:.40} is no text")
+    return found
+
+
+def _scores(values: Iterable[Any], rows: int) -> tuple[float | None, ...]:
+    """Scores of a tree's rows.
+
+    Raises:
+        ValueError: there is another number of them, or one is neither a number nor None, or NaN.
+    """
+    found = tuple(values)
+    if len(found) != rows:
+        raise ValueError(f"{rows} rows have {len(found)} scores; give one for each, or None for the tree")
+    if not _NUMBERS.issuperset(map(type, found)) or any(map(ne, found, found)):  # NaN is not equal to itself
+        for each in found:
+            if each is not None and (isinstance(each, bool) or not isinstance(each, Real) or each != each):
+                raise ValueError(f"score {each!r:.40} is neither a number nor None")
+    return found
 
 
 #: Of the rows of a tree, or what finds them in it.
@@ -65,6 +136,9 @@ class Proposal:
 class TokenTree:
     """A draft to verify in one target forward.
 
+    It is checked and copied when it is made, and does not change afterwards: a method may reuse the lists that it made
+    a tree of. Integers and truth values of numpy are taken for Python's.
+
     Row 0 is the root: the last emitted token, whose KV is not cached yet. The position of a row is the cache length
     plus its depth; a row attends to the cache and to its ancestors. Duplicate siblings are allowed: the deepest
     reached path wins.
@@ -84,8 +158,8 @@ class TokenTree:
             drawn, or nobody says from what.
 
     Raises:
-        ValueError: lengths differ, the root is not row 0, a parent does not come before its child, or what has a
-            proposal is no chain.
+        ValueError: lengths or types are wrong, the root is not row 0, a parent does not come before its child, a score
+            is NaN, or what has a proposal is no chain.
     """
 
     tokens: Sequence[int]
@@ -96,21 +170,29 @@ class TokenTree:
     proposal: Proposal | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        rows = len(self.tokens)
-        if rows == 0 or len(self.parents) != rows or (self.accept is not None and len(self.accept) != rows):
-            raise ValueError("a token tree needs at least the root, and as many parents and accept flags as tokens")
-        if not isinstance(self.origins, str) and len(self.origins) != rows:
-            raise ValueError(f"{rows} rows have {len(self.origins)} origins; give one for all, or one for each")
-        if self.scores is not None and not callable(self.scores) and len(self.scores) != rows:
-            raise ValueError(f"{rows} rows have {len(self.scores)} scores; give one for each, or None for the tree")
-        if self.parents[0] != -1:
-            raise ValueError(f"row 0 is the root and has parent -1, not {self.parents[0]}")
+        fields = self.__dict__  # a frozen class sets its fields one call at a time
+        tokens = fields["tokens"] = _whole("token", self.tokens)
+        rows = len(tokens)
         parents = self.parents
+        if type(parents) is not range:
+            parents = fields["parents"] = _whole("parent", parents)
+        if self.accept is not None:
+            fields["accept"] = _flags(self.accept)
+        if rows == 0 or len(parents) != rows or (self.accept is not None and len(self.accept) != rows):
+            raise ValueError("a token tree needs at least the root, and as many parents and accept flags as tokens")
+        if type(self.origins) is not str:
+            fields["origins"] = _words(self.origins, rows)
+        if self.scores is not None and not callable(self.scores):
+            fields["scores"] = _scores(self.scores, rows)
+        if parents[0] != -1:
+            raise ValueError(f"row 0 is the root and has parent -1, not {parents[0]}")
         if type(parents) is not range or parents.step != 1:  # such a range is a chain
             for row in range(1, rows):
                 if not 0 <= parents[row] < row:
                     raise ValueError(f"row {row} has parent {parents[row]}; parents come before their children")
         if self.proposal is not None:
+            if not isinstance(self.proposal, Proposal):
+                raise ValueError(f"its proposal is {type(self.proposal).__name__:.40}, where a Proposal is needed")
             if not self.is_chain or not all(self.accept or ()):
                 raise ValueError("what has a proposal is a chain, all of whose rows may be emitted")
             if len(self.proposal.probabilities) != rows - 1:
@@ -123,12 +205,10 @@ class TokenTree:
         """The scores of its rows, found now where they were not yet; None where the drafter has none.
 
         Raises:
-            ValueError: what finds them has found another number of them.
+            ValueError: what finds them has found another number of them, or no numbers.
         """
         found = self.scores(self) if callable(self.scores) else self.scores
-        if found is not None and len(found) != len(self):
-            raise ValueError(f"{len(self)} rows have {len(found)} scores; give one for each, or None for the tree")
-        return found
+        return None if found is None else _scores(found, len(self))
 
     @property
     def depth(self) -> int:

@@ -20,6 +20,8 @@ from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import BadTree, Proposal
 from specbench.engine.sampler import Stream, drawn, uniforms
 
+_ROUNDING = 1e-3  # of a sum of 1 over a vocabulary, in float32
+
 
 class Verdict(NamedTuple):
     """What became of a block.
@@ -113,7 +115,7 @@ def verify(
         seed: of the run.
 
     Raises:
-        ValueError: a proposal has more columns than the target has tokens.
+        BadTree: a proposal is no distribution over the target's tokens.
     """
     alike: dict[int, list[int]] = defaultdict(list)
     for slot, tree in trees.items():
@@ -121,11 +123,15 @@ def verify(
     found = []
     for rows, slots in alike.items():
         p = _stacked([probabilities[slot] for slot in slots])
-        q = _stacked([_over_all(trees[slot].proposal, p.shape[-1]) for slot in slots])
-        tokens = torch.tensor([list(trees[slot].tokens[1:]) for slot in slots], dtype=torch.int64)
+        proposals = [_checked(trees[slot].proposal, p) for slot in slots]
+        q = _stacked([_over_all(proposal, p.shape[-1]) for proposal in proposals])
+        wrong = torch.stack([_is_no_distribution(proposal, p.shape[-1]) for proposal in proposals])
+        tokens = torch.tensor([trees[slot].tokens[1:] for slot in slots], dtype=torch.int64, device="cpu")
         numbers = uniforms(seed, Stream.VERIFY, [starts[slot] for slot in slots], rows)
-        found.append(torch.stack(accept_block(p, q, tokens.to(p.device), numbers.to(p.device))))
-    accepted, behind = torch.cat(found, dim=1).tolist()
+        found.append(torch.stack((*accept_block(p, q, tokens.to(p.device), numbers.to(p.device)), wrong.long())))
+    accepted, behind, faults = torch.cat(found, dim=1).tolist()
+    if any(faults):
+        raise BadTree("its proposal holds negative numbers or NaN, rows of a sum above 1, or ids that no token has")
     order = [slot for slots in alike.values() for slot in slots]
     return {slot: Verdict(*verdict) for slot, *verdict in zip(order, accepted, behind, strict=True)}
 
@@ -135,16 +141,43 @@ def _stacked(blocks: Sequence[Tensor]) -> Tensor:
     return blocks[0][None] if len(blocks) == 1 else torch.stack(list(blocks))
 
 
-def _over_all(proposal: Proposal | None, vocab: int) -> Tensor:
+def _checked(proposal: Proposal | None, p: Tensor) -> Proposal:
+    """A proposal with tensors of the right kind; ``p`` is the target's, [S, rows, V].
+
+    Raises:
+        BadTree: it has others.
+    """
+    q, ids = (proposal.probabilities, proposal.ids) if proposal else (None, None)
+    if proposal is None or not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
+        raise BadTree("its proposal has no matrix of probabilities")
+    if q.device != p.device or q.shape[-1] > p.shape[-1]:
+        raise BadTree(f"a proposal over {q.shape[-1]} tokens on {q.device} does not go with a target of {p.shape[-1]}")
+    if ids is None:
+        return proposal
+    if (
+        not isinstance(ids, Tensor)
+        or ids.dtype is not torch.int64
+        or ids.shape != q.shape[-1:]
+        or ids.device != p.device
+    ):
+        raise BadTree(f"its proposal has {q.shape[-1]} columns, and not as many ids in int64 on {p.device}")
+    return proposal
+
+
+def _is_no_distribution(proposal: Proposal, vocab: int) -> Tensor:
+    """bool [], on the device: whether a row of it is no distribution, or an id is no token's."""
+    q, ids = proposal.probabilities, proposal.ids
+    wrong = ~((q.sum(-1) <= 1 + _ROUNDING) & (q.amin(-1) >= 0)).all()
+    return wrong if ids is None else wrong | ((ids < 0) | (ids >= vocab)).any()
+
+
+def _over_all(proposal: Proposal, vocab: int) -> Tensor:
     """A proposal's probabilities [rows - 1, V]; tokens that it has no columns for have none."""
-    assert proposal is not None
     q = proposal.probabilities
     columns = q.shape[-1]
-    if columns > vocab:
-        raise BadTree(f"a proposal over {columns} tokens does not go with a target of {vocab}")
     if proposal.ids is None:
         return torch.nn.functional.pad(q, (0, vocab - columns)) if columns < vocab else q
-    return q.new_zeros(len(q), vocab).index_copy_(1, proposal.ids, q)
+    return q.new_zeros(len(q), vocab).index_copy_(1, proposal.ids.clamp(0, vocab - 1), q)
 
 
 class DrawnDrafts:

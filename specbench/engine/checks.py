@@ -170,7 +170,11 @@ def _relative_errors(
     longest = max(map(len, _BRANCHES))
     flat = [prefix + [tokens[row] for row in branch] + [0] * (longest - len(branch)) for branch in _BRANCHES]
     with apart(), torch.inference_mode():
-        own = model(input_ids=torch.tensor(flat, device=model.device), use_cache=False).logits.double().cpu()
+        own = (
+            model(input_ids=torch.tensor(flat, dtype=torch.int64, device=model.device), use_cache=False)
+            .logits.double()
+            .cpu()
+        )
     errors = torch.zeros(len(_PARENTS), dtype=torch.float64)
     for rows, logits in zip(map(list, _BRANCHES), own[:, _PREFIX:], strict=True):
         expected = logits[: len(rows)]

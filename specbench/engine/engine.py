@@ -497,7 +497,7 @@ class Engine:
         """Feeds ``head`` and ``tree`` in one forward and commits both."""
         kind = Kind(self.sampling, top_k, taps)
         start, batch = self.length(slot), Batch.of({slot: tree}, self._vocabulary)
-        before = torch.tensor(head, device=self.device) if head else None
+        before = torch.tensor(head, dtype=torch.int64, device=self.device) if head else None
         shape = Shape(len(tree), self.slots)
         out = self._plain.run(
             self._packed(batch, shape), shape, kind, self.cache, self.attentions.backend("reference"),
@@ -617,7 +617,7 @@ class Engine:
         """Keeps the KV of the accepted rows of an eager step; ``start`` is the cell of the root."""
         rows = result.path
         if rows[-1] != len(rows) - 1:  # a path that is not already the first rows
-            self.cache.commit(slot, start, torch.tensor(rows, device=self.device))
+            self.cache.commit(slot, start, torch.tensor(rows, dtype=torch.int64, device=self.device))
         self._lengths[slot] = start + len(rows)
         return result
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Se
 def rated(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
     """What :func:`log_probabilities` says of each token, and whether it is the most probable one there."""
     logits, _ = _forward(engine, chains)
-    given = torch.tensor([token for tokens in said for token in tokens], device=engine.device)
+    given = torch.tensor([token for tokens in said for token in tokens], dtype=torch.int64, device=engine.device)
     found = logits[0].float()
     chosen = found.gather(1, given[:, None])[:, 0] - found.logsumexp(-1)
     values = zip(chosen.tolist(), (found.argmax(-1) == given).tolist(), strict=True)
@@ -88,7 +89,8 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
     if len({group.slot for group in groups}) < len(groups):
         raise ValueError("the chains of a slot have to come one after the other")
     position = torch.cat(positions)[None]
-    tokens = torch.tensor([[token for chain in chains for token in chain.tokens]], device=engine.device)
+    ids = [token for chain in chains for token in chain.tokens]
+    tokens = torch.tensor([ids], dtype=torch.int64, device=engine.device)
     reading = _Reading(engine, groups)
     logits = engine.model(
         input_ids=tokens, position_ids=position, past_key_values=reading, use_cache=True, step=reading.attend
@@ -118,14 +120,15 @@ class _Group:
 
     @classmethod
     def of(cls, slot: int, first: int, chains: Sequence[Chain], device: torch.device) -> _Group:
-        sizes = torch.tensor([len(chain.tokens) for chain in chains])
-        start = torch.tensor([chain.start for chain in chains]).repeat_interleave(sizes)
-        chain = torch.arange(len(chains)).repeat_interleave(sizes)
+        whole: Any = {"dtype": torch.int64, "device": "cpu"}
+        sizes = torch.tensor([len(chain.tokens) for chain in chains], **whole)
+        start = torch.tensor([chain.start for chain in chains], **whole).repeat_interleave(sizes)
+        chain = torch.arange(len(chains), **whole).repeat_interleave(sizes)
         count, cells = len(chain), max(each.start for each in chains)
-        row = torch.arange(count)
+        row = torch.arange(count, **whole)
         position = start + row - (sizes.cumsum(0) - sizes)[chain]
         own = (chain[:, None] == chain) & (row <= row[:, None])
-        visible = torch.cat([torch.arange(cells) < start[:, None], own], dim=1)
+        visible = torch.cat([torch.arange(cells, **whole) < start[:, None], own], dim=1)
         return cls(slot, slice(first, first + count), cells, position.to(device), visible.to(device))
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:

@@ -224,7 +224,8 @@ class _Layer:
         # transformers' own loop, or a check that listens to the layers' calls
         if args or given.get("step") is None or given.get("calls") is not None or rotary is None:
             return type(layer).forward(layer, hidden_states, *args, **given)
-        assert isinstance(cache, StaticCache)
+        if not isinstance(cache, StaticCache):
+            raise UnsupportedAttention("this model gives its layers another cache than the engine's")
         return self._fused.run(self._at, hidden_states, given)
 
 

@@ -221,7 +221,7 @@ class HeadPass:
         if not seat.drafted or any(not 0 <= row < self._draft_rows for row in rows):
             raise ValueError(f"slot {slot} does not hold draft rows {[*rows]}")
         if rows:
-            self._cache.commit(slot, seat.length, torch.tensor(rows, device=self._device))
+            self._cache.commit(slot, seat.length, torch.tensor(rows, dtype=torch.int64, device=self._device))
         seat.length, seat.drafted = seat.length + len(rows), False
 
     def draft(self, slot: int) -> tuple[Tensor, ...]:
@@ -314,7 +314,8 @@ class HeadPass:
         slots = len(self._seats)
         if self._kernels is not None:
             self._device_in[1] = self._new_rows
-            noise = torch.randn(self._features.shape, generator=torch.Generator().manual_seed(0))
+            generator = torch.Generator("cpu").manual_seed(0)
+            noise = torch.randn(self._features.shape, generator=generator, dtype=torch.float32, device="cpu")
             self._features.copy_(noise)
             with self._kernels.learn():
                 self._compute(slots)
@@ -403,8 +404,8 @@ class HeadPass:
         for at in range(0, len(tokens), CHUNK):
             some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
             count, end = len(some), seat.length + len(some)
-            ids = torch.tensor([some], device=self._device)
-            length, new = torch.tensor([[seat.length], [count]], device=self._device)
+            ids = torch.tensor([some], dtype=torch.int64, device=self._device)
+            length, new = torch.tensor([[seat.length], [count]], dtype=torch.int64, device=self._device)
             # Not by pointer jumping over a thousand rows: a text is a chain.
             reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
             order = Ancestry(torch.arange(count, device=self._device), reach)

@@ -181,7 +181,10 @@ def _(x: Tensor, weight: Tensor, features: int) -> Tensor:
 @torch.inference_mode()
 def _logits(model: PreTrainedModel) -> Tensor:
     """Of a few rows through the model's own attention."""
-    ids = torch.arange(1, 7).view(2, 3) % model.get_input_embeddings().num_embeddings
+    ids = (
+        torch.arange(1, 7, dtype=torch.int64, device=model.device).view(2, 3)
+        % model.get_input_embeddings().num_embeddings
+    )
     logits: Tensor = model(input_ids=ids, use_cache=False).logits
     return logits
 

@@ -165,7 +165,8 @@ def _cpu_row(seed: int, position: int, vocab: int) -> Tensor:
 
     Only for CPUs, where the hash costs more than the forward of a small model; a device computes it again.
     """
-    return gumbel(torch.tensor([[seed]]), torch.tensor([[position]]), vocab)[0, 0]
+    whole: Any = {"dtype": torch.int64, "device": "cpu"}
+    return gumbel(torch.tensor([[seed]], **whole), torch.tensor([[position]], **whole), vocab)[0, 0]
 
 
 def _noise(seed: int, positions: Tensor, vocab: int) -> Tensor:

@@ -65,6 +65,8 @@ def score_run(
         with recorded() as files:
             task: Task = module.Task(asked, data_dir)
         versions, isolation = dict(task.versions), list(task.isolation)
+        if not all(isinstance(each, str) for each in (*versions, *versions.values(), *isolation)):
+            raise guests.Refused("its versions or its isolation are no texts")
     _check_same(asked_of, files)
     requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
     if isinstance(asked, chained.Options) and asked.chain > 1:

@@ -66,7 +66,7 @@ class LoadedModel:
         """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
 
         Raises:
-            UsageError: the template refuses the turns, or the tokenizer the text.
+            UsageError: the template refuses the turns, or the tokenizer the text, or no token comes of them.
         """
         if not prompt.chat:
             return self._ids(prompt, prompt.text)
@@ -111,6 +111,12 @@ class LoadedModel:
                 f"prompt {prompt.id} does not go through the tokenizer of {self.spec.name}: "
                 f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
             ) from error
+        if not ids:
+            means = "chat template and tokenizer" if prompt.chat else "tokenizer"
+            raise UsageError(
+                f"cannot ask prompt {prompt.id}: no token comes of it by the {means} of {self.spec.name}; give it "
+                "a text, or choose another model"
+            )
         if largest >= self.vocab_size:
             raise UsageError(
                 f"prompt {prompt.id} has token {largest}, and {self.spec.name} {self.vocab_size} tokens: the tokenizer "

@@ -65,7 +65,7 @@ def _measured(
     else:
         nbytes, size = _CPU_BYTES, 2048
     # Noise: a device draws less power on zeros, and clocks by power.
-    source = torch.randn(1 << 20, device=device).repeat(max(1, nbytes >> 22))
+    source = torch.randn(1 << 20, dtype=torch.float32, device=device).repeat(max(1, nbytes >> 22))
     target = torch.empty_like(source)
     x = torch.randn(size, size, dtype=dtype, device=device)
     layer = nn.Linear(size, size, bias=False, dtype=dtype, device=device).requires_grad_(False)

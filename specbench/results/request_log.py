@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench.common import guests
 from specbench.common.files import refused, sync_folder, write_atomic
 from specbench.common.reading import json_object, parse_json, read_bytes, read_lines, unreadable
 
@@ -19,6 +20,8 @@ _TODO = "delete that line to go on without its request"
 class RequestLog:
     """Append-only ``requests.jsonl``. Every line in it is whole, whatever happened while one was written.
 
+    Only the process that opened it writes to it: a child that a plug-in forked ends instead.
+
     Attributes:
         kept: number of lines on disk.
     """
@@ -26,6 +29,7 @@ class RequestLog:
     def __init__(self, path: Path) -> None:
         """Opens or creates the file, and cuts off a last line that a kill has torn."""
         self.path = path
+        self._process = os.getpid()
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -44,6 +48,7 @@ class RequestLog:
             EnvironmentRefused: the disk is full; the lines before this one are kept and this one leaves no trace.
             TypeError, ValueError: ``obj`` is not JSON (nan is not).
         """
+        guests.leave_if_forked(self._process)
         # ASCII escapes, so that no text a model wrote (U+2028) can break a line or an encoder.
         line = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:

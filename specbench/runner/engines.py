@@ -17,7 +17,9 @@ from specbench.results import RequestRecord, RunFolder
 from specbench.results.engines import EngineFacts
 from specbench.runner.loop import Request
 from specbench.runner.outside import Outside
-from specbench.runner.session import Session, warm_up_ids
+from specbench.runner.prompts import Prepared
+from specbench.runner.session import Session
+from specbench.runner.warm_up import warm_up_ids
 
 _WARM_UP_TOKENS = 24
 
@@ -48,12 +50,11 @@ class RunningEngines:
         self._before = dict(self._failed)
         self._neighbours: Neighbours | None = None
 
-    def start(self, longest: int, budget: int) -> list[str]:
+    def start(self, prepared: Prepared) -> list[str]:
         """Starts and warms up all of them.
 
         Args:
-            longest: tokens of the run's longest prompt.
-            budget: of an answer.
+            prepared: the task of the run.
 
         Returns:
             Labels of those that did not start, and of those that failed before the run was interrupted.
@@ -69,7 +70,9 @@ class RunningEngines:
             self._say.phase(f"starting {label}")
             try:
                 outside.start()
-                outside.warm_up(warm_up_ids(self._session.model, longest), min(budget, _WARM_UP_TOKENS))
+                ids = warm_up_ids(self._session.model, prepared.longest, prepared.ids)
+                room = prepared.longest + prepared.budget - len(ids)
+                outside.warm_up(ids, max(1, min(room, _WARM_UP_TOKENS)))
             except EngineFault as fault:
                 self.fail(label, fault)
                 continue

@@ -135,6 +135,8 @@ def _warm_up(session: Session, prepared: Prepared, engines: RunningEngines | Non
             if engines is None or fault.row in ("", BASELINE):
                 raise
             engines.fail(fault.row, fault)
+            if fault.spoils_all:
+                raise
 
 
 def _kept(
@@ -220,7 +222,7 @@ def _decode(
             folder.keep_steps(measured, [report.get("products", []) for report in reports])
         progress.ready(sessions[0].report())
         if engines:
-            engines.start(prepared.longest, prepared.budget)
+            engines.start(prepared)
             for label in failed:
                 order.give_up(label)
     session_of_method = {method.label: session for session in sessions for method in session.methods}
@@ -246,6 +248,8 @@ def _decode(
                 if engines is None or method.label == BASELINE:  # without it the others are over nothing
                     raise
                 engines.fail(method.label, fault)
+                if isinstance(fault, PluginFault) and fault.spoils_all:
+                    raise
                 order.give_up(method.label)
     if engines:
         engines.rest()

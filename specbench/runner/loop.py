@@ -10,15 +10,12 @@ is on no clock.
 
 from __future__ import annotations
 
-import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral
-from operator import index
 from typing import Any, Protocol, TypeVar
 
 from specbench.common import EnvironmentRefused, UsageError, guests, pulse
@@ -30,6 +27,13 @@ from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.results import RequestRecord
 from specbench.results.schema import GpuTrace, request_key
+from specbench.runner.returned import (
+    checked_branches,
+    checked_forwards,
+    checked_guesses,
+    checked_measures,
+    wrong_tree,
+)
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import Output, StopRule
 from specbench.runner.trace import Verified, spread, token_trace, verified
@@ -38,7 +42,6 @@ Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
 
 _CELLS = pulse.CELLS
-_RAISED: tuple[type[BaseException], ...] = (*guests.CAUGHT, KeyboardInterrupt)
 
 
 class SteppingEngine(Protocol):
@@ -66,6 +69,13 @@ class SteppingEngine(Protocol):
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]: ...
+
+
+class Shared(Protocol):
+    """What the runner needs of :class:`specbench.runner.shared_state.SharedState`."""
+
+    def take(self) -> None: ...
+    def check(self, method: Method) -> None: ...
 
 
 class Memory(Protocol):
@@ -131,6 +141,8 @@ class Runner:
         gpu: told when a request begins and ends, off the clock; None is no GPU that tells anything.
         simulate: what decides the acceptance of a request by (method label, request); None is the target.
         memory: of the engine's GPU, asked off the clock; None is a CPU.
+        shared: what methods share and may not change: settings of the process, and the model. Compared off the clock
+            before each record is handed over; None compares nothing.
     """
 
     def __init__(
@@ -143,6 +155,7 @@ class Runner:
         gpu: GpuMeter | None = None,
         simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
         memory: Memory | None = None,
+        shared: Shared | None = None,
     ) -> None:
         self._engine = engine
         self._context = context
@@ -152,6 +165,8 @@ class Runner:
         self._gpu = gpu
         self._simulate = simulate
         self._memory = memory
+        self._shared = shared
+        self._process = os.getpid()
         self._away = 0
         self._at = At.OURS
 
@@ -166,23 +181,38 @@ class Runner:
             number: stored with each record; times of one segment share a clock.
 
         Raises:
-            PluginFault: a decoder raised, ended the command, took too long, or returned what none may.
+            PluginFault: a decoder raised, ended the command, took too long, returned what none may, or changed what
+                all methods share.
             EnvironmentRefused: a forward took too long.
             UsageError: the model came to what is no number.
         """
-        self._at = At.OURS
+        self._at, self._process = At.OURS, os.getpid()
         pulse.told(who=method.who, row=method.label)
         try:  # around all of it: on the clock a decoder's call costs two stores more
             yield from self._segment(method, requests, number)
-        except guests.CAUGHT as raised:
-            raise _blamed(raised, method, self._at) from raised
-        except KeyboardInterrupt as raised:
-            if guests.interrupts_itself(raised):
-                raise _blamed(raised, method, self._at) from raised
-            raise
+        except BaseException as raised:
+            guests.leave_if_forked(self._process)
+            if isinstance(raised, KeyboardInterrupt) and not guests.interrupts_itself(raised):
+                raise
+            blamed = self._blamed(raised, method)
+            if blamed is raised:
+                raise
+            raise blamed from raised
         finally:
             _CELLS[pulse.AT] = At.OURS
             pulse.told(row="")
+
+    def _blamed(self, raised: BaseException, method: Method) -> BaseException:
+        """What is raised for what came up while a method decoded: also what it has spoilt for the others."""
+        spoils_all = isinstance(raised, PluginFault) and raised.spoils_all
+        given_up = isinstance(raised, GeneratorExit) and self._at == At.OURS  # by whoever takes the records
+        if self._shared and not spoils_all and not given_up:
+            try:
+                self._shared.check(method)
+            except PluginFault as fault:
+                if fault.spoils_all:
+                    return fault
+        return _blamed(raised, method, self._at)
 
     def _segment(
         self, method: Method, requests: Sequence[Request], number: int
@@ -191,19 +221,22 @@ class Runner:
             self._gpu.reset()
         if self._memory:
             self._memory.reset()
+        if self._shared:
+            self._shared.take()
         waiting, most = deque(requests), method.max_rows
+        wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
         active: list[_Sequence] = []
         origin = self._now()
         try:
             while waiting or active:
                 while waiting and len(active) < self._concurrency:
-                    sequence = self._start(method, waiting.popleft())
+                    sequence = self._start(method, waiting.popleft(), wanted)
                     active.append(sequence)
                     if sequence.output.reason:
                         break
                 ended = [sequence for sequence in active if sequence.output.reason]
                 if not ended:
-                    self._step(active, method, most)
+                    self._step(active, wanted, most)
                     ended = [sequence for sequence in active if sequence.output.reason]
                 if self._gpu:  # of all of them before the consumer has control: the GPU rests then
                     for sequence in ended:
@@ -216,15 +249,21 @@ class Runner:
                     peak = self._memory.peak() if self._memory else None
                     _CELLS[pulse.AT] = At.MEASURES
                     record = _record(method.label, sequence, origin, number, peak)
+                    guests.leave_if_forked(self._process)
                     _CELLS[pulse.AT] = At.OURS
+                    if self._shared:
+                        self._shared.check(method)
                     yield record
+                    if self._shared:
+                        self._shared.take()
                     self._away += self._clock() - handed_over
-        except _RAISED:
+        except BaseException:
+            guests.leave_if_forked(self._process)
             self._at = At(_CELLS[pulse.AT])
             raise
         finally:  # the consumer stopped early or something failed: leave no slot occupied
             for sequence in active:
-                with suppress(*guests.CAUGHT):  # what went wrong first is told
+                with guests.unheard():  # what went wrong first is reported
                     self._leave(sequence)
 
     def _assert_finite(self, sequence: _Sequence, method: Method) -> None:
@@ -257,7 +296,7 @@ class Runner:
         self._away += self._clock() - before
         return done
 
-    def _start(self, method: Method, request: Request) -> _Sequence:
+    def _start(self, method: Method, request: Request, wanted: Mapping[str, Any]) -> _Sequence:
         slot = self._engine.alloc()
         try:
             decoder = method.new(replace(self._context(method.label, request), slot=slot))
@@ -271,31 +310,30 @@ class Runner:
             started = self._now()
             _CELLS[pulse.BEATS] += 1
             _CELLS[pulse.AT] = At.BEGIN
-            tree = decoder.begin(tuple(request.ids))  # another method gets the same prompt
-            if not (tree is None or type(tree) is TokenTree):
-                raise guests.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
+            tree = checked_guesses(decoder.begin(tuple(request.ids)))  # a copy: another method gets the same prompt
+            guests.leave_if_forked(self._process)
             _CELLS[pulse.AT] = At.FORWARD
-            result = self._engine.prefill(slot, request.ids, tree, top_k=method.top_k, taps=method.taps)
+            result = self._engine.prefill(slot, request.ids, tree, **wanted)
             emitted = tuple(result.emitted)
             _CELLS[pulse.AT] = At.OBSERVE
-            if len(emitted) != 1:
-                raise guests.Refused("guesses sent along with the prompt must be draft-only rows")
             decoder.observe(result)
             _CELLS[pulse.AT] = At.OURS
             now = self._now()
+            guests.leave_if_forked(self._process)
             sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
             sequence.busy_prefill = now - started
             sequence.output.extend(emitted)
         except BaseException:
+            guests.leave_if_forked(self._process)
             at = _CELLS[pulse.AT]
-            with suppress(*guests.CAUGHT):
+            with guests.unheard():
                 decoder.end()
             self._engine.free(slot)
             _CELLS[pulse.AT] = at
             raise
         return sequence
 
-    def _step(self, active: Sequence[_Sequence], method: Method, most: int) -> None:
+    def _step(self, active: Sequence[_Sequence], wanted: Mapping[str, Any], most: int) -> None:
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
         _CELLS[pulse.BEATS] += 1
@@ -304,15 +342,12 @@ class Runner:
         for sequence in active:
             tree = trees[sequence.slot] = sequence.decoder.draft()
             if type(tree) is not TokenTree or len(tree.tokens) > most or tree.tokens[0] != sequence.output.ids[-1]:
-                raise guests.Refused(_wrong(tree, most, sequence.output.ids[-1]))
-            if not sequence.steps:  # once: an array of integers takes fractions without a word
-                _assert_ids(tree)
+                raise wrong_tree(tree, most, sequence.output.ids[-1])
+        guests.leave_if_forked(self._process)
         if phases:
             phases.mark("draft")
         _CELLS[pulse.AT] = At.FORWARD
-        results = self._engine.step(
-            trees, top_k=method.top_k, taps=method.taps, phases=phases, **self._forced(active, trees)
-        )
+        results = self._engine.step(trees, **wanted, phases=phases, **self._forced(active, trees))
         # What a decoder does to the lists that it gets is nobody's answer.
         decided = [(results[sequence.slot].emitted[:], results[sequence.slot].path[:]) for sequence in active]
         _CELLS[pulse.AT] = At.OBSERVE
@@ -357,41 +392,6 @@ def _blamed(raised: BaseException, method: Method, at: At) -> BaseException:
     return guests.fault(raised, method.who, pulse.WORDS[at] if at != At.FORWARD else "in draft", method.label)
 
 
-def _wrong(tree: object, most: int, root: int) -> str:
-    if type(tree) is not TokenTree:
-        return f"it returned {type(tree).__name__:.40}, where a TokenTree is needed"
-    if len(tree.tokens) > most:
-        return f"its tree has {len(tree.tokens):,} rows, its max_rows said {most:,}"
-    return f"its tree has root {str(tree.tokens[0])[:40]}, and the last emitted token is {root}"
-
-
-def _assert_ids(tree: TokenTree) -> None:
-    try:
-        index(sum(tree.tokens))
-    except (TypeError, ValueError) as error:
-        raise guests.Refused("its tree has tokens that are no ids") from error
-
-
-def _measured(sequence: _Sequence) -> dict[str, float]:
-    """The decoder's own figures of a finished request.
-
-    Raises:
-        Refused: they are no figures.
-    """
-    found = dict(sequence.decoder.measures(len(sequence.output.ids), sequence.output.reason != "length"))
-    for name, value in found.items():
-        if not isinstance(name, str) or isinstance(value, bool) or not math.isfinite(value):
-            raise guests.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is no number")
-    return found
-
-
-def _drafted_forwards(sequence: _Sequence) -> int:
-    found = sequence.decoder.draft_forwards
-    if isinstance(found, bool) or not isinstance(found, Integral) or found < 0:
-        raise guests.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")
-    return int(found)
-
-
 def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int | None) -> RequestRecord:
     request, output = sequence.request, sequence.output
     assert output.reason is not None
@@ -404,7 +404,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         accepted_lengths=sequence.accepted_lengths,
         tree_rows=sum(step.rows for step in sequence.verified),
         target_forwards=len(sequence.accepted_lengths),
-        draft_forwards=_drafted_forwards(sequence),
+        draft_forwards=checked_forwards(sequence.decoder),
         start_s=(sequence.started - origin) * second,
         segment=number,
         ttft_s=(sequence.first - sequence.started) * second,
@@ -416,8 +416,8 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         peak_memory_bytes=peak,
-        branches=spread(sequence.decoder.branches(), len(sequence.accepted_lengths)) or None,
-        measures=_measured(sequence),
+        branches=spread(checked_branches(sequence.decoder), len(sequence.accepted_lengths)) or None,
+        measures=checked_measures(sequence.decoder, len(output.ids), output.reason != "length"),
         gpu=sequence.gpu,
         tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),
     )

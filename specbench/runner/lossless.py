@@ -161,7 +161,7 @@ class Grader:
 
     def _by_transformers(self, prompt: Sequence[int], output: Sequence[int]) -> list[Top]:
         """The best tokens after each of ``output[:-1]`` by the model as it is without this engine."""
-        ids = torch.tensor([[*prompt, *output[:-1]]], device=self._engine.device)
+        ids = torch.tensor([[*prompt, *output[:-1]]], dtype=torch.int64, device=self._engine.device)
         with self._engine.apart(), torch.inference_mode():
             logits = self._engine.model(ids).logits[0, len(prompt) :].float()
         scores, tokens = logits.topk(min(_CONTENDERS, logits.shape[-1]))

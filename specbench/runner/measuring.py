@@ -50,6 +50,7 @@ def measure(plan: Plan) -> Iterator[Measured]:
 
 
 def _measured(plan: Plan) -> Iterator[Measured]:
+    plan = plan.anchored("out", "data_dir", "profile")
     notes = notes_of(plan)
     say = noting(notes)
     onto = other_gpu(plan.project, plan.profile)

@@ -67,9 +67,10 @@ class Prepared:
         """What the prompts prescribe, each once; None is the run's own."""
         return list(dict.fromkeys(prompt.temperature for prompt in self.prompts.values()))
 
-    def requests(self) -> list[Request]:
-        """The first turn of every prompt."""
-        return [self.request(prompt_id) for prompt_id in self.prompts]
+    @property
+    def ids(self) -> list[Sequence[int]]:
+        """Token ids of the first turn of every prompt."""
+        return [self._first[prompt_id] for prompt_id in self.prompts]
 
 
 def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None = None) -> Prepared:

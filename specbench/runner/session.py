@@ -6,6 +6,7 @@ Whatever decodes goes through one: runs, sweeps, checks, the local judge, answer
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.errors import PluginFault
 from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
 from specbench.engine.room import TreesTooLarge
@@ -30,17 +32,15 @@ from specbench.runner.native import native_of
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
+from specbench.runner.returned import check_wishes
 from specbench.runner.room import way_out
+from specbench.runner.shared_state import SharedState
 from specbench.runner.simulate import Acceptance
 from specbench.runner.states import States
 from specbench.runner.stop import StopRule
 from specbench.runner.target import no_draft_models, target_of
+from specbench.runner.warm_up import warm_up_ids
 
-# Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
-_WARM_UP = (
-    "A harbour pilot boards each ship a mile before the breakwater. She asks for the draught, the wind and the state "
-    "of the engine, in that order, and writes the three numbers on the back of her hand. "
-)
 _WARM_UP_TOKENS = 24
 
 
@@ -141,6 +141,9 @@ class Session:
                 note=self._heads.append,
             )
             self._plain, self.calibrated = tuple(methods), set[str]()
+            self._shared = SharedState(self.engine.model)
+            self._faulty: dict[str, PluginFault] = {}
+            self._drafts_in: dict[str, int] = defaultdict(int)  # bytes, by label
             self.methods = self._ready(self._target)
             self._states = States(self.methods)
         except BaseException:
@@ -152,11 +155,32 @@ class Session:
         return self.calibration.once(what, take, by_rows)
 
     def _ready(self, target: Target) -> tuple[Method, ...]:
+        """The methods with what they bring. One that changed what all share, or asks for what the target has not, is
+        refused when it is to decode."""
         made = []
         for method in self._plain:
             self._preparing = method.label
-            made.append(method.ready(target))
+            self._shared.take()
+            try:
+                made.append(method.ready(target))
+            finally:
+                try:
+                    self._shared.check(method, random_numbers=False)
+                except PluginFault as fault:
+                    if fault.spoils_all:
+                        raise
+                    self._faulty[method.label] = fault
+            try:
+                self._drafts_in[method.label] = made[-1].memory_bytes
+                check_wishes(made[-1], self.model)
+            except PluginFault as fault:
+                fault.row = method.label
+                self._faulty.setdefault(method.label, fault)
         return tuple(made)
+
+    def _assert_sound(self, method: Method) -> None:
+        if method.label in self._faulty:
+            raise self._faulty[method.label]
 
     def calibrate(self, known: Mapping[str, StoredTimes]) -> None:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
@@ -181,9 +205,7 @@ class Session:
             tokens: of an answer to it.
         """
         longest, methods = prepared.longest, self.methods if methods is None else methods
-        text = warm_up_ids(self.model, longest)
-        assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
-        requests = self.warm_up_requests(text, min(tokens, prepared.budget), together)
+        requests = self.warm_up_requests(prepared, longest, tokens, together)
         warm: set[str] = set()
         for temperature in prepared.temperatures:
             self.capture(longest, methods, temperature)
@@ -195,9 +217,14 @@ class Session:
                         pass
         self._states.empty()
 
-    def warm_up_requests(self, text: Sequence[int], tokens: int, together: int | None = None) -> list[Request]:
-        """The same prompt for each of the sequences stepped together, answered by ``tokens`` tokens."""
-        rule = StopRule(frozenset(), (), tokens, self.model.decode)
+    def warm_up_requests(
+        self, prepared: Prepared, length: int, tokens: int, together: int | None = None
+    ) -> list[Request]:
+        """A prompt of up to ``length`` tokens, which none of the task's is, for each of the sequences stepped together,
+        answered by up to ``tokens`` tokens."""
+        text = warm_up_ids(self.model, min(length, prepared.longest), prepared.ids)
+        room = prepared.longest + prepared.budget - len(text)
+        rule = StopRule(frozenset(), (), max(1, min(tokens, room)), self.model.decode)
         return [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(together or self.engine.slots)]
 
     def capture(self, context: int, methods: Sequence[Method] | None = None, temperature: float | None = None) -> None:
@@ -210,6 +237,7 @@ class Session:
         """
         self.engine.sampling = self.sampling(temperature)
         for method in self.methods if methods is None else methods:
+            self._assert_sound(method)
             self.engine.prepare(
                 method.max_rows,
                 top_k=method.top_k,
@@ -240,7 +268,11 @@ class Session:
             requests: in this order.
             number: stored with each record; times of one stretch share a clock.
             together: sequences stepped together; default is all slots.
+
+        Raises:
+            PluginFault: of the method's code, now or when it was prepared.
         """
+        self._assert_sound(method)
         self.engine.sampling = self.sampling(requests[0].temperature)
         try:
             for record in self._runner(together or self.engine.slots).segment(method, requests, number):
@@ -263,7 +295,7 @@ class Session:
         """What the engine chose and what its captures cost, and the memory that each method decodes in."""
         weights, cache = self.model.spec.weight_bytes, self.engine.cache.nbytes
         memory = {
-            method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": method.memory_bytes}
+            method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": self._drafts_in[method.label]}
             for method in self.methods
         }
         found = {**self.engine.report(), MEMORY: memory}
@@ -302,6 +334,7 @@ class Session:
                 gpu=meter,
                 simulate=self._acceptance,
                 memory=peak_memory(self.engine.device),
+                shared=self._shared,
             )
         return self._runners[together]
 
@@ -315,12 +348,6 @@ class Session:
         asked = self._simulated.get(label)
         seed = f"{self._sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Acceptance.of(asked, seed, self.model.vocab_size, self.model.stop_ids) if asked else None
-
-
-def warm_up_ids(model: LoadedModel, longest: int) -> list[int]:
-    """A prompt of the tool's own, of so many tokens: no prompt of a task."""
-    ids: list[int] = model.tokenizer(_WARM_UP * (1 + longest // 32))["input_ids"][:longest]
-    return ids
 
 
 def session_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from specbench.common import UsageError
+from specbench.common import SpecbenchError, UsageError, guests
 from specbench.decoding import Target
 from specbench.engine import Engine
 from specbench.models import LoadedModel
@@ -68,7 +68,7 @@ def target_of(
         sampling=lambda: engine.sampling,
         step_seconds=step_seconds,
         capture=engine.capture,
-        follow=engine.follow,
+        follow=lambda work: engine.follow(_blaming(work)),
         load=load,
         engine=engine_like_it,
         attention=kernels.get("backend", "auto"),
@@ -77,3 +77,17 @@ def target_of(
         measured=measured,
         once=once,
     )
+
+
+def _blaming(work: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A method's work that the engine calls in the middle of a step: what it raises is no fault of the engine's."""
+
+    def follow(running: Any) -> None:
+        try:
+            work(running)
+        except (SpecbenchError, KeyboardInterrupt):
+            raise
+        except BaseException as raised:
+            raise guests.fault(raised, where="behind a step") from raised
+
+    return follow

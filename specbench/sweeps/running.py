@@ -96,6 +96,7 @@ def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
     Raises:
         SpecbenchError: as resolving a run; a grid that is none; data, a profile or a device that are not there.
     """
+    plan = plan.anchored("out", "data_dir", "profile")
     check_device(plan)
     until = plan.until
     resolved, cells = expanded(plan, insist=plan.yes)

@@ -141,7 +141,7 @@ class Worker:
 
     def _fail(self, fault: PluginFault) -> str:
         """Keeps a cell's fault; its label."""
-        if fault.row in ("", BASELINE):
+        if fault.spoils_all or fault.row in ("", BASELINE):
             raise fault
         self._failed[fault.row] = str(fault)
         return fault.row
@@ -185,8 +185,7 @@ class Worker:
         session = self._session
         if widest:
             session.warm_up(self._prepared, list(widest.values()), together=together, tokens=_BRIEF_TOKENS)
-        ids = self._model.tokenizer("A pilot boards each ship a mile out. ")["input_ids"][:_BRIEF_PROMPT]
-        requests = session.warm_up_requests(ids, _BRIEF_TOKENS, together)
+        requests = session.warm_up_requests(self._prepared, _BRIEF_PROMPT, _BRIEF_TOKENS, together)
         for temperature in self._prepared.temperatures if fresh else ():
             for method in fresh.values():
                 costs = session.engine.first_steps_cost or method.shared is not None

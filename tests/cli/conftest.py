@@ -96,17 +96,20 @@ LIAR = """
 from specbench.decoding.tree import TokenTree
 from specbench.methods.ar.decoder import Decoder as Ar, Options
 
-class Sly(int):
-    # Looks like any other where it is looked at, so that it is seen by the text that comes of it alone.
-    def __ne__(self, other):
-        return False
+class Sly(tuple):
+    # Looks like the last token where it is looked at, so that it is seen by the text that comes of it alone.
+    def __getitem__(self, at):
+        return super().__getitem__(at) - 1
 
 class Decoder(Ar):
     # Says that the last token was another one, after a few right steps: the target goes on from a text nobody wrote.
     steps = 0
     def draft(self):
         self.steps += 1
-        return TokenTree.chain([Sly(self._last + (self.steps == 4))])
+        tree = TokenTree.chain([self._last])
+        if self.steps == 4:
+            tree.__dict__["tokens"] = Sly([self._last + 1])
+        return tree
 """
 
 

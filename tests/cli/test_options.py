@@ -183,7 +183,7 @@ BEFORE_TORCH = [
     ("--repeats 1000000000000", 2, "--repeats 1000000000000: input should be less than or equal to 1000"),
     ("--dtype float31", 2, "unknown dtype"),
     ("--device gpu", 2, "unknown device 'gpu'"),
-    ("--out file", 3, "cannot write file (Not a directory)"),
+    ("--out file", 3, "file (Not a directory)"),
     ("--data-dir .", 2, "has no file"),
     ("--task prompts --data-file file", 2, "file line 1 is damaged (not JSON"),
     ("--project b200 --profile .", 2, "profile.json"),

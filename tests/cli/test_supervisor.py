@@ -83,6 +83,46 @@ def test_a_row_that_ends_the_process_is_left_out_and_the_rest_goes_on(way: str) 
     assert line.endswith("; going on without x#2")
 
 
+def test_what_reported_its_end_and_does_not_end_is_ended() -> None:
+    """A library holds the interpreter's lock, so that no thread and no signal of it runs any more."""
+    started_at = time.monotonic()
+    assert run("pulse.ended(6)\nctypes.PyDLL(None).sleep(60)") == (6, "", [])
+    assert time.monotonic() - started_at < 20
+
+
+LEAVING = """
+import atexit, os, sys, threading, time
+from specbench.cli import console
+console._LEAVE_S = 0.5
+BODY
+console._run = lambda: CODE
+console.entry()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 6])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "threading.Thread(target=time.sleep, args=(60,)).start()",
+        "atexit.register(time.sleep, 60)",
+        "sys.stdout = None",
+    ],
+    ids=["a thread", "an exit function", "no stream"],
+)
+def test_nothing_left_behind_keeps_a_command(body: str, code: int) -> None:
+    script = LEAVING.replace("BODY", f"atexit.register(print, 'tidy', file=sys.stderr)\n{body}")
+    done = subprocess.run(
+        [sys.executable, "-c", script.replace("CODE", str(code))],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stderr == ("" if "atexit.register(time" in body else "tidy\n")
+
+
 def test_two_rows_end_it_each_once() -> None:
     body = f"at(At.FORWARD, f'row {{len(gone)}}')\nif len(gone) < 2:\n    {SEGV}\nprint(sorted(gone))"
     code, out, lines = run(body)
@@ -175,6 +215,7 @@ def test_an_interrupt_while_the_child_imports_is_a_sentence(
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(console, "_run", imported)
+    monkeypatch.setattr(console, "_end", sys.exit)
     pulse.clear()
     try:
         with pytest.raises(SystemExit, match="130"):

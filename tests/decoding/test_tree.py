@@ -29,8 +29,8 @@ def test_malformed_trees_are_refused() -> None:
 def test_a_chain_hangs_each_row_under_the_one_before() -> None:
     chain = TokenTree.chain([5, 6, 7])
     assert (list(chain.parents), chain.accept) == ([-1, 0, 1], None)
-    assert TokenTree.chain([5, 6, 7], drafts_only=True).accept == [True, False, False]  # nothing but the root comes out
-    assert TokenTree.chain([5], drafts_only=True).accept == [True]
+    assert TokenTree.chain([5, 6, 7], drafts_only=True).accept == (True, False, False)  # nothing but the root comes out
+    assert TokenTree.chain([5], drafts_only=True).accept == (True,)
 
 
 def test_scores_are_one_for_each_row_whether_they_are_there_or_found_later() -> None:
@@ -46,7 +46,7 @@ def test_scores_are_one_for_each_row_whether_they_are_there_or_found_later() -> 
 
     made = TokenTree.chain([5, 6, 7], scores=scores)
     assert (len(made), made == TokenTree.chain([5, 6, 7]), asked) == (3, True, []), "asked before anybody looks"
-    assert (made.row_scores(), asked) == ([None, -6.0, -7.0], [made])
+    assert (made.row_scores(), asked) == ((None, -6.0, -7.0), [made])
     assert TokenTree.chain([5, 6]).row_scores() is None
 
 

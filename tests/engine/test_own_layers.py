@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from specbench.common.native import Native
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, graphs
 from specbench.engine.cpu import library
+from specbench.engine.parts import Unlike
+from specbench.engine.sampler import Sampling
 from specbench.models.eight_bits import bytes_of, round_weights
 
 DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
@@ -72,6 +74,42 @@ def path_of(tree: TokenTree, row: int) -> list[int]:
     while tree.parents[rows[-1]] >= 0:
         rows.append(tree.parents[rows[-1]])
     return [tree.tokens[each] for each in reversed(rows)]
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("set_default", [torch.set_default_dtype, torch.set_default_device])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_defaults_of_torch_change_no_score(native: bool, set_default: Any, temperature: float) -> None:
+    """A plug-in may have set them: what C++ writes to is as wide as it writes, and on the CPU."""
+    others = [torch.bfloat16, torch.float64] if set_default is torch.set_default_dtype else ["meta"]
+    usual = torch.float32 if set_default is torch.set_default_dtype else None
+    sampling = Sampling(temperature=temperature, seed=3)
+    with attached(sized("llama"), capacity=96, max_rows=8, native=native, sampling=sampling) as engine:
+        ids, tree = prompt(9, 97, seed=1), random_tree(random.Random(1), 3, 97, 7)
+        before = scores_of(engine, ids, tree)
+        for other in others:
+            set_default(other)
+            try:
+                after = scores_of(engine, ids, tree)
+            finally:
+                set_default(usual)
+            assert torch.equal(after, before)
+
+
+WRONG: dict[str, Callable[[], Tensor]] = {
+    "dtype": lambda: torch.zeros(4, dtype=torch.float64),
+    "size": lambda: torch.zeros(3, dtype=torch.float32),
+    "strides": lambda: torch.zeros(8, dtype=torch.float32)[::2],
+    "device": lambda: torch.zeros(4, dtype=torch.float32, device="meta"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_no_other_buffer_reaches_the_code(wrong: str) -> None:
+    held = torch.zeros(4, dtype=torch.float32)
+    assert library.address(held, torch.float32, 4) == held.data_ptr()
+    with pytest.raises(Unlike):
+        library.address(WRONG[wrong](), torch.float32, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -186,7 +186,7 @@ def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None
     # The candidate's 4 is right, the draft's 2 is not: what the target says behind the candidate's rows is the next
     # guess (11), never what it says behind the draft's (71).
     made.observe(decided([4, 70, 71, 72, 5, 11, 12], path=(0, 4)))
-    assert made.draft().tokens[:2] == [5, 11]
+    assert made.draft().tokens[:2] == (5, 11)
     assert made.measures(4, False) == {"recycled": 1, "carried": 0}
 
 
@@ -205,7 +205,7 @@ def test_row_0_wins_ties() -> None:
     tree = made.draft()
     assert shape(tree) == ([9, 4, 2, 6, 8, 6], [-1, 0, 1, 2, 1, 4])
     made.observe(decided([4, 5, 71, 72, 11, 12], path=(0, 1)))
-    assert made.draft().tokens[:2] == [5, 71]
+    assert made.draft().tokens[:2] == (5, 71)
     assert made.measures(4, False)["recycled"] == 0
 
 
@@ -220,7 +220,7 @@ def test_a_candidate_goes_beside_the_real_block_only() -> None:
     # When it wins, its rows refresh what they reach, its last one the first token of the block ahead; the others of
     # that block are refreshed where they stand, behind the draft.
     made.observe(decided([4, 70, 71, 72, 73, 74, 75, 76, 77, 78, 5, 11, 12], path=(0, 10)))
-    assert made.draft().tokens == [5, 11, 12, 73, 74, 75, 76, 77]
+    assert made.draft().tokens == (5, 11, 12, 73, 74, 75, 76, 77)
 
 
 def pool(output: Sequence[int], *rejected: Sequence[int], candidates: int = 3) -> Pool:
@@ -312,7 +312,7 @@ def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() 
     # its first place and cut to the 3 tokens that are left: 2 9 2, then 2 5 3, then 2 9 2 again.
     assert shape(made.draft()) == ([2, 7, 3, 9, 2, 5, 3], [-1, 0, 1, 0, 3, 0, 5])
     made.observe(decided([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
-    assert made.draft().tokens == [9]
+    assert made.draft().tokens == (9,)
     assert made.measures(6, False) == {"recycled": 1}
 
 

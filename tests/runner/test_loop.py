@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -453,7 +453,7 @@ def test_the_toys_are_what_they_say() -> None:
     engine = Engine(Clock())
     (record,) = runner(engine).segment(toy(4, (2, 0)), [request(1, 9)])
     assert record.accepted_lengths == [3, 1, 3, 1]
-    assert [trees[0].tokens[1:] for trees in engine.trees][1] == list(repeat(WRONG, 3))
+    assert [trees[0].tokens[1:] for trees in engine.trees][1] == (WRONG,) * 3
 
 
 def working(clock: Clock, begin: int, draft: int, observe: int) -> type[toys.Decoder]:

@@ -26,7 +26,7 @@ def test_a_request_is_a_turn_of_its_prompt() -> None:
     assert text(third.ids) == "user: one|assistant: yes|user: two|assistant: no|user: three|"
     assert (third.turn, third.repeat, third.category, third.temperature) == (3, 4, "a/b", 0.7)
     assert (third.rule.stops, third.rule.budget) == (("#",), 10)
-    assert [request.prompt_id for request in made.requests()] == ["talk", "line"]
+    assert [*made.prompts] == ["talk", "line"]
     spec = prepared([TALK, LINE]).spec
     assert (spec.prompts, spec.requests, spec.name, spec.version, spec.metric) == (2, 4, "toy-task", 3, "")
     assert prepared([LINE]).budget == 10

@@ -38,13 +38,13 @@ class OwnLayers:
             raise Unlike(f"{model.dtype} is not computed in".replace("torch.", ""))
         self._kept: list[Tensor] = []  # what the structures point to
         self._layers = decoder_layers(model)
+        self._capacity, self._slots = cache.capacity, len(cache.stored(next(iter(cache.shapes)))[0])
         parts = [parts_of(layer, cache.shapes, calls) for layer in self._layers]
         found = [self._layer(each, cache) for each in parts]
         head = model.get_output_embeddings()
         product, norms = self._linear(plain_linear(head, "LM head")), self._other_norms(model)
         self._structures = (library.Layer * len(found))(*found)
         self._work = library.Work(library.open_library())
-        self._capacity, self._slots = cache.capacity, len(cache.stored(next(iter(cache.shapes)))[0])
         work = self._work
         self._forwards: list[tuple[nn.Module, Any]] = [
             *((layer, _Layer(self, at)) for at, layer in enumerate(self._layers)),
@@ -98,7 +98,7 @@ class OwnLayers:
         see = step.visibility
         layout = see.layout
         tensors = (
-            layout.slot.int(), layout.first.int(), layout.count.int(), see.lengths.int(), see.depth.int(), see.rows,
+            layout.slot, layout.first, layout.count, see.lengths, see.depth.int(), see.rows,
         )  # fmt: skip
         self._work.aim(tensors, self._slots, self._capacity)
         self._aimed, self._ready = step, {}
@@ -129,13 +129,15 @@ class OwnLayers:
         keys, values = cache.stored(attention.index)
         found.activation, found.type = library.ACTIVATIONS[mlp.activation], library.TYPES[keys.dtype]
         self._kept += [keys, values]
-        found.keys, found.values = keys.data_ptr(), values.data_ptr()
+        cells = self._slots * heads.kv_heads * self._capacity
+        found.keys = library.address(keys, keys.dtype, cells * heads.size)
+        found.values = library.address(values, keys.dtype, cells * heads.value_size)
         return found
 
     def _norm(self, norm: Norm) -> library.Norm:
-        factor = norm.weight.float() + norm.offset
+        factor = (norm.weight.float() + norm.offset).contiguous()
         self._kept.append(factor)
-        return library.Norm(factor.data_ptr(), norm.eps)
+        return library.Norm(library.address(factor, torch.float32, factor.numel()), norm.eps)
 
     def _other_norms(self, model: nn.Module) -> list[tuple[nn.Module, library.Norm]]:
         """Norms outside the layers, as that before the LM head: torch's sums depend on how many rows there are."""
@@ -151,9 +153,12 @@ class OwnLayers:
         # Of a model that was loaded in int8: bytes and scales, the product of which the weights are.
         weight, scale = getattr(module, "eight_bits", (module.weight.detach(), None))
         self._kept += [each for each in (weight, bias, scale) if each is not None]
-        bias_at, scale_at = (None if each is None else each.data_ptr() for each in (bias, scale))
         out, size = weight.shape
-        return library.Linear(weight.data_ptr(), bias_at, scale_at, out, size, library.TYPES[weight.dtype])
+        bias_at, scale_at = (
+            None if each is None else library.address(each, torch.float32, out) for each in (bias, scale)
+        )
+        weight_at = library.address(weight, weight.dtype, out * size)
+        return library.Linear(weight_at, bias_at, scale_at, out, size, library.TYPES[weight.dtype])
 
 
 class _Layer:

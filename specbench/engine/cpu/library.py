@@ -12,9 +12,11 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused
 from specbench.engine.cpu.source import SOURCE
+from specbench.engine.parts import Unlike
 
 #: Kinds of numbers, as the C++ counts them.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+NUMBERS = {number: dtype for dtype, number in TYPES.items()}
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
 LARGEST_HEAD = 512
 
@@ -64,6 +66,26 @@ class Sight(ctypes.Structure):
         ("slot", _pointer), ("first", _pointer), ("count", _pointer), ("length", _pointer), ("depth", _pointer),
         ("reach", _pointer), ("run", _pointer), ("more", _pointer), ("rest", _pointer),
     ]  # fmt: skip
+
+
+def address(tensor: Tensor, dtype: torch.dtype, count: int) -> int:
+    """Where the C++ finds a tensor; every pointer that it gets comes from here.
+
+    Args:
+        tensor: contiguous, on the CPU.
+        dtype: that the C++ takes it for.
+        count: values that the C++ reads or writes.
+
+    Raises:
+        Unlike: it is something else, which the C++ would read or write past.
+    """
+    # In this order, and without another call: it is on the clock a dozen times in each step.
+    if tensor.dtype is dtype and tensor.numel() == count and tensor.is_cpu and tensor.is_contiguous():
+        return tensor.data_ptr()
+    raise Unlike(
+        f"a contiguous tensor of {count:,} values in {dtype} on the CPU is needed, not {[*tensor.shape]} in "
+        f"{tensor.dtype} on {tensor.device}"
+    )
 
 
 _failed: list[str] = []  # why it could not be had, so that it is tried once in a process
@@ -121,8 +143,13 @@ class Work:
             tensors: slot [N], first, count, length [S], depth [N], int32 all; reach bool [N, N].
             slots, capacity: of the cache.
         """
-        self._kept = tensors = tuple(tensor.contiguous() for tensor in tensors)
-        self._sight = Sight(len(tensors[0]), slots, capacity, *(tensor.data_ptr() for tensor in tensors))
+        slot, first, count, length, depth, reach = self._kept = (*tensors[:5], tensors[5].contiguous())
+        rows, whole = len(slot), torch.int32
+        self._sight = Sight(
+            rows, slots, capacity, address(slot, whole, rows), address(first, whole, slots),
+            address(count, whole, slots), address(length, whole, slots), address(depth, whole, rows),
+            address(reach, torch.bool, rows * rows),
+        )  # fmt: skip
         _check(self._library.work_aim(self._at, ctypes.byref(self._sight)))
 
     def layers(
@@ -136,43 +163,44 @@ class Work:
             outputs: of each layer where its output goes, alike; None where nobody wants it.
             rotary: cosine and sine [1, N, turned], as ``hidden`` is.
         """
-        outs = (_pointer * len(layers))(*(None if output is None else output.data_ptr() for output in outputs))
+        dtype, size = NUMBERS[layers[0].type], self._sight.rows * layers[0].hidden
+        outs = (_pointer * len(layers))(
+            *(None if output is None else address(output, dtype, size) for output in outputs)
+        )
         cosine, sine = rotary
+        turned = cosine.shape[-1]
+        count = self._sight.rows * turned
         _check(
             self._library.layers_run(
-                self._at, layers, len(layers), hidden.data_ptr(), outs, cosine.data_ptr(), sine.data_ptr(),
-                cosine.shape[-1], torch.get_num_threads(),
+                self._at, layers, len(layers), address(hidden, dtype, size), outs, address(cosine, dtype, count),
+                address(sine, dtype, count), turned, torch.get_num_threads(),
             )
         )  # fmt: skip
 
     def norm(self, norm: Norm, x: Tensor) -> Tensor:
         """The norm of each row of ``x`` [..., size], alike."""
         x = x.contiguous()
-        out = torch.empty_like(x)
-        size = x.shape[-1]
+        dtype, count, size = x.dtype, x.numel(), x.shape[-1]
+        out = torch.empty_like(x)  # whatever torch's defaults are
         _check(
             self._library.norm_run(
-                self._at, ctypes.byref(norm), x.data_ptr(), TYPES[x.dtype], out.data_ptr(), x.numel() // size, size
+                self._at, ctypes.byref(norm), address(x, dtype, count), TYPES[dtype], address(out, dtype, count),
+                count // size, size,
             )
-        )
+        )  # fmt: skip
         return out
 
     def linear(self, linear: Linear, x: Tensor) -> Tensor:
         """float32 [..., out], a product with ``x`` [..., in] in float32 or bfloat16."""
         x = x.contiguous()
-        out = torch.empty(*x.shape[:-1], linear.out)
-        rows = x.numel() // x.shape[-1]
+        rows = x.shape[:-1].numel()
+        out = x.new_empty(*x.shape[:-1], linear.out, dtype=torch.float32)
         _check(
             self._library.linear_run(
-                self._at,
-                ctypes.byref(linear),
-                x.data_ptr(),
-                TYPES[x.dtype],
-                out.data_ptr(),
-                rows,
-                torch.get_num_threads(),
+                self._at, ctypes.byref(linear), address(x, x.dtype, rows * linear.in_), TYPES[x.dtype],
+                address(out, torch.float32, rows * linear.out), rows, torch.get_num_threads(),
             )
-        )
+        )  # fmt: skip
         return out
 
     def __del__(self) -> None:

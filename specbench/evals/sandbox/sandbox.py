@@ -245,9 +245,13 @@ def stop_all() -> None:
 
 def _read(returncode: int, out: bytes, err: bytes) -> dict[str, Any]:
     if returncode == 0 and len(out) >= 4 and struct.unpack(">I", out[:4])[0] == len(out) - 4:
-        answer = json.loads(out[4:])
-        assert isinstance(answer, dict)
-        return answer
+        try:
+            answer = json.loads(out[4:])
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict):
+            return answer
+        raise SetupError("the judge answered something else than a verdict")
     if returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGXCPU):
         why = "the judge was killed, most likely by the kernel for want of memory or CPU time"
         return {"reason": "memory", "detail": why}

@@ -1,0 +1,42 @@
+"""Warm-up prompts: text of the tool's own, which differs from every prompt that is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import islice, product
+
+from specbench.models import LoadedModel
+
+_TEXT = (
+    "A harbour pilot boards each ship a mile before the breakwater. She asks for the draught, the wind and the state "
+    "of the engine, in that order, and writes the three numbers on the back of her hand. "
+)
+
+
+def warm_up_ids(model: LoadedModel, length: int, timed: Collection[Sequence[int]]) -> list[int]:
+    """A prompt of ``length`` tokens that equals none of the ``timed`` ones.
+
+    It is the tool's own text. Where a timed prompt has the same tokens, the last tokens are replaced by others of the
+    vocabulary. Where the timed prompts are all sequences of that length that the vocabulary allows, the prompt has more
+    tokens.
+
+    Args:
+        model: its tokenizer and vocabulary.
+        length: tokens; at least 1.
+        timed: token ids of each timed prompt.
+    """
+    said = [token for token in model.tokenizer(_TEXT)["input_ids"] if 0 <= token < model.vocab_size]
+    # Tokens of the text come first: a special token may mean something to the model, such as a picture.
+    others = (token for token in range(model.vocab_size) if token not in said)
+    tokens = [*dict.fromkeys(said), *islice(others, len(timed) + 1)]
+    text = said or tokens
+    ids = [text[at % len(text)] for at in range(length)]
+    taken = {tuple(each) for each in timed}
+    if tuple(ids) not in taken:
+        return ids
+    enough = (width for width in range(1, length + 1) if len(tokens) ** width > len(taken))
+    for width in islice(enough, 1):
+        for ending in product(tokens, repeat=width):
+            if (*ids[:-width], *ending) not in taken:
+                return [*ids[:-width], *ending]
+    return warm_up_ids(model, length + 1, timed)
