@@ -16,6 +16,7 @@ from transformers import DynamicCache
 
 from specbench.common import UsageError
 from specbench.decoding import TokenTree
+from specbench.engine import memory
 from specbench.engine.attention.interface import UnsupportedAttention
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -111,7 +112,7 @@ def _learned_positions(model: Any, config: Any) -> int | None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turns an error inside a model's first forward into a refusal: its layers want what our cache does not have.
+    """Turns an error before or inside a model's first forward into a refusal: it wants what our engine does not have.
 
     Raises:
         UnsupportedAttention: in place of any error that is not about memory or the device.
@@ -249,20 +250,23 @@ def _far_error(
     tokens = [(37 * at + first) % vocab for at in range(len(_PARENTS))]
     with refusing():
         ours, stored = probe(length, TokenTree(tokens, _PARENTS))
+    longest = max(map(len, _BRANCHES))
+    flat = [[tokens[row] for row in branch] + [0] * (longest - len(branch)) for branch in _BRANCHES]
+    cache = DynamicCache(config=model.config)
+    try:
+        with apart(), torch.inference_mode():
+            for layer, held in stored.items():
+                cache.update(*(each.expand(len(flat), -1, -1, -1) for each in held), layer)
+            ids = torch.tensor(flat, device=model.device)
+            own = model(input_ids=ids, past_key_values=cache, use_cache=True).logits.double()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        if memory.ran_out(error):
+            raise
+        return None
     largest = 0.0
-    for branch in _BRANCHES:
-        cache = DynamicCache(config=model.config)
-        ids = torch.tensor([[tokens[row] for row in branch]], device=model.device)
-        try:
-            with apart(), torch.inference_mode():
-                for layer, (keys, values) in stored.items():
-                    cache.update(keys, values, layer)
-                own = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0].double()
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            return None
-        off = (ours[list(branch)].double() - own).norm(dim=-1) / own.norm(dim=-1).clamp_min(1e-30)
+    for branch, logits in zip(map(list, _BRANCHES), own, strict=True):
+        expected = logits[: len(branch)]
+        off = (ours[branch].double() - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
         largest = max(largest, float(off.nan_to_num(torch.inf).max()))
     return largest
 

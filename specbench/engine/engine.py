@@ -122,7 +122,10 @@ class Engine:
             dense, free = self.attentions.tree == "reference", memory.free_bytes(self.device)
             room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
-            far = checks.far_lengths(model, capacity if positions is None else min(capacity, positions))
+            # What the model's own forward behind a long text is given is a copy, for two branches, and made once more.
+            most = None if free is None else (free - self.cache.nbytes) // max(1, 8 * int(widths.token_bytes))
+            ends = (each for each in (capacity, positions, most) if each is not None)
+            far = checks.far_lengths(model, min(ends))
 
             def check() -> None:
                 checks.check_forward(model, self._probe, self.apart)
@@ -132,7 +135,8 @@ class Engine:
         except BaseException as error:
             self.close()
             if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
-                raise
+                with checks.refusing():  # whatever of a model's parts is not as it is in those that we know
+                    raise
             raise EnvironmentRefused(
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
             ) from error

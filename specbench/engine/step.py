@@ -132,10 +132,11 @@ class Program:
         self._model = model
         self._last = None if positions is None else positions - 1
         self._layers = decoder_layers(model)
-        base = model.base_model
-        # A model whose last layers store nothing may run them for the rows that are kept alone, so that what it taps
+        # A model whose last layers store nothing may run them for the rows that are kept alone, so that what is tapped
         # and what its attention is asked has fewer rows than the step.
-        self._drops_rows = base if "logits_to_keep" in inspect.signature(base.forward).parameters else None
+        base = model.base_model
+        drops = base is not model and "logits_to_keep" in inspect.signature(base.forward).parameters
+        self._drops_rows = base if drops else None
         self.ops = ops
 
     @torch.inference_mode()
