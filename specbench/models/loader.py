@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial, partialmethod
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
@@ -39,18 +40,6 @@ _LETTERS = 16
 _MOST_POSITIONS = 1 << 20  # of a model that does not say
 
 
-class Encoded(NamedTuple):
-    """A prompt as tokens.
-
-    Attributes:
-        ids: what the model is given.
-        taken: control tokens that stood twice in a row, and of which one was taken out.
-    """
-
-    ids: list[int]
-    taken: list[int]
-
-
 @dataclass(frozen=True)
 class LoadedModel:
     """A model ready for the engine, with everything a run records about it.
@@ -63,6 +52,7 @@ class LoadedModel:
         context: positions the model was made for; None when it does not say.
         spec: the record.
         now: the local time that its chat template is given where it asks: that of the load, in every text.
+        doubles: control tokens of which one was taken out, with in how many texts so far.
     """
 
     model: Any
@@ -72,6 +62,7 @@ class LoadedModel:
     context: int | None
     spec: ModelSpec
     now: datetime = field(default_factory=datetime.now)
+    doubles: Counter[int] = field(default_factory=Counter, compare=False)
 
     @property
     def vocab_size(self) -> int:
@@ -89,7 +80,7 @@ class LoadedModel:
 
     def at(self, now: datetime) -> LoadedModel:
         """The same model, whose chat template is given that time."""
-        return replace(self, now=now)
+        return replace(self, now=now, doubles=Counter())
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
@@ -97,17 +88,15 @@ class LoadedModel:
         return control.control_ids(self.tokenizer)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt, as :meth:`encoded` has them."""
-        return self.encoded(prompt).ids
+        """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
 
-    def encoded(self, prompt: Prompt) -> Encoded:
-        """A prompt as tokens; a chat prompt goes through the model's own template and ends with its prefill.
+        Of two equal control tokens in a row one is taken out, unless the template means both.
 
         Raises:
             UsageError: the template refuses the turns, or the tokenizer the text, or it cannot fit the model.
         """
         if not prompt.chat:
-            return Encoded(*control.without_doubles(self._ids(prompt, prompt.text), self.control_ids, dict))
+            return self._single(self._ids(prompt, prompt.text), dict)
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         try:
             rendered = chat.render(self.tokenizer, turns, self.now, add_generation_prompt=True)
@@ -130,7 +119,12 @@ class LoadedModel:
             return control.longest_runs(self._ids(prompt, own, add_special_tokens=False), self.control_ids)
 
         ids = self._ids(prompt, rendered + prompt.prefill, add_special_tokens=False)
-        return Encoded(*control.without_doubles(ids, self.control_ids, intended))
+        return self._single(ids, intended)
+
+    def _single(self, ids: Sequence[int], intended: Callable[[], Mapping[int, int]]) -> list[int]:
+        kept, taken = control.without_doubles(ids, self.control_ids, intended)
+        self.doubles.update({*taken})
+        return kept
 
     def write_chat(self, turns: Sequence[Mapping[str, str]], **how: bool) -> str:
         """Turns of role and content as one text, by the model's own template.

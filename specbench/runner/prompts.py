@@ -131,7 +131,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
     rendered = _rendered(task, found, model, budget)
     dated = None
-    if model.asks_time:
+    if getattr(model, "asks_time", False):  # what has no chat template may have no word on it
         undated = _rendered(task, found, model.at(_FIXED), budget)
         dated = Dated(at=model.now.isoformat(), undated_sha256=undated.sha256)
         slack = [rendered.longest + _DATE, *([model.context - budget] if model.context else [])]
@@ -170,30 +170,28 @@ def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budge
         UsageError: two of one id, or one that leaves no room for its answers.
     """
     first: dict[str, Sequence[int]] = {}
-    taken = Counter[int]()
+    before = Counter(getattr(model, "doubles", ()))
     digest = hashlib.sha256()
     longest = 0
     for prompt in found:
         if prompt.id in first:
             raise UsageError(f"task '{task.card.name}' has two prompts '{prompt.id}'; give each an id of its own")
         # The last turn first: a thousand turns that do not fit are not all rendered to say so.
-        last = model.encoded(prompt.after([""] * (prompt.turns - 1)))
-        reach = len(last.ids) + prompt.turns * budget
+        last = model.encode(prompt.after([""] * (prompt.turns - 1)))
+        reach = len(last) + prompt.turns * budget
         if model.context and reach > model.context:
             raise UsageError(
-                f"prompt {one_line(prompt.id, 80)} has {len(last.ids)} tokens and --max-new-tokens is {budget}"
+                f"prompt {one_line(prompt.id, 80)} has {len(last)} tokens and --max-new-tokens is {budget}"
                 f"{f' in {prompt.turns} turns' if prompt.turns > 1 else ''}, but {model.spec.name} takes "
                 f"{model.context} in all; lower --max-new-tokens or leave the prompt out"
             )
-        asked = [*(model.encoded(prompt.after([""] * turn)) for turn in range(prompt.turns - 1)), last]
-        grown = [len(each.ids) + turn * (int(_GROWTH * budget) + _SLACK) for turn, each in enumerate(asked)]
+        asked = [*(model.encode(prompt.after([""] * turn)) for turn in range(prompt.turns - 1)), last]
+        grown = [len(each) + turn * (int(_GROWTH * budget) + _SLACK) for turn, each in enumerate(asked)]
         longest = max(longest, *grown)
-        first[prompt.id] = asked[0].ids
-        for each in asked:
-            taken.update({*each.taken})
-        said = [prompt.id, asked[0].ids, list(prompt.stops)]
+        first[prompt.id] = asked[0]
+        said = [prompt.id, asked[0], list(prompt.stops)]
         digest.update(json.dumps([*said, *([list(prompt.follow_ups)] if prompt.follow_ups else [])]).encode())
-    return _Rendered(first, digest.hexdigest(), longest, taken)
+    return _Rendered(first, digest.hexdigest(), longest, Counter(getattr(model, "doubles", ())) - before)
 
 
 #: Letters of an id, the key of every record; those of chained prompts are long, beyond that it is a text by mistake.
