@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-_INTERRUPTED = 130
+_INTERRUPTED, _FAILED = 130, 3
 
 
 def entry() -> None:
@@ -38,7 +38,15 @@ def _run() -> int:
     from specbench.cli.app import main  # everything else
     from specbench.common import pulse
 
-    code = streams.closing(main())
+    try:
+        code = streams.closing(main())
+    except Exception as error:  # a fault of ours: nothing ended this process, and repeating does not help
+        import traceback
+
+        traceback.print_exc()
+        said = f"error: specbench failed with {type(error).__name__}: {error}"
+        os.write(2, " ".join(f"{said}; what was finished is kept, report this with the lines above".split()).encode() + b"\n")
+        code = _FAILED
     _last_word()
     pulse.ended(code)
     return code

@@ -48,7 +48,7 @@ def doctor(
             [
                 check.name,
                 Text(check.status, _COLOURS[check.status]),
-                f"{check.detail}{f' → {check.advice}' if check.advice else ''}",
+                Text(f"{check.detail}{f' → {check.advice}' if check.advice else ''}"),  # a token may look like markup
             ]
             for check in checks
         ]
