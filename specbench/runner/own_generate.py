@@ -27,7 +27,7 @@ from specbench.runner.session import Session
 
 _TOKENS = 16
 #: Parameters times tokens that a CPU is asked for; more would take it longer than the run's own warm-up.
-_MOST_WORK = 2e12
+_MOST_WORK = 1e11
 # Two scores are a tie where they are as close as rounding may bring them, in standard deviations of all scores.
 _TIE = 4.0
 
