@@ -67,7 +67,11 @@ SUPPORTED: dict[str, _Recipe] = {
         {"vocab_size": 97, "vocab_size_per_layer_input": 97, **_SHARING, "laurel_rank": 4, "altup_num_inputs": 2}
         | {"intermediate_size": [48] * 4, "activation_sparsity_pattern": [0.0] * 4},
     ),
-    "gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM", {"vocab_size": 97, "vocab_size_per_layer_input": 97, **_SHARING}),
+    "gemma4": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {"vocab_size": 97, "vocab_size_per_layer_input": 97, **_SHARING},
+    ),
     "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"vocab_size": 149, **_MOE}),
     "gpt2": (
         "GPT2Config",

@@ -45,7 +45,9 @@ def _run() -> int:
 
         traceback.print_exc()
         said = f"error: specbench failed with {type(error).__name__}: {error}"
-        os.write(2, " ".join(f"{said}; what was finished is kept, report this with the lines above".split()).encode() + b"\n")
+        os.write(
+            2, " ".join(f"{said}; what was finished is kept, report this with the lines above".split()).encode() + b"\n"
+        )
         code = _FAILED
     _last_word()
     pulse.ended(code)

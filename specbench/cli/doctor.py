@@ -29,7 +29,9 @@ def doctor(
         metavar="SECONDS",
     ),
     model: str | None = typer.Option(
-        None, "--model", help="Show how this model's prompts begin and end as tokens; alias, hub id, folder, .gguf file."
+        None,
+        "--model",
+        help="Show how this model's prompts begin and end as tokens; alias, hub id, folder, .gguf file.",
     ),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout."),
 ) -> None:

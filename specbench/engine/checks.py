@@ -26,7 +26,7 @@ _PARENTS = (-1, 0, 0, 1, 2, 3)
 _BRANCHES = ((0, 1, 3, 5), (0, 2, 4))
 _DEEPEST = 3  # of its rows
 _ATTEMPTS = 3
-# A name in a configuration with one of these words says how large a part of the model is, or which token is which. Every
+# A name in a configuration with one of these words says how large a part of the model is, or which token is which. Any
 # other whole number may be a length of text at which something changes: a window, a chunk, a scale.
 _SIZES = frozenset({"num", "vocab", "hidden", "intermediate"})
 _SIZES_AT_END = frozenset(
@@ -39,7 +39,6 @@ _MOST_LENGTHS = 16
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-
 def tolerance(dtype: torch.dtype) -> float:
     """Relative error of scores that the order of sums may explain."""
     return _TOLERANCE.get(dtype, 5e-2)
@@ -49,6 +48,7 @@ Apart = Callable[[], AbstractContextManager[None]]
 
 #: By layer the keys and values that a cache holds, [1, heads, tokens, size] each.
 Stored = Mapping[int, tuple[Tensor, Tensor]]
+
 
 def check_declared(model: Any, capacity: int) -> int | None:
     """What can be known before the first forward.
@@ -237,8 +237,8 @@ def check_far(
                 break
         else:
             raise UnsupportedAttention(
-                f"the engine's forward behind {length} tokens differs from the model's own (relative error {worst:.2g}),"
-                " which the engine does not express yet; a run of fewer tokens may be served"
+                f"the engine's forward behind {length} tokens differs from the model's own (relative error "
+                f"{worst:.2g}); keep prompt and answer shorter than that, or choose another model"
             )
 
 

@@ -351,6 +351,11 @@ class Engine:
                 raise
             raise room.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
 
+    @property
+    def rounding(self) -> float:
+        """How far scores may be off, as a share of their norm, where sums have another order."""
+        return checks.tolerance(self.model.dtype)
+
     def greedy(self, ids: Sequence[int], tokens: int) -> list[int]:
         """So many tokens behind a prompt as plain decoding writes them at temperature 0; off the clock, and eagerly."""
         sampling, self.sampling = self.sampling, Sampling()

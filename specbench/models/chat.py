@@ -58,9 +58,7 @@ def asks_time(tokenizer: Any) -> bool:
     return "strftime_now" in str(getattr(tokenizer, "chat_template", None))
 
 
-def render(
-    tokenizer: Any, turns: Sequence[Mapping[str, str]], now: datetime | None = None, **how: Any
-) -> str:
+def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], now: datetime | None = None, **how: Any) -> str:
     """Turns as a text, by a tokenizer's own chat template: what its ``apply_chat_template`` writes.
 
     Args:

@@ -233,12 +233,12 @@ def _check_rope(rope: dict[str, Any], file: Path) -> None:
 
 def _check_quantised(quantised: dict[str, Any], file: Path) -> None:
     """Refuses a method that transformers does not know: it would take the packed weights for plain ones."""
-    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING as KNOWN
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
     method = quantised.get("quant_method")
-    if isinstance(method, str) and not {method, f"{method}_4bit", f"{method}_8bit"} & KNOWN.keys():
+    if isinstance(method, str) and not {method, f"{method}_4bit", f"{method}_8bit"} & AUTO_QUANTIZER_MAPPING.keys():
         raise UsageError(
-            f"{file} cannot be used: its weights are quantised by '{one_line(method, 60)}', which transformers does not "
+            f"cannot use {file}: its weights are quantised by '{one_line(method, 60)}', which transformers does not "
             "know; give a copy with plain weights"
         )
 

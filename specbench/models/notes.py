@@ -49,8 +49,8 @@ def _ignored(model: LoadedModel) -> Iterator[str]:
     named = [f"{n}={one_line(str(v), 40)}" for n, v in found.items() if v is not None and v not in _CHANGES[n]]
     if named:
         yield (
-            f"{model.spec.name}'s generation_config sets {', '.join(named)}, which no row applies: tokens are chosen by "
-            "--temperature, --top-k and --top-p alone"
+            f"the generation_config of {model.spec.name} sets {', '.join(named)}, which no row applies: tokens are "
+            "chosen by --temperature, --top-k and --top-p alone"
         )
 
 

@@ -19,7 +19,6 @@ from specbench.common import EnvironmentRefused
 from specbench.common.cache import cache_folder
 from specbench.common.errors import SpecbenchError, one_line
 from specbench.common.files import write_json_atomic
-from specbench.engine.checks import tolerance
 from specbench.hardware import environment
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
@@ -75,7 +74,9 @@ def check_generate(
         "engine": [plan.attention, plan.compile, engine.code.linears],
     }
     folder = cache_folder("generate-checks")
-    place = folder / f"{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:24]}.json" if folder else None
+    place = (
+        folder / f"{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:24]}.json" if folder else None
+    )
     known = _stored(place)
     # What is not committed may change without a trace: nothing is known of it.
     if known is not None and not captured.git_dirty:
@@ -105,7 +106,9 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
     except (torch.OutOfMemoryError, MemoryError):
         return GenerateCheck(skipped="no memory for transformers' own generate")
     except Exception as error:  # whatever code comes with a model
-        return GenerateCheck(skipped=f"its own generate does not run ({one_line(f'{type(error).__name__}: {error}', 160)})")
+        return GenerateCheck(
+            skipped=f"its own generate does not run ({one_line(f'{type(error).__name__}: {error}', 160)})"
+        )
     at = next((at for at, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
     if at is None:
         return GenerateCheck(tokens=count, prompt=prompt)
@@ -113,7 +116,7 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
         behind = torch.tensor([[*ids, *ours[:at]]], device=engine.device)
         scores = engine.model(input_ids=behind, use_cache=False).logits[0, -1].float()
     gap = float(scores[theirs[at]] - scores[ours[at]])
-    if abs(gap) <= _TIE * tolerance(engine.model.dtype) * float(scores.std()):
+    if abs(gap) <= _TIE * engine.rounding * float(scores.std()):
         return GenerateCheck(tokens=count, prompt=prompt, tie=at)
     raise EnvironmentRefused(
         f"cannot measure {name}: behind prompt {one_line(prompt, 80)} its token {at} is {ours[at]} by this engine and "

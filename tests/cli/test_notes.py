@@ -50,8 +50,9 @@ def test_a_second_start_token_is_taken_out_and_named(cli: Any, tmp_path: Path) -
     made = byte_tokenizer()
     made.add_bos_token = True
     model = save(tmp_path / "starts", made)
+    start = {"id": "<s>", "ids": [1], "tokens": ["<s>"]}
     change(model / "tokenizer.json", post_processor={
-        "type": "TemplateProcessing", "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        "type": "TemplateProcessing", "pair": [], "special_tokens": {"<s>": start},
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
     })  # fmt: skip
     (note,), _ = noted(cli, model, tmp_path, prompt="<s>hello")

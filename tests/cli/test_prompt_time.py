@@ -1,4 +1,4 @@
-"""A chat template that writes the time into prompts: one time a run, in its record, in every turn and when it goes on."""
+"""A chat template that writes the time into prompts: a run has one, in its record, every turn and when it goes on."""
 
 from __future__ import annotations
 

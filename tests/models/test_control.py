@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from targets import loaded
 from models_tiny import tiny_llama
+from targets import loaded
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -116,4 +116,7 @@ def test_unknown_words_and_padding_are_no_control_tokens() -> None:
     assert {0, 1} < found
     made.pad_token = EOS  # of many models the end is also what pads
     assert 0 in control.control_ids(made)
-    assert control.without_doubles([7, 7, unknown, unknown, 1, 1, 1], found, dict) == ([7, 7, unknown, unknown, 1], [1, 1])
+    assert control.without_doubles([7, 7, unknown, unknown, 1, 1, 1], found, dict) == (
+        [7, 7, unknown, unknown, 1],
+        [1, 1],
+    )

@@ -420,7 +420,10 @@ def _adding(places: int, each: int) -> dict[str, Any]:
         ({"decoder": {"type": "Sequence", "decoders": [_replace("a", "a" * 300)]}}, "its decoder makes a text"),
         ({"post_processor": _adding(100_000, 1000)}, r"its post_processor adds 1e\+08 tokens"),
         ({"post_processor": {"type": "Sequence", "processors": [_adding(5000, 1)]}}, "its post_processor adds 5000"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 60_000}}, "its steps before"),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 60_000}},
+            "its steps before",
+        ),
         ({"padding": {"strategy": {"Fixed": 10**9}}}, r"it pads every text to 1e\+09 tokens"),
         ({"padding": {"strategy": {"Fixed": 10**400}}}, r"it pads every text to 1e\+300 tokens"),
     ],
