@@ -17,7 +17,7 @@ _NOISE = 256  # cells of a block of noise
 LayerShape = tuple[int, int, int]  # KV heads, key head size, value head size
 
 
-class _Answering:
+class Answering:
     """What transformers' layers are given as their cache; whatever else they ask of one is an error that names it."""
 
     def __getattr__(self, name: str) -> Any:
@@ -31,7 +31,7 @@ class _Answering:
         return 0
 
 
-class ShapeRecorder(_Answering):
+class ShapeRecorder(Answering):
     """A stand-in for the cache that only notes what each layer stores, so that no model family has to be known."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ShapeRecorder(_Answering):
         return key, value
 
 
-class StaticCache(_Answering):
+class StaticCache(Answering):
     """KV of every slot and layer, allocated once.
 
     transformers' attention layers call :meth:`update`; everything else is called by the engine. A slot's rows of a step

@@ -53,6 +53,9 @@ class Engine:
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
         deterministic: let no measured time decide anything.
 
+    Attributes:
+        positions: that the model has, where it can be given no others; None is as many as one likes.
+
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
         EnvironmentRefused: the cache, or a step of the largest tree, does not fit in memory, or the device has not what
@@ -96,7 +99,7 @@ class Engine:
             raise ValueError("this model already serves an engine; close() that one first")
         self.attentions = Attentions(backend, model, pinned=deterministic)
         # Rows behind the last position that a model has emit nothing that is kept: they sit on that one.
-        positions = checks.check_declared(model, capacity)
+        positions = self.positions = checks.check_declared(model, capacity)
         self._plain = Program(model, TorchOps(), positions)  # of prefills, and the oracle
         self._program = self._plain  # until it is known whether the kernels take this model's heads
         self.sampling = sampling or Sampling()
@@ -350,6 +353,10 @@ class Engine:
             if not memory.ran_out(error):
                 raise
             raise room.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
+
+    def within(self, positions: Tensor) -> Tensor:
+        """Positions as the model takes them: those behind its last one on that one."""
+        return positions if self.positions is None else positions.clamp(max=self.positions - 1)
 
     @property
     def rounding(self) -> float:
