@@ -54,8 +54,10 @@ def dated(folder: Path) -> dict[str, str]:
 def test_every_turn_of_a_run_has_one_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
     cli.ok(*command(model, rows, tmp_path))
     folder = only(tmp_path)
-    verdicts = {row["method"]: row["lossless"]["verdict"] for row in run_json.summary(folder)["rows"]}
-    assert verdicts == dict.fromkeys(("ar", "pld", "recycling"), "exact")
+    graded = {row["method"]: row["lossless"] for row in run_json.summary(folder)["rows"]}
+    assert {label: (found["verdict"], found["exact"]) for label, found in graded.items()} == dict.fromkeys(
+        ("ar", "pld", "recycling"), ("exact", 5)
+    )
     assert dated(folder)["at"] > run_json.config(folder)["created_utc"][:4]
 
 
@@ -130,6 +132,7 @@ def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch
         at = loaded.at(loaded.now.replace(year=2020, month=1, day=2, hour=3, minute=4, second=5))
         found += [at.encode(Prompt("p", "x", True)) for _ in range(2)]
     assert len({tuple(ids) for ids in found}) == 1
+    assert loaded.decode(found[0]).startswith("1577934245  03 ")
 
 
 def test_an_address_of_memory_is_refused(tmp_path: Path) -> None:
