@@ -61,6 +61,16 @@ SUPPORTED: dict[str, _Recipe] = {
         {"vocab_size": 200, "sliding_window": WINDOW, "num_hidden_layers": 4, "layer_types": _SLIDING_AND_FULL}
         | {"query_pre_attn_scalar": 8, "tie_word_embeddings": False},
     ),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"vocab_size": 149, **_MOE}),
+    "gpt2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": False},
+    ),
+}
+
+# Likewise, with layers that read the keys and values of others.
+SHARING: dict[str, _Recipe] = {
     "gemma3n": (
         "Gemma3nTextConfig",
         "Gemma3nForCausalLM",
@@ -71,12 +81,6 @@ SUPPORTED: dict[str, _Recipe] = {
         "Gemma4TextConfig",
         "Gemma4ForCausalLM",
         {"vocab_size": 97, "vocab_size_per_layer_input": 97, **_SHARING},
-    ),
-    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"vocab_size": 149, **_MOE}),
-    "gpt2": (
-        "GPT2Config",
-        "GPT2LMHeadModel",
-        {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": False},
     ),
 }
 
@@ -156,8 +160,8 @@ def build(recipe: _Recipe, seed: int = 0) -> Any:
 
 @cache
 def supported(name: str) -> Any:
-    """A model of :data:`SUPPORTED`, built once; use it through :func:`attached` so that it comes back unchanged."""
-    return build(SUPPORTED[name])
+    """A model of :data:`SUPPORTED` or :data:`SHARING`, built once; use it through :func:`attached` so that it comes back unchanged."""
+    return build({**SUPPORTED, **SHARING}[name])
 
 
 def tiny_llama(vocab: int, seed: int = 0, **options: Any) -> Any:

@@ -137,6 +137,11 @@ class StaticCache(Answering):
                 cells = buffer[:, slot, :, at : min(at + _NOISE, stop)]
                 cells.copy_(noise[None, :, : cells.shape[2]].expand(layers, -1, -1, -1))
 
+    def clear(self, slot: int, length: int) -> None:
+        """Empties a slot's first ``length`` cells."""
+        for buffer in self._buffers:
+            buffer[:, slot, :, :length] = 0
+
     def finite(self, slot: int, length: int) -> bool:
         """Whether the last layer's keys and values of a slot's first ``length`` cells are numbers.
 

@@ -704,8 +704,10 @@ class Engine:
             self.assume(slot, length)
             held = {layer: self.cache.stored(layer) for layer in sorted(self.cache.shapes)}
             stored = {layer: (k[slot, None, :, :length], v[slot, None, :, :length]) for layer, (k, v) in held.items()}
-            return self._tree_logits(slot, tree), stored
+            return self._tree_logits(slot, tree), {layer: (k.clone(), v.clone()) for layer, (k, v) in stored.items()}
         finally:
+            self.cache.clear(slot, length + len(tree))
+            self._assumed[slot] = 0
             self.free(slot)
 
     def _tree_logits(self, slot: int, tree: TokenTree) -> Tensor:

@@ -92,7 +92,11 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
     tokens = torch.tensor([[token for chain in chains for token in chain.tokens]], device=engine.device)
     reading = _Reading(engine, groups)
     logits = engine.model(
-        input_ids=tokens, position_ids=engine.within(position), past_key_values=reading, use_cache=True, step=reading.attend
+        input_ids=tokens,
+        position_ids=engine.within(position),
+        past_key_values=reading,
+        use_cache=True,
+        step=reading.attend,
     ).logits
     return logits, position
 

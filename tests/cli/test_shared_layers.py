@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import run_json
 from checkpoints import byte_tokenizer
-from models_tiny import REFUSED, SUPPORTED, build
+from models_tiny import REFUSED, SHARING, build
 
 WAYS = [(), ("--temperature", 0.8, "--seed", 5)]
 
@@ -27,9 +27,9 @@ def asked(tmp_path: Path, *prompts: str) -> tuple[object, ...]:
     return ("--task", "prompts", "--data-file", rows, "--out", tmp_path / "out")
 
 
-@pytest.mark.parametrize("family", ["gemma3n", "gemma4"])
+@pytest.mark.parametrize("family", SHARING)
 def test_tree_methods_are_exact_over_shared_layers(family: str, cli: Any, tmp_path: Path) -> None:
-    model = saved(SUPPORTED[family], tmp_path / family, vocab_size_per_layer_input=320)
+    model = saved(SHARING[family], tmp_path / family, vocab_size_per_layer_input=320)
     for way in WAYS:
         methods = ("--method", "lookahead,recycling", "--max-new-tokens", 16)
         cli.ok("run", "--model", model, *asked(tmp_path, "one and one", "a b a b"), *methods, *way)
