@@ -160,7 +160,7 @@ def build(recipe: _Recipe, seed: int = 0) -> Any:
 
 @cache
 def supported(name: str) -> Any:
-    """A model of :data:`SUPPORTED` or :data:`SHARING`, built once; use it through :func:`attached` so that it comes back unchanged."""
+    """A model of :data:`SUPPORTED` or :data:`SHARING`, built once; :func:`attached` gives it back unchanged."""
     return build({**SUPPORTED, **SHARING}[name])
 
 
