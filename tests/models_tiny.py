@@ -37,6 +37,12 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": None,
 }
 _MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+# The last two layers store nothing and read what the last layers of their kinds before them have stored.
+_SHARING: dict[str, Any] = {
+    "sliding_window": WINDOW, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 8, "tie_word_embeddings": False,
+}  # fmt: skip
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 
 #: Names of a configuration and of a model of transformers, which imports a family when it is asked for, and sizes.
@@ -63,6 +69,21 @@ SUPPORTED: dict[str, _Recipe] = {
     ),
 }
 
+# Likewise, with layers that read the keys and values of others.
+SHARING: dict[str, _Recipe] = {
+    "gemma3n": (
+        "Gemma3nTextConfig",
+        "Gemma3nForCausalLM",
+        {"vocab_size": 97, "vocab_size_per_layer_input": 97, **_SHARING, "laurel_rank": 4, "altup_num_inputs": 2}
+        | {"intermediate_size": [48] * 4, "activation_sparsity_pattern": [0.0] * 4},
+    ),
+    "gemma4": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {"vocab_size": 97, "vocab_size_per_layer_input": 97, **_SHARING},
+    ),
+}
+
 # What it must refuse, with the words that name the feature.
 REFUSED: dict[str, tuple[_Recipe, str]] = {
     "soft-capping": (("Gemma2Config", "Gemma2ForCausalLM", {"vocab_size": 97}), "softcap"),
@@ -74,6 +95,15 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
     "chunked": (
         ("Llama4TextConfig", "Llama4ForCausalLM", {"vocab_size": 97, "intermediate_size_mlp": 48, **_MOE}),
         "chunked_attention",
+    ),
+    "scale by the cache's length": (
+        (
+            "Llama4TextConfig",
+            "Llama4ForCausalLM",
+            {"vocab_size": 97, "intermediate_size_mlp": 48, "layer_types": ["full_attention"] * 2, **_MOE}
+            | {"no_rope_layers": [1, 0], "attn_temperature_tuning": True, "floor_scale": 24},
+        ),
+        "behind 22 tokens differs",
     ),
     "hybrid": (
         ("Lfm2Config", "Lfm2ForCausalLM", {"vocab_size": 97, "layer_types": ["conv", "full_attention"]}),
@@ -130,8 +160,8 @@ def build(recipe: _Recipe, seed: int = 0) -> Any:
 
 @cache
 def supported(name: str) -> Any:
-    """A model of :data:`SUPPORTED`, built once; use it through :func:`attached` so that it comes back unchanged."""
-    return build(SUPPORTED[name])
+    """A model of :data:`SUPPORTED` or :data:`SHARING`, built once; :func:`attached` gives it back unchanged."""
+    return build({**SUPPORTED, **SHARING}[name])
 
 
 def tiny_llama(vocab: int, seed: int = 0, **options: Any) -> Any:

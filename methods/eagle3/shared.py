@@ -45,6 +45,12 @@ def prepare(options: Any, target: Target) -> Shared:
     """
     producer = None if options.producer == "auto" else options.producer
     head, weights = target.once(("eagle3", options.head, producer), lambda: _ready(options.head, producer, target))
+    if head.draft_ids is not None and options.head not in RANDOM and not head.d2t.any():
+        target.warn(
+            f"the head {weights['head']} drafts the target's first {len(head.draft_ids):,} tokens only, for its token "
+            "map d2t is all zeros: probably nobody has filled it, and drafts are then hardly ever accepted; take a "
+            "whole copy of the head"
+        )
     width = 1 if options.tree == "chain" else options.width
     # A chain of less rows than its depth needs no pass behind them.
     depth = min(options.depth, options.budget - 1)

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import NoReturn
 
-_INTERRUPTED = 130
+_INTERRUPTED, _FAILED = 130, 3
 _LEAVE_S = 2.0  # that exit functions of libraries may take
 
 
@@ -43,7 +43,17 @@ def _run() -> int:
     from specbench.cli.app import main  # everything else
     from specbench.common import pulse
 
-    code = streams.closing(main())
+    try:
+        code = streams.closing(main())
+    except Exception as error:  # a fault of ours: nothing ended this process, and repeating does not help
+        import traceback
+
+        traceback.print_exc()
+        said = f"error: specbench failed with {type(error).__name__}: {error}"
+        os.write(
+            2, " ".join(f"{said}; what was finished is kept, report this with the lines above".split()).encode() + b"\n"
+        )
+        code = _FAILED
     _last_word()
     pulse.ended(code)
     return code

@@ -28,12 +28,17 @@ def doctor(
         help="Watch the machine for so many seconds; exits 1 when it is not quiet.",
         metavar="SECONDS",
     ),
+    model: str | None = typer.Option(
+        None,
+        "--model",
+        help="Show how this model's prompts begin and end as tokens; alias, hub id, folder, .gguf file.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout."),
 ) -> None:
     """Check software, model, data, sandbox, load and disk; exits 3 when a run cannot work."""
-    from specbench.profiling import doctor_checks
+    from specbench.profiling import doctor_checks, model_checks
 
-    checks = doctor_checks(out)
+    checks = [*doctor_checks(out), *(model_checks(model) if model is not None else [])]
     watched = [] if watch is None else _watched(watch)
     checks += watched
     if as_json:
@@ -45,7 +50,7 @@ def doctor(
             [
                 check.name,
                 Text(check.status, _COLOURS[check.status]),
-                f"{check.detail}{f' → {check.advice}' if check.advice else ''}",
+                Text(f"{check.detail}{f' → {check.advice}' if check.advice else ''}"),  # a token may look like markup
             ]
             for check in checks
         ]

@@ -40,6 +40,7 @@ class Target:
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
         native: whether layers run by the engine's own code; None is where that can be had.
         note: takes what the run's record is to say of a draft head, such as which of its parts are kernels'.
+        warn: takes a line that the user has to know, such as what a draft model was not made for; it is recorded.
         measured: (name, what takes seconds) -> the seconds by that name: taken once on this machine and stored, so that
             what is chosen by them is the same in every run.
         once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
@@ -60,6 +61,7 @@ class Target:
     native: bool | None = None
     follow: Callable[[Callable[[Any], None]], None] = lambda work: None
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
+    warn: Callable[[str], None] = lambda line: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 

@@ -17,7 +17,21 @@ _NOISE = 256  # cells of a block of noise
 LayerShape = tuple[int, int, int]  # KV heads, key head size, value head size
 
 
-class ShapeRecorder:
+class Answering:
+    """What transformers' layers are given as their cache; whatever else they ask of one is an error that names it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"its layers ask their cache for '{name}', which the engine's does not answer")
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Asked by models that make their own position ids; ours always come with the call.
+
+        A model that counts on it elsewhere is found out behind long texts (:func:`specbench.engine.checks.check_far`).
+        """
+        return 0
+
+
+class ShapeRecorder(Answering):
     """A stand-in for the cache that only notes what each layer stores, so that no model family has to be known."""
 
     def __init__(self) -> None:
@@ -29,11 +43,8 @@ class ShapeRecorder:
         self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
         return key, value
 
-    def get_seq_length(self, *_: Any, **__: Any) -> int:
-        return 0
 
-
-class StaticCache:
+class StaticCache(Answering):
     """KV of every slot and layer, allocated once.
 
     transformers' attention layers call :meth:`update`; everything else is called by the engine. A slot's rows of a step
@@ -100,10 +111,6 @@ class StaticCache:
         """A layer's keys and values [slots, heads, L, size], as views."""
         return self._layers[layer_idx]
 
-    def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Asked by models that make their own position ids; ours always come with the call."""
-        return 0
-
     @property
     def buffers(self) -> list[Tensor]:
         """Each [layers, slots, heads, L, size]."""
@@ -129,6 +136,11 @@ class StaticCache:
             for at in range(start, stop, _NOISE):
                 cells = buffer[:, slot, :, at : min(at + _NOISE, stop)]
                 cells.copy_(noise[None, :, : cells.shape[2]].expand(layers, -1, -1, -1))
+
+    def clear(self, slot: int, length: int) -> None:
+        """Empties a slot's first ``length`` cells."""
+        for buffer in self._buffers:
+            buffer[:, slot, :, :length] = 0
 
     def finite(self, slot: int, length: int) -> bool:
         """Whether the last layer's keys and values of a slot's first ``length`` cells are numbers.

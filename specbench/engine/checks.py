@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from specbench.common import UsageError
 from specbench.decoding import TokenTree
+from specbench.engine import memory
 from specbench.engine.attention.interface import UnsupportedAttention
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -22,20 +24,41 @@ _PREFIX = 12
 # Root 0 with the branches 1-3-5 and 2-4, interleaved so that neighbouring rows are never parent and child.
 _PARENTS = (-1, 0, 0, 1, 2, 3)
 _BRANCHES = ((0, 1, 3, 5), (0, 2, 4))
+_DEEPEST = 3  # of its rows
 _ATTEMPTS = 3
+# A name in a configuration with one of these words says how large a part of the model is, or which token is which. Any
+# other whole number may be a length of text at which something changes: a window, a chunk, a scale.
+_SIZES = frozenset({"num", "vocab", "hidden", "intermediate"})
+_SIZES_AT_END = frozenset(
+    {"dim", "rank", "id", "ids", "head", "heads", "layer", "layers", "expert", "experts", "group", "groups", "embd"}
+    | {"inner", "factor", "freq", "step", "kernel", "tp"}
+)
+_MOST_LENGTHS = 16
 # Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
 # mask, position or scale moves the logits by about their own size.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Relative error of scores that the order of sums may explain."""
+    return _TOLERANCE.get(dtype, 5e-2)
+
+
 Apart = Callable[[], AbstractContextManager[None]]
 
+#: By layer the keys and values that a cache holds, [1, heads, tokens, size] each.
+Stored = Mapping[int, tuple[Tensor, Tensor]]
 
-def check_declared(model: Any, reach: int) -> None:
+
+def check_declared(model: Any, capacity: int) -> int | None:
     """What can be known before the first forward.
 
     Args:
         model: a transformers causal LM.
-        reach: number of positions that a forward may use, drafts included.
+        capacity: tokens that a sequence may reach, prompt and output together.
+
+    Returns:
+        How many positions the model has, where it can be given no others: rows of a last tree may lie behind them.
 
     Raises:
         UnsupportedAttention: the model declares something that the engine does not express.
@@ -48,18 +71,23 @@ def check_declared(model: Any, reach: int) -> None:
     for kind in getattr(config, "layer_types", None) or ():
         if kind not in _LAYER_TYPES:
             raise UnsupportedAttention(f"this model has '{kind}' layers, which the engine does not express yet")
+    found = []
     for rope_type, original in _length_dependent_ropes(config):
-        if reach > original:
+        if capacity > original:
             raise UnsupportedAttention(
                 f"this model's '{rope_type}' rope changes its frequencies past {original} positions, which the engine "
-                f"does not express yet; prompt, answer and drafts reach {reach} here, so use shorter ones"
+                f"does not express yet; prompt and answer reach {capacity} here, so use shorter ones"
             )
+        found.append(original)
     table = _learned_positions(model, config)
-    if table is not None and reach > table:
-        raise UnsupportedAttention(
-            f"this model has learned embeddings for {table} positions only; prompt, answer and drafts reach {reach} "
-            "here, so use shorter ones"
-        )
+    if table is not None:
+        if capacity > table:
+            raise UnsupportedAttention(
+                f"this model has learned embeddings for {table} positions only; prompt and answer reach {capacity} "
+                "here, so use shorter ones"
+            )
+        found.append(table)
+    return min(found, default=None)
 
 
 def _length_dependent_ropes(config: Any) -> Iterator[tuple[str, int]]:
@@ -84,7 +112,7 @@ def _learned_positions(model: Any, config: Any) -> int | None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turns an error inside a model's first forward into a refusal: its layers want what our cache does not have.
+    """Turns an error before or inside a model's first forward into a refusal: it wants what our engine does not have.
 
     Raises:
         UnsupportedAttention: in place of any error that is not about memory or the device.
@@ -145,14 +173,102 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
         UsageError: the model's own are no numbers.
     """
     errors = torch.full((len(_PARENTS),), torch.inf, dtype=torch.float64)
-    tolerance = _TOLERANCE.get(model.dtype, 5e-2)
     # What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for
     # some. So a row counts as different only when it is for each of a few token sets. One set nearly always suffices.
     for attempt in range(_ATTEMPTS):
         errors = errors.minimum(_relative_errors(model, probe, apart, 11 + 5 * attempt))
-        if errors.max() <= tolerance:
+        if errors.max() <= tolerance(model.dtype):
             return
     raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {errors.max():.2g})")
+
+
+def far_lengths(model: Any, capacity: int) -> list[int]:
+    """Where a probe behind a long text shows what one behind a short text does not.
+
+    Args:
+        model: a transformers causal LM.
+        capacity: positions that rows may have.
+
+    Returns:
+        Cached tokens, so that the rows of the probe's tree end at the capacity, or lie on both sides of a length that
+        the configuration names.
+    """
+    named = {number for number in _lengths(model.config.get_text_config().to_dict()) if number + 2 <= capacity}
+    ends = {length - 2 for length in sorted(named)[-_MOST_LENGTHS:]} | {capacity - 1 - _DEEPEST}
+    return sorted(length for length in ends if length > 0)
+
+
+def _lengths(values: Any, name: str = "") -> Iterator[int]:
+    if isinstance(values, Mapping):
+        for inner, value in values.items():
+            yield from _lengths(value, str(inner))
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _lengths(value, name)
+    elif type(values) is int and values > 2:
+        words = name.split("_")
+        if not _SIZES & {*words} and words[-1] not in _SIZES_AT_END:
+            yield values
+
+
+def check_far(
+    model: Any, lengths: Sequence[int], probe: Callable[[int, TokenTree], tuple[Tensor, Stored]], apart: Apart
+) -> None:
+    """Whether the same holds behind long texts; their keys and values are noise, for which nothing has to be computed.
+
+    Args:
+        model: as of :func:`check_forward`.
+        lengths: as of :func:`far_lengths`.
+        probe: logits [rows, V] after each row of a tree behind so many cached tokens, and what is cached.
+        apart: the model is without the engine inside of it.
+
+    Raises:
+        UnsupportedAttention: they differ by more than rounding, first behind so many tokens as the text says.
+    """
+    allowed = tolerance(model.dtype) * (1 if model.dtype in (torch.float32, torch.float64) else 3)
+    for length in lengths:
+        worst = torch.inf
+        for attempt in range(_ATTEMPTS):
+            error = _far_error(model, length, probe, apart, 11 + 5 * attempt)
+            if error is None:
+                return
+            worst = min(worst, error)
+            if worst <= allowed:
+                break
+        else:
+            raise UnsupportedAttention(
+                f"the engine's forward behind {length} tokens differs from the model's own (relative error "
+                f"{worst:.2g}); keep prompt and answer shorter than that, or choose another model"
+            )
+
+
+def _far_error(
+    model: Any, length: int, probe: Callable[[int, TokenTree], tuple[Tensor, Stored]], apart: Apart, first: int
+) -> float | None:
+    """The largest relative error of a row; None where the model takes no cache but its own."""
+    vocab = min(1000, model.get_input_embeddings().num_embeddings)
+    tokens = [(37 * at + first) % vocab for at in range(len(_PARENTS))]
+    with refusing():
+        ours, stored = probe(length, TokenTree(tokens, _PARENTS))
+    longest = max(map(len, _BRANCHES))
+    flat = [[tokens[row] for row in branch] + [0] * (longest - len(branch)) for branch in _BRANCHES]
+    cache = DynamicCache(config=model.config)
+    try:
+        with apart(), torch.inference_mode():
+            for layer, held in stored.items():
+                cache.update(*(each.expand(len(flat), -1, -1, -1) for each in held), layer)
+            ids = torch.tensor(flat, device=model.device)
+            own = model(input_ids=ids, past_key_values=cache, use_cache=True).logits.double()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        if memory.ran_out(error):
+            raise
+        return None
+    largest = 0.0
+    for branch, logits in zip(map(list, _BRANCHES), own, strict=True):
+        expected = logits[: len(branch)]
+        off = (ours[branch].double() - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
+        largest = max(largest, float(off.nan_to_num(torch.inf).max()))
+    return largest
 
 
 def _relative_errors(

@@ -53,6 +53,9 @@ class Engine:
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
         deterministic: let no measured time decide anything.
 
+    Attributes:
+        positions: that the model has, where it can be given no others; None is as many as one likes.
+
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
         EnvironmentRefused: the cache, or a step of the largest tree, does not fit in memory, or the device has not what
@@ -95,12 +98,13 @@ class Engine:
         if self.native_attention == interface.NAME:
             raise ValueError("this model already serves an engine; close() that one first")
         self.attentions = Attentions(backend, model, pinned=deterministic)
-        self._plain = Program(model, TorchOps())  # of prefills, and the oracle
+        # Rows behind the last position that a model has emit nothing that is kept: they sit on that one.
+        positions = self.positions = checks.check_declared(model, capacity)
+        self._plain = Program(model, TorchOps(), positions)  # of prefills, and the oracle
         self._program = self._plain  # until it is known whether the kernels take this model's heads
         self.sampling = sampling or Sampling()
         self._graphs = self._make_graphs(graphs)
-        reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
-        checks.check_declared(model, reach)
+        reach = capacity + max_rows  # positions that rows may have: a last tree may start at the capacity
         self._products = skinny.SkinnyProducts(self.device, pinned=deterministic)
         self.code = LayerCode(
             model, compile=compile, native=native, captured=self._graphs is not None, products=self._products
@@ -115,17 +119,27 @@ class Engine:
             self.calls = calls  # what each layer's attention is
             checks.check_windows(model, calls.windows, reach)
             self.attentions.check_shapes(shapes, calls.heads)
-            self._program = Program(model, self.attentions.ops())
+            self._program = Program(model, self.attentions.ops(), positions)
             self.sampling = self._sampling
             widths = memory.widths(model, shapes)
             dense, free = self.attentions.tree == "reference", memory.free_bytes(self.device)
             room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
-            self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self.apart))
+            # What the model's own forward behind a long text is given is a copy, for two branches, and made once more.
+            most = None if free is None else (free - self.cache.nbytes) // max(1, 8 * int(widths.token_bytes))
+            ends = (each for each in (capacity, positions, most) if each is not None)
+            far = checks.far_lengths(model, min(ends))
+
+            def check() -> None:
+                checks.check_forward(model, self._probe, self.apart)
+                checks.check_far(model, far, self._probe_far, self.apart)
+
+            self.code.settle(self.cache, calls, check)
         except BaseException as error:
             self.close()
             if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
-                raise
+                with checks.refusing():  # whatever of a model's parts is not as it is in those that we know
+                    raise
             raise EnvironmentRefused(
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
             ) from error
@@ -339,6 +353,31 @@ class Engine:
             if not memory.ran_out(error):
                 raise
             raise room.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
+
+    def within(self, positions: Tensor) -> Tensor:
+        """Positions as the model takes them: those behind its last one on that one."""
+        return positions if self.positions is None else positions.clamp(max=self.positions - 1)
+
+    @property
+    def rounding(self) -> float:
+        """How far scores may be off, as a share of their norm, where sums have another order."""
+        return checks.tolerance(self.model.dtype)
+
+    def greedy(self, ids: Sequence[int], tokens: int) -> list[int]:
+        """So many tokens behind a prompt as plain decoding writes them at temperature 0; off the clock, and eagerly."""
+        sampling, self.sampling = self.sampling, Sampling()
+        slot = self.alloc()
+        try:
+            found = [*self.prefill(slot, ids).emitted]
+            while len(found) < tokens:
+                tree = TokenTree.chain([found[-1]])
+                attention, tall = self.attentions.of([tree])
+                kind, batch = Kind(self.sampling, attention=attention, tall=tall), Batch.of({slot: tree})
+                found += self._eager(batch, {}, kind, None, unmarked)[slot].emitted
+            return found[:tokens]
+        finally:
+            self.free(slot)
+            self.sampling = sampling
 
     def settle(self) -> None:
         """Returns when the device has nothing left to do."""
@@ -654,13 +693,29 @@ class Engine:
         try:
             # Past the checks of a user's prompt: the scratch cells have room for it.
             self._prefill(slot, list(prefix[:-1]), TokenTree.chain([prefix[-1]]))
-            batch = Batch.of({slot: tree})
-            kind = Kind(self.sampling, attention=self.attentions.tree)
-            shape = self._shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
-            found = self._program.logits(
-                self._packed(batch, shape), shape, self.cache, self.attentions.backend(kind.attention),
-                groups=batch.groups(self._cached),
-            )  # fmt: skip
+            return self._tree_logits(slot, tree)
         finally:
             self.free(slot)
+
+    def _probe_far(self, length: int, tree: TokenTree) -> tuple[Tensor, checks.Stored]:
+        """The same over ``length`` cells of noise, with what is in them: by layer [1, heads, length, size] each."""
+        slot = self.alloc()
+        try:
+            self.assume(slot, length)
+            held = {layer: self.cache.stored(layer) for layer in sorted(self.cache.shapes)}
+            stored = {layer: (k[slot, None, :, :length], v[slot, None, :, :length]) for layer, (k, v) in held.items()}
+            return self._tree_logits(slot, tree), {layer: (k.clone(), v.clone()) for layer, (k, v) in stored.items()}
+        finally:
+            self.cache.clear(slot, length + len(tree))
+            self._assumed[slot] = 0
+            self.free(slot)
+
+    def _tree_logits(self, slot: int, tree: TokenTree) -> Tensor:
+        batch = Batch.of({slot: tree})
+        kind = Kind(self.sampling, attention=self.attentions.tree)
+        shape = self._shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
+        found = self._program.logits(
+            self._packed(batch, shape), shape, self.cache, self.attentions.backend(kind.attention),
+            groups=batch.groups(self._cached),
+        )  # fmt: skip
         return found[: len(tree)]

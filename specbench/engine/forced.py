@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.cache import Answering
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import scores
 
@@ -93,7 +94,11 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
     tokens = torch.tensor([ids], dtype=torch.int64, device=engine.device)
     reading = _Reading(engine, groups)
     logits = engine.model(
-        input_ids=tokens, position_ids=position, past_key_values=reading, use_cache=True, step=reading.attend
+        input_ids=tokens,
+        position_ids=engine.within(position),
+        past_key_values=reading,
+        use_cache=True,
+        step=reading.attend,
     ).logits
     return logits, position
 
@@ -145,26 +150,25 @@ class _Group:
         return self.masks[window]
 
 
-class _Reading:
+class _Reading(Answering):
     """The cache as one forward sees it: what is stored, and that forward's own rows, which nobody keeps."""
 
     def __init__(self, engine: Engine, groups: Sequence[_Group]) -> None:
         self._cache = engine.cache
         self._groups = groups
-        self._layer = 0
+        #: By identity of its new keys the layer that stores them: layers that store nothing attend with another's.
+        self._layers: dict[int, tuple[Tensor, int]] = {}
+        self._last = 0
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """A layer's own new keys and values; its attention, which comes next, adds those that are stored."""
-        self._layer = layer_idx
+        """A layer's own new keys and values; attention, which is given them, adds those that are stored."""
+        self._layers[id(key)], self._last = (key, layer_idx), layer_idx
         return key, value
-
-    def get_seq_length(self, *_: object, **__: object) -> int:
-        """Asked by models that make their own position ids; ours always come with the call."""
-        return 0
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Attention of [1, heads, Q, size] queries; a :class:`specbench.engine.attention.interface.Backend`."""
-        keys, values = self._cache.stored(self._layer)
+        _, layer = self._layers.get(id(key), (key, self._last))
+        keys, values = self._cache.stored(layer)
         attended = [
             torch.nn.functional.scaled_dot_product_attention(
                 query[:, :, group.rows],

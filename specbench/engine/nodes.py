@@ -169,7 +169,7 @@ class MetaStep:
             checks.check_windows(model, self.calls.windows, reach)
         shapes = recorder.shapes
         self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
-        self._group = max(count // shapes[layer][0] for layer, count in self.calls.heads.items())
+        self._group = max(count // shapes[layer][0] for layer, count in self.calls.heads.items() if layer in shapes)
         self.cache = StaticCache(shapes, slots, capacity, model.dtype, META)
         self._slots = slots
         self.fusions: tuple[str, ...] = ()

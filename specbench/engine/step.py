@@ -5,6 +5,7 @@ The same code runs eagerly, on exact shapes, and under capture, on the shapes of
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +54,23 @@ def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Te
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _all_rows(base: nn.Module | None) -> Iterator[None]:
+    """Keeps from a model without its LM head for which rows logits are wanted; None is one that does not ask."""
+    if base is None:
+        yield
+        return
+
+    def unasked(_: nn.Module, args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {name: value for name, value in named.items() if name != "logits_to_keep"}
+
+    handle = base.register_forward_pre_hook(unasked, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 MakeBackend = Callable[[Visibility], Backend]
@@ -107,11 +125,18 @@ class Program:
     Args:
         model: a transformers causal LM whose attention is the engine's.
         ops: device work beside its layers.
+        positions: that the model has; rows behind them get the last one. None is as many as there are rows.
     """
 
-    def __init__(self, model: Any, ops: Ops) -> None:
+    def __init__(self, model: Any, ops: Ops, positions: int | None = None) -> None:
         self._model = model
+        self._last = None if positions is None else positions - 1
         self._layers = decoder_layers(model)
+        # A model whose last layers store nothing may run them for the rows that are kept alone, so that what is tapped
+        # and what its attention is asked has fewer rows than the step.
+        base = model.base_model
+        drops = base is not model and "logits_to_keep" in inspect.signature(base.forward).parameters
+        self._drops_rows = base if drops else None
         self.ops = ops
 
     @torch.inference_mode()
@@ -201,6 +226,8 @@ class Program:
         if head is not None:
             tokens, ancestry, layout = _behind(head, tokens, ancestry, layout)
         positions = layout.of_rows(fields.lengths) + ancestry.depth
+        if self._last is not None:
+            positions = positions.clamp(max=self._last)
         cache.aim(layout, fields.lengths, self.ops)
         step = backend(Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows))
         mark("build")
@@ -212,7 +239,7 @@ class Program:
             "step": step,
             "calls": calls,
         }
-        with tapped(self._layers, taps) as outputs:
+        with tapped(self._layers, taps) as outputs, _all_rows(self._drops_rows):
             yield LogitChunks(self._model, arguments, kept), outputs
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> Chosen:

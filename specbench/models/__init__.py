@@ -12,5 +12,6 @@ if TYPE_CHECKING:
     from specbench.models.loader import LoadedModel as LoadedModel
     from specbench.models.loader import load as load
     from specbench.models.names import resolve as resolve
+    from specbench.models.notes import notes_on as notes_on
 else:
     __getattr__, __dir__ = door(__name__)

@@ -5,6 +5,9 @@ call that no signal of Python's ends. transformers' sandbox keeps it from attrib
 memory. So templates are compiled and rendered by transformers in a fork of this process, with limits of the kernel's,
 and what is too slow is killed. The fork costs milliseconds and serves all models; a text sent through it costs a tenth
 of one. Packaged templates go the same way, so that there is one.
+
+A text depends on the template, the turns and the given time alone: the child's clock, time zone and random numbers are
+set before each, and a text with an address of memory in it is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
+import re
 import resource
 import select
 import signal
@@ -22,7 +27,9 @@ import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -36,6 +43,9 @@ LARGEST = 8 << 20
 
 _MEMORY = 512 << 20  # bytes beside what the process had when it was forked
 _BLOCK = 1 << 16
+# How Python writes an object that has no text of its own, a generator for one: by a number that every process changes.
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]{6,}>")
+_NOW = "specbench_now"  # a field of a request
 _DONE = b"\n"  # JSON writes no line break
 
 
@@ -43,12 +53,18 @@ class TemplateFault(Exception):
     """What a template raised, or that it was stopped; one line."""
 
 
-def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], **how: Any) -> str:
+def asks_time(tokenizer: Any) -> bool:
+    """Whether a tokenizer's chat template may write the time into a text."""
+    return "strftime_now" in str(getattr(tokenizer, "chat_template", None))
+
+
+def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], now: datetime | None = None, **how: Any) -> str:
     """Turns as a text, by a tokenizer's own chat template: what its ``apply_chat_template`` writes.
 
     Args:
         tokenizer: of transformers.
         turns: each with role and content.
+        now: the local time that a template is given which asks for it; default is the clock's.
         how: ``add_generation_prompt`` or ``continue_final_message``.
 
     Raises:
@@ -65,6 +81,7 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], **how: Any) -> st
             "conversations": [[{key: value for key, value in turn.items() if value is not None} for turn in turns]],
             **tokenizer.special_tokens_map,
             **how,
+            _NOW: (now or datetime.now()).isoformat(),
         }
         line = json.dumps(asked, default=str).encode()
     except Exception as error:  # settings of the tokenizer, which may be anything
@@ -171,6 +188,8 @@ def _serve(pipe: socket.socket, other: socket.socket) -> None:
         for each in (signal.SIGTERM, signal.SIGXCPU):
             signal.signal(each, signal.SIG_DFL)
         _limit(resource.RLIMIT_CORE, 0)
+        os.environ["TZ"] = "UTC"  # a time is given as the clock on the wall shows it; no format looks further
+        time.tzset()
         held = _held()
         if held:
             _limit(resource.RLIMIT_AS, held + _MEMORY)
@@ -196,11 +215,16 @@ def _alone(pipe: socket.socket) -> socket.socket:
 
 
 def _answer(line: bytes) -> bytes:
-    from transformers.utils.chat_template_utils import render_jinja_template
+    from transformers.utils import chat_template_utils
 
     try:
         asked = json.loads(line)
-        text = str(render_jinja_template(**asked)[0][0])
+        now = datetime.fromisoformat(asked.pop(_NOW))
+        chat_template_utils.datetime = SimpleNamespace(now=lambda: now)  # of which its strftime_now asks the time
+        random.seed(0)  # for Jinja's filter of that name
+        text = str(chat_template_utils.render_jinja_template(**asked)[0][0])
+        if _ADDRESS.search(text) and not _ADDRESS.search(json.dumps(asked["conversations"], ensure_ascii=False)):
+            return json.dumps({"fault": "it writes an object's address in memory, another one in each run"}).encode()
         if len(text) > LARGEST + len(line):
             return json.dumps({"fault": f"it writes {len(text):,} letters, more than a prompt has"}).encode()
         return json.dumps({"text": text}).encode()

@@ -23,12 +23,16 @@ _LARGEST = 16 << 20  # bytes of a configuration
 _LARGEST_BESIDE = 256 << 20  # of any other file that is read at once; the largest vocabularies have 35 MB
 _BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".vocab")
 # Modules are made one by one, also without memory for their weights: a number like this is a slip or an attack.
-_MOST_LAYERS = 10_000
+# Experts are often rows of one tensor; a family names 16,384 of them by default, also where it makes none.
+_MOST_LAYERS, _MOST_EXPERTS = 10_000, 1 << 16
 # A tokenizer's steps write a few letters for one, and pad to no more than a context.
 _LONGEST, _PADDED = 256, 1 << 22
+# They add a few tokens to a text, and have a few parts; tables of letters and of control tokens have thousands.
+_MOST_ADDED, _MOST_STEPS = 4096, 100_000
 _KINDS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-_COUNTS = (*_LAYERS, "num_experts", "num_local_experts")
+_EXPERTS = ("num_experts", "num_local_experts")
+_MOST = {**dict.fromkeys(_LAYERS, _MOST_LAYERS), **dict.fromkeys(_EXPERTS, _MOST_EXPERTS)}
 
 
 def check(folder: Path) -> None:
@@ -50,10 +54,41 @@ def _check_tokenizer(file: Path) -> None:
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         if _growth(found.get(part)) > _LONGEST:
             raise damaged(file, f"its {part} makes a text more than {_LONGEST} times as long", _TODO)
+    if (most := _added(found.get("post_processor"))) > _MOST_ADDED:
+        raise damaged(file, f"its post_processor adds {briefly(most)} tokens to every text", _TODO)
+    steps = {name: value for name, value in found.items() if name not in ("model", "added_tokens")}
+    if (most := _size(steps)) > _MOST_STEPS:
+        raise damaged(file, f"its steps before and behind the model have {briefly(most)} parts", _TODO)
     padding = found.get("padding")
     for name, size in _numbers(padding if isinstance(padding, dict) else {}):
         if name in ("Fixed", "pad_to_multiple_of") and size > _PADDED:
             raise damaged(file, f"it pads every text to {briefly(size)} tokens", _TODO)
+
+
+def _size(part: Any) -> int:
+    """How many values something has, inner ones too."""
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return 1 + sum(map(_size, inner))
+
+
+def _added(part: Any) -> int:
+    """Tokens that a post-processor adds to a text at most: for each place of a template those of its token."""
+    if not isinstance(part, dict):
+        return 0
+    inner = part.get("processors")
+    most = sum(map(_added, inner)) if isinstance(inner, list) else 0
+    tokens = part.get("special_tokens")
+    lengths = {
+        name: len(held["ids"])
+        for name, held in (tokens.items() if isinstance(tokens, dict) else ())
+        if isinstance(held, dict) and isinstance(held.get("ids"), list)
+    }
+    for way in ("single", "pair"):
+        for place in part[way] if isinstance(part.get(way), list) else ():
+            special = place.get("SpecialToken") if isinstance(place, dict) else None
+            named = special.get("id") if isinstance(special, dict) else None
+            most += lengths.get(named, 1) if isinstance(named, str) else 1
+    return most
 
 
 def _growth(part: Any) -> int:
@@ -161,15 +196,51 @@ def read_config(file: Path) -> dict[str, Any]:
     """A model's configuration, ``Infinity`` included, which transformers writes.
 
     Raises:
-        UsageError: it is no JSON object, or names no layers, or more of them or of experts than any model has.
+        UsageError: it is no JSON object, or names no layers, or more of them or of experts than any model has, or a
+            rope or a quantisation that nothing computes.
     """
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
         if name in _LAYERS and count < 1:
             raise damaged(file, f"field '{name}': {briefly(count)} layers", _TODO)
-        if name in _COUNTS and count > _MOST_LAYERS:
-            raise damaged(file, f"field '{name}': {briefly(count)} is more than {_MOST_LAYERS:,}", _TODO)
+        if count > _MOST.get(name, count):
+            raise damaged(file, f"field '{name}': {briefly(count)} is more than {_MOST[name]:,}", _TODO)
+    for name, held in _parts(found):
+        if name in ("rope_parameters", "rope_scaling"):
+            _check_rope(held, file)
+        if name == "quantization_config":
+            _check_quantised(held, file)
     return found
+
+
+def _parts(values: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every inner configuration by its name, those of inner configurations too."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield name, value
+            yield from _parts(value)
+
+
+def _check_rope(rope: dict[str, Any], file: Path) -> None:
+    """Refuses factors that turn positions backwards, or all to one place; transformers warns of them at most."""
+    for name, value in rope.items():
+        if isinstance(value, dict):  # one for each kind of layer
+            _check_rope(value, file)
+        for number in value if isinstance(value, list) else [value]:
+            if "factor" in name and type(number) in (int, float) and not number > 0:
+                raise damaged(file, f"a rope has {one_line(name, 40)} {briefly(number)}, where it is above 0", _TODO)
+
+
+def _check_quantised(quantised: dict[str, Any], file: Path) -> None:
+    """Refuses a method that transformers does not know: it would take the packed weights for plain ones."""
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+    method = quantised.get("quant_method")
+    if isinstance(method, str) and not {method, f"{method}_4bit", f"{method}_8bit"} & AUTO_QUANTIZER_MAPPING.keys():
+        raise UsageError(
+            f"cannot use {file}: its weights are quantised by '{one_line(method, 60)}', which transformers does not "
+            "know; give a copy with plain weights"
+        )
 
 
 def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial, partialmethod
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 from specbench.common import EnvironmentRefused, Prompt, SpecbenchError, UsageError
 from specbench.common.errors import one_line, unknown
 from specbench.common.reading import read_text
-from specbench.models import adapters, chat, checkpoint, gguf, weights
+from specbench.models import adapters, chat, checkpoint, control, gguf, weights
 from specbench.models.adapters import fingerprint
 from specbench.models.eight_bits import bytes_of, round_weights
 from specbench.models.memory import check_memory
@@ -31,6 +33,11 @@ from specbench.results.schema import ModelSpec
 
 _CODE = "it brings code of its own, which --trust-remote-code would run"
 _DEVICES = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
+
+
+# A text of so many letters for each position of a model is tokenised in parts: it will hardly fit.
+_LETTERS = 16
+_MOST_POSITIONS = 1 << 20  # of a model that does not say
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class LoadedModel:
         pad_id: a token id that stands for nothing.
         context: positions the model was made for; None when it does not say.
         spec: the record.
+        now: the local time that its chat template is given where it asks: that of the load, in every text.
+        doubles: control tokens of which one was taken out, with in how many texts so far.
     """
 
     model: Any
@@ -52,6 +61,8 @@ class LoadedModel:
     pad_id: int
     context: int | None
     spec: ModelSpec
+    now: datetime = field(default_factory=datetime.now)
+    doubles: Counter[int] = field(default_factory=Counter, compare=False)
 
     @property
     def vocab_size(self) -> int:
@@ -62,17 +73,34 @@ class LoadedModel:
     def has_chat_template(self) -> bool:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
+    @property
+    def asks_time(self) -> bool:
+        """Whether its chat template may write the time into a prompt."""
+        return chat.asks_time(self.tokenizer)
+
+    def at(self, now: datetime) -> LoadedModel:
+        """The same model, whose chat template is given that time."""
+        return replace(self, now=now, doubles=Counter())
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """See :func:`specbench.models.control.control_ids`."""
+        return control.control_ids(self.tokenizer)
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
 
+        Of two equal control tokens in a row one is taken out, unless the template means both.
+
         Raises:
-            UsageError: the template refuses the turns, or the tokenizer the text, or no token comes of them.
+            UsageError: the template refuses the turns, or the tokenizer the text, or no token comes of them, or they cannot
+                fit the model.
         """
         if not prompt.chat:
-            return self._ids(prompt, prompt.text)
+            return self._single(self._ids(prompt, prompt.text), dict)
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         try:
-            rendered = chat.render(self.tokenizer, turns, add_generation_prompt=True)
+            rendered = chat.render(self.tokenizer, turns, self.now, add_generation_prompt=True)
         # No system prompts, or strict alternation: the template's own rules. Beside its own errors a template that is
         # a stranger's raises whatever Python makes of its expressions.
         except chat.TemplateFault as fault:
@@ -80,7 +108,24 @@ class LoadedModel:
                 f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: {fault}; "
                 "change its turns or choose another model"
             ) from fault
-        return self._ids(prompt, rendered + prompt.prefill, add_special_tokens=False)
+
+        def intended() -> dict[int, int]:
+            """Runs that the template writes by itself, around texts without control tokens."""
+            try:
+                own = chat.render(
+                    self.tokenizer, [{**turn, "content": "x"} for turn in turns], self.now, add_generation_prompt=True
+                )
+            except chat.TemplateFault:
+                return {}
+            return control.longest_runs(self._ids(prompt, own, add_special_tokens=False), self.control_ids)
+
+        ids = self._ids(prompt, rendered + prompt.prefill, add_special_tokens=False)
+        return self._single(ids, intended)
+
+    def _single(self, ids: Sequence[int], intended: Callable[[], Mapping[int, int]]) -> list[int]:
+        kept, taken = control.without_doubles(ids, self.control_ids, intended)
+        self.doubles.update({*taken})
+        return kept
 
     def write_chat(self, turns: Sequence[Mapping[str, str]], **how: bool) -> str:
         """Turns of role and content as one text, by the model's own template.
@@ -93,7 +138,7 @@ class LoadedModel:
             UsageError: the template refuses them.
         """
         try:
-            return chat.render(self.tokenizer, turns, **how)
+            return chat.render(self.tokenizer, turns, self.now, **how)
         except chat.TemplateFault as fault:
             raise UsageError(
                 f"a conversation does not go through the chat template of {self.spec.name}: {fault}; "
@@ -101,6 +146,21 @@ class LoadedModel:
             ) from fault
 
     def _ids(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
+        """Token ids of a text. Of one that is far too long only a part is tokenised: a library that nothing stops takes
+        minutes for what cannot be used.
+        """
+        most = self.context or _MOST_POSITIONS
+        size = _LETTERS * most
+        while len(text) > size:
+            if len(self._tokenised(prompt, text[:size], **how)) > most:
+                raise UsageError(
+                    f"prompt {one_line(prompt.id, 80)} has {len(text):,} letters, of which the first {size:,} are more "
+                    f"tokens than the {most} that {self.spec.name} takes in all; leave the prompt out"
+                )
+            size *= _LETTERS
+        return self._tokenised(prompt, text, **how)
+
+    def _tokenised(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
         try:
             ids = list(self.tokenizer(text, **how)["input_ids"])
             largest = max(ids, default=0)

@@ -8,9 +8,10 @@ import platform
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from specbench.common import SpecbenchError
+from specbench.common.errors import one_line
 from specbench.hardware.cores import usable_cores
 from specbench.hardware.environment import (
     DISTRIBUTION,
@@ -29,6 +30,7 @@ OPTIONAL = (
     ("lm-eval", "eval", "specbench quality"),
 )
 _GIB = 1 << 30
+_SAMPLE, _ENDS = "How many letters has this sentence?", 6  # a prompt, and tokens shown of each of its ends
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,35 @@ def doctor_checks(out: Path = Path()) -> list[Check]:
         _check_disk(out),
         *_check_gpu(),
     ]
+
+
+def model_checks(name: str) -> list[Check]:
+    """How a model's prompts begin and end as tokens, and what of its files decoding does not do.
+
+    Args:
+        name: as ``--model`` has it.
+
+    Raises:
+        SpecbenchError: it cannot be loaded.
+    """
+    from specbench.common import Prompt
+    from specbench.models import load, notes_on  # torch
+
+    model = load(name)
+    checks = []
+    for style, chat in (("text prompt", False), ("chat prompt", True)):
+        if chat and not model.has_chat_template:
+            continue
+        ids = model.encode(Prompt("doctor", _SAMPLE, chat))
+        shown = ids if len(ids) <= 2 * _ENDS else [*ids[:_ENDS], None, *ids[-_ENDS:]]
+        written = ["…" if token is None else f"{token} {_text(model.tokenizer, token)}" for token in shown]
+        checks.append(Check(style, "ok", f"{len(ids)} tokens: {', '.join(written)}"))
+    return [*checks, *(Check("model", "warn", note) for note in notes_on(model))]
+
+
+def _text(tokenizer: Any, token: int) -> str:
+    """What a token is, control tokens too."""
+    return one_line(repr(str(tokenizer.decode([token], skip_special_tokens=False))), 40)
 
 
 def _accepts(version: str, specifier: str) -> bool:

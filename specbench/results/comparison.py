@@ -143,6 +143,12 @@ def _unlike(a: Side, b: Side) -> Iterator[str]:
     if {key[0] for key in a.requests(BASELINE)} != {key[0] for key in b.requests(BASELINE)}:
         yield "other prompts"
     if not _same_prompts(a, b) and ours.model.fingerprint == theirs.model.fingerprint:
+        if ours.undated().task.prompts_sha256 == theirs.undated().task.prompts_sha256:
+            begun = [side.task.dated.at for side in (ours, theirs) if side.task.dated]
+            yield (
+                f"the chat template writes the time into prompts, and they began at {' and '.join(begun)}: nothing "
+                "else of the prompts differs; run the rows that you want to compare in one command"
+            )
         yield "the same model was given its prompts in other words"
     if ours.simulated != theirs.simulated:
         yield "acceptance was simulated in one of them, or otherwise"

@@ -83,6 +83,9 @@ class Quality(Record):
     limit: Count | None = Field(description="documents of each task, the first ones; None is all")
     chat: bool = Field(description="asked through the model's chat template")
     max_length: Count | None = Field(default=None, description="tokens of a text at most; None is the model's own")
+    dated: str | None = Field(
+        default=None, description="local time that the chat template wrote into prompts; None: it asks for none"
+    )
     tasks: list[TaskQuality]
     groups: list[GroupQuality]
 
@@ -171,6 +174,8 @@ def compare_quality(first: Quality, second: Quality) -> tuple[list[Compared], li
                 rows.append(row)
         if task.task_hash != other.task_hash:
             whose = ", those of each chat template" if first.chat else ""
+            times = [each.dated for each in (first, second) if each.dated]
+            whose += f", with the time in them: {' and '.join(times)}" if times else ""
             notes.append(f"{task.task}: the same documents were asked in other words{whose}")
     return rows, notes
 

@@ -139,6 +139,16 @@ class TaskData(Record):
         return f"{self.shown}, sha256 {self.sha256}"
 
 
+class Dated(Record):
+    """The time that a chat template wrote into the prompts: the local time of the start, in all of them."""
+
+    at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?$", description="local time, without a zone")
+    undated_sha256: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="prompts_sha256 as it would be at a fixed time: by it a run that was broken off is found again",
+    )
+
+
 class TaskSpec(Record):
     """Which prompts: ``prompts_sha256`` covers ids, rendered token ids and order."""
 
@@ -158,6 +168,9 @@ class TaskSpec(Record):
     )
     data: list[TaskData] = Field(
         default_factory=list, description="files that the task read; absent in runs from before it said so"
+    )
+    dated: Dated | None = Field(
+        default=None, description="the time in the prompts; absent where the chat template does not ask for one"
     )
 
     @property
@@ -190,6 +203,8 @@ class TaskSpec(Record):
             written.pop("taken", None)
         if not self.data:
             written.pop("data", None)
+        if self.dated is None:
+            written.pop("dated", None)
         return written
 
 
@@ -228,14 +243,22 @@ class RunConfig(Record):
     trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 
+    def undated(self) -> RunConfig:
+        """The same run at a fixed time, where the time is in its prompts."""
+        if self.task.dated is None:
+            return self
+        fixed = {"prompts_sha256": self.task.dated.undated_sha256, "dated": None}
+        return self.model_copy(update={"task": self.task.model_copy(update=fixed)})
+
     def digest(self) -> str:
         """sha256 of the canonical JSON.
 
         How prompts were chosen and which files they came from is left out, for ``prompts_sha256`` says which they are,
-        and so is a field that came later and is as it always was: digests from before them stay.
+        and so is a field that came later and is as it always was: digests from before them stay. Of prompts with the
+        time in them it is the hash without, so that a run is found again at another time.
         """
         later = () if self.deterministic else ("deterministic",)
-        said = self.model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
+        said = self.undated().model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -53,8 +54,13 @@ def config_of(
     )
 
 
-def open_folder(resolved: Resolved, config: RunConfig, captured: environment.Environment) -> tuple[RunFolder, bool]:
+def open_folder(
+    resolved: Resolved, config: RunConfig, captured: environment.Environment, about: Mapping[str, Any] | None = None
+) -> tuple[RunFolder, bool]:
     """The unfinished folder of this configuration; else a finished one that needs no repeating; else a new one.
+
+    Args:
+        about: what ``run.json`` of a new one says besides, such as ``notes``.
 
     Returns:
         The folder, and whether it was there before.
@@ -71,6 +77,7 @@ def open_folder(resolved: Resolved, config: RunConfig, captured: environment.Env
         **config.model_dump(mode="json"),
         "plan": plan.recorded(),
         "environment": captured.model_dump(mode="json"),
+        **(about or {}),
     }
     return RunFolder.create(plan.out, stem, digest, run), False
 

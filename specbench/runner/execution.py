@@ -12,11 +12,12 @@ from specbench.common import guests, pulse
 from specbench.common.errors import EngineFault, PluginFault
 from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
-from specbench.models import LoadedModel
+from specbench.models import LoadedModel, notes_on
 from specbench.results import BASELINE, RequestRecord, RunFolder, summarise
 from specbench.results.engines import Engines
 from specbench.results.other_engines import plain_of, same_precision
 from specbench.results.rated import Rated
+from specbench.results.read import read_config
 from specbench.results.schema import BASE, MEMORY
 from specbench.results.verdicts import read_metrics
 from specbench.runner.bandwidth import Beside, beside
@@ -25,6 +26,7 @@ from specbench.runner.config import config_of, open_folder
 from specbench.runner.engines import RunningEngines
 from specbench.runner.likelihood import rate
 from specbench.runner.order import Order
+from specbench.runner.own_generate import check_generate
 from specbench.runner.prompts import Prepared
 from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
@@ -83,9 +85,16 @@ def execute(
         ready = {method.label: method for session in sessions for method in session.methods}
         resolved = replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
         config = config_of(resolved, model, prepared, captured, sessions[0].engine.code.linears, base)
-        folder, resumed = open_folder(resolved, config, captured)
+        checked = check_generate(resolved.plan, sessions[0], prepared, captured)
+        notes = [*notes_on(model), *prepared.notes, *(line for session in sessions for line in session.notes)]
+        about = {**({"notes": notes} if notes else {}), "generate_check": checked.written()}
+        folder, resumed = open_folder(resolved, config, captured, about)
         pulse.told(folder=str(folder.path))
         with folder:
+            config = read_config(folder)
+            prepared = prepared.as_recorded(config.task)
+            for line in notes:
+                progress.note(line)
             if folder.finished:
                 progress.done_already(folder)
                 if not resolved.plan.no_score and lacks_verdicts(folder, config):

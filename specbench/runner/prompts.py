@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from specbench.common import Prompt, UsageError, guests
+from specbench.common import EnvironmentRefused, Prompt, UsageError, guests
 from specbench.common.errors import one_line
 from specbench.evals.data import recorded
 from specbench.evals.draw import draw, draw_apart
 from specbench.models import LoadedModel
-from specbench.results.schema import Taken, TaskSpec
+from specbench.results.schema import Dated, Taken, TaskSpec
 from specbench.runner.loop import Request
 from specbench.runner.plan import Plan
 from specbench.runner.stop import StopRule
@@ -23,6 +25,9 @@ from specbench.runner.tasks import TaskPlan
 
 # An answer's text may take more tokens as history than it had when it was written; a quarter more and some is ample.
 _GROWTH, _SLACK = 1.25, 32
+
+# A time that stands for any other, and tokens that one may take more than another.
+_FIXED, _DATE = datetime(2001, 2, 3, 4, 5, 6), 32
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Prepared:
     longest: int
     _model: LoadedModel
     _first: dict[str, Sequence[int]] = field(repr=False)  # token ids of the first turns
+    _taken: Mapping[int, int] = field(default_factory=dict)  # control token -> turns from which a second one was taken
 
     def request(self, prompt_id: str, repeat: int = 0, answers: Sequence[str] = ()) -> Request:
         """One turn of one prompt.
@@ -57,6 +63,32 @@ class Prepared:
         ids = self._model.encode(prompt.after(answers)) if answers else self._first[prompt_id]
         rule = StopRule(self._model.stop_ids, prompt.stops, self.budget, self._model.decode)
         return Request(prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature)
+
+    def as_recorded(self, record: TaskSpec) -> Prepared:
+        """The same task with the time in its prompts that a record says, where the chat template writes it there.
+
+        Raises:
+            EnvironmentRefused: the prompts are not those of the record.
+        """
+        if record.dated is None or self.spec.dated is None or record.dated.at == self.spec.dated.at:
+            return self
+        model = self._model.at(datetime.fromisoformat(record.dated.at))
+        rendered = _rendered(self.task, [*self.prompts.values()], model, self.budget)
+        if rendered.sha256 != record.prompts_sha256:
+            raise EnvironmentRefused(
+                f"prompts of {self.task.card.name} are other tokens than on {record.dated.at}, although the time in "
+                "them is the same; choose another --out to begin anew"
+            )
+        return replace(self, spec=record, _model=model, _first=rendered.first)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user has to know of these prompts, a line each."""
+        names = ", ".join(
+            f"{one_line(repr(self._model.tokenizer.convert_ids_to_tokens(token)), 40)} ({token}) in {count}"
+            for token, count in sorted(self._taken.items())
+        )
+        return [f"one of two equal control tokens in a row was taken out of prompts: {names}"] if names else []
 
     def only(self, prompt_ids: Sequence[str]) -> Prepared:
         """The same task with some of its prompts, in that order."""
@@ -98,12 +130,52 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
-    prompts: dict[str, Prompt] = {}
+    rendered = _rendered(task, found, model, budget)
+    dated = None
+    if getattr(model, "asks_time", False):  # what has no chat template may have no word on it
+        undated = _rendered(task, found, model.at(_FIXED), budget)
+        dated = Dated(at=model.now.isoformat(), undated_sha256=undated.sha256)
+        slack = [rendered.longest + _DATE, *([model.context - budget] if model.context else [])]
+        rendered = replace(rendered, longest=max(rendered.longest, min(slack)))
+    prompts = {prompt.id: prompt for prompt in found}
+    spec = TaskSpec(
+        name=task.card.name,
+        version=int(task.card.info["version"]),
+        options=instance.options.model_dump(mode="json"),
+        prompts=len(prompts),
+        requests=sum(prompt.turns for prompt in prompts.values()),
+        metric=task.card.info["metric"],
+        judge=bool(task.card.info.get("judge", False)),
+        prompts_sha256=rendered.sha256,
+        taken=_taken(len(every), len(found), held_out or 0, plan.drawn_by),
+        data=[*{**task.data, **files}.values()],
+        dated=dated,
+    )
+    return Prepared(task, spec, budget, prompts, rendered.longest, model, rendered.first, rendered.taken)
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    """Prompts as tokens: the first turns by id, a hash of all, tokens of the longest, and control tokens taken out."""
+
+    first: dict[str, Sequence[int]]
+    sha256: str
+    longest: int
+    taken: Mapping[int, int]
+
+
+def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budget: int) -> _Rendered:
+    """Renders and tokenises prompts.
+
+    Raises:
+        UsageError: two of one id, or one that leaves no room for its answers.
+    """
     first: dict[str, Sequence[int]] = {}
+    before = Counter(getattr(model, "doubles", ()))
     digest = hashlib.sha256()
     longest = 0
     for prompt in found:
-        if prompt.id in prompts:
+        if prompt.id in first:
             raise UsageError(f"task '{task.card.name}' has two prompts '{prompt.id}'; give each an id of its own")
         # The last turn first: a thousand turns that do not fit are not all rendered to say so.
         last = model.encode(prompt.after([""] * (prompt.turns - 1)))
@@ -115,25 +187,12 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
                 f"{model.context} in all; lower --max-new-tokens or leave the prompt out"
             )
         asked = [*(model.encode(prompt.after([""] * turn)) for turn in range(prompt.turns - 1)), last]
-        ids = asked[0]
-        grown = [len(a) + turn * (int(_GROWTH * budget) + _SLACK) for turn, a in enumerate(asked)]
+        grown = [len(each) + turn * (int(_GROWTH * budget) + _SLACK) for turn, each in enumerate(asked)]
         longest = max(longest, *grown)
-        prompts[prompt.id], first[prompt.id] = prompt, ids
-        said = [prompt.id, ids, list(prompt.stops), *([list(prompt.follow_ups)] if prompt.follow_ups else [])]
-        digest.update(json.dumps(said).encode())
-    spec = TaskSpec(
-        name=task.card.name,
-        version=int(task.card.info["version"]),
-        options=instance.options.model_dump(mode="json"),
-        prompts=len(prompts),
-        requests=sum(prompt.turns for prompt in prompts.values()),
-        metric=task.card.info["metric"],
-        judge=bool(task.card.info.get("judge", False)),
-        prompts_sha256=digest.hexdigest(),
-        taken=_taken(len(every), len(found), held_out or 0, plan.drawn_by),
-        data=[*{**task.data, **files}.values()],
-    )
-    return Prepared(task, spec, budget, prompts, longest, model, first)
+        first[prompt.id] = asked[0]
+        said = [prompt.id, asked[0], list(prompt.stops)]
+        digest.update(json.dumps([*said, *([list(prompt.follow_ups)] if prompt.follow_ups else [])]).encode())
+    return _Rendered(first, digest.hexdigest(), longest, Counter(getattr(model, "doubles", ())) - before)
 
 
 #: Letters of an id, the key of every record; those of chained prompts are long, beyond that it is a text by mistake.

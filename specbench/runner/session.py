@@ -83,6 +83,7 @@ class Session:
         calibration: as it was given.
         calibrated: labels of the methods whose settings were chosen by such times.
         engine: theirs.
+        notes: what methods found that the user has to know, a line each.
 
     Raises:
         SpecbenchError: what a method brings cannot be had, or does not go with the model; no memory; a sampling or
@@ -117,6 +118,7 @@ class Session:
         if not methods:
             raise ValueError("a session needs a method")
         self._heads: list[Mapping[str, Any]] = []  # what draft heads have to say of themselves
+        self.notes: list[str] = []
         widest = max(methods, key=lambda method: method.max_rows)
         try:
             self.engine = Engine(
@@ -139,6 +141,7 @@ class Session:
                 kernels=vars(kernels),
                 measured=self._measured,
                 note=self._heads.append,
+                warn=lambda line: None if line in self.notes else self.notes.append(line),
             )
             self._plain, self.calibrated = tuple(methods), set[str]()
             self._shared = SharedState(self.engine.model)

@@ -24,6 +24,7 @@ def target_of(
     load: Callable[[str], Any] = no_draft_models,
     kernels: Mapping[str, Any] | None = None,
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None,
+    warn: Callable[[str], None] = lambda line: None,
     measured: Callable[..., Any] = lambda name, take, by_rows=False: take(),
 ) -> Target:
     """The target of an engine.
@@ -35,6 +36,7 @@ def target_of(
         load: draft models by name.
         measured: takes times by name, or has them from before.
         note: takes what draft heads have to say for the record.
+        warn: takes a line for the user.
         kernels: ``backend`` that was asked for, ``graphs`` and ``compile``: those of draft models are alike.
     """
     kernels = kernels or {}
@@ -74,6 +76,7 @@ def target_of(
         attention=kernels.get("backend", "auto"),
         native=kernels.get("native"),
         note=note,
+        warn=warn,
         measured=measured,
         once=once,
     )

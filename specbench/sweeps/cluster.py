@@ -9,6 +9,7 @@ from typing import Any
 from specbench.common import EnvironmentRefused, SpecbenchError
 from specbench.common.errors import one_line
 from specbench.results import RequestRecord
+from specbench.results.schema import TaskSpec
 from specbench.sweeps.executors import RETRIES, Listener, Make, left, lost
 from specbench.sweeps.task import Described, Task, Told
 
@@ -86,7 +87,7 @@ class Cluster:
         try:
             found = [self._answer(actor, "describe") for actor in self._actors]
             self._described: Described = found[0]
-            if any(other.config != self._described.config for other in found[1:]):
+            if any(other.config.digest() != self._described.config.digest() for other in found[1:]):
                 raise SpecbenchError("the workers differ in device or software; sweep on equal devices only")
         except BaseException:
             self.close()
@@ -129,8 +130,8 @@ class Cluster:
                     texts[record.request_id] = record.text
                 yield record
 
-    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        found: Mapping[str, dict[str, Any]] = self._answer(self._actors[0], "grade", list(records))
+    def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
+        found: Mapping[str, dict[str, Any]] = self._answer(self._actors[0], "grade", list(records), *asked)
         return found
 
     def report(self) -> dict[str, Any]:

@@ -189,11 +189,14 @@ class _Part:
         for label, why in guests.gone_from(str(self.folder.path)).items():  # it would end this process, too
             self.search.stopped[label], failed[label] = "failed", why
         pulse.told(folder=str(self.folder.path))
+        recorded = read_config(self.folder).task
+        asked = recorded if recorded.dated else None
         for step in self.search.rounds(self.measured):
             found = Conditions(self.folder.bandwidth() or Bandwidth(), self.folder.watch() or Watch())
             tasks = self._tasks(step)
             known = found if executor.alone else None
-            for record in executor.run([replace(task, times=times, conditions=known) for task in tasks]):
+            given = [replace(task, times=times, conditions=known, asked=asked) for task in tasks]
+            for record in executor.run(given):
                 if isinstance(record, Conditions):
                     self._observed(record)
                     continue
@@ -261,7 +264,7 @@ class _Part:
             progress.phase("checking losslessness")
             # A worker knows the cells of this command; what is known of others stays.
             known = {row.method: row.lossless for row in before.rows if row.lossless} if before else {}
-            graded = {**known, **executor.grade(self.records)}
+            graded = {**known, **executor.grade(self.records, *([config.task] if config.task.dated else []))}
             if config.task.metric and self._sweep.score:
                 verdicts = score_in_child(self.folder.path, self._sweep.data_dir, Tenths(progress.phase))
         tuning = set(self._described.tuning)
@@ -300,7 +303,9 @@ def _written(methods: Sequence[MethodSpec]) -> dict[str, Any]:
 
 def _digest(described: Described) -> str:
     """Of what has to agree for records to stand side by side: all but the cells and the concurrency."""
-    config = described.config.model_dump(mode="json", exclude={"methods", "concurrency", "repeats", "simulated"})
+    config = described.config.undated().model_dump(
+        mode="json", exclude={"methods", "concurrency", "repeats", "simulated"}
+    )
     simulated = sorted({str(asked) for asked in described.config.simulated.values()})
     said = [config, simulated, described.tuning, described.held_out]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

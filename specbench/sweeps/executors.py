@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
+from specbench.results.schema import TaskSpec
 from specbench.sweeps.task import Conditions, Described, Task, Told
 
 #: A task whose worker was lost is given to another one this many times.
@@ -28,7 +29,7 @@ class Working(Protocol):
     def decode(self, task: Task) -> Iterator[Told]: ...
     def rest(self) -> Iterator[Conditions]: ...
     def listen(self, say: Listener) -> None: ...
-    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
+    def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]: ...
     def report(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
@@ -56,8 +57,8 @@ class Executor(Protocol):
         A cell that failed is said by every worker that finds it so.
         """
 
-    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        """Losslessness, by one worker."""
+    def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
+        """Losslessness, by one worker, on prompts as a record has them, where that is another one than the workers'."""
 
     def report(self) -> dict[str, Any]:
         """What one worker's engine chose."""
@@ -89,8 +90,8 @@ class Here:
             yield from self._worker.decode(task)
         yield from self._worker.rest()
 
-    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        return self._worker.grade(records)
+    def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
+        return self._worker.grade(records, *asked)
 
     def report(self) -> dict[str, Any]:
         return self._worker.report()

@@ -14,6 +14,7 @@ from typing import Any
 
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
+from specbench.results.schema import TaskSpec
 from specbench.sweeps.executors import RETRIES, Listener, Make, left, lost
 from specbench.sweeps.task import Described, Task, Told
 
@@ -88,7 +89,7 @@ class Processes:
             raise
         self._described: Described = found[0]
         for other in found[1:]:
-            if other.config != self._described.config:
+            if other.config.digest() != self._described.config.digest():
                 self.close()
                 raise SpecbenchError("the workers differ in device or software; sweep on equal devices only")
 
@@ -128,8 +129,8 @@ class Processes:
                 else:
                     raise content
 
-    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        found: Mapping[str, dict[str, Any]] = self._ask(self._workers[0], "grade", list(records))
+    def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
+        found: Mapping[str, dict[str, Any]] = self._ask(self._workers[0], "grade", list(records), *asked)
         return found
 
     def report(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from specbench.results import RequestRecord, RunConfig
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
+from specbench.results.schema import TaskSpec
 from specbench.results.watch import Watch
 
 
@@ -37,6 +38,7 @@ class Task:
         segment: number of its first stretch of uninterrupted running.
         done: texts of those answers that are there already, by request key.
         times: that automatic settings are chosen by, see :mod:`specbench.runner.calibration`.
+        asked: the prompts' record in the sweep's folder, which has the time that a chat template wrote into them.
         conditions: what was found of the machine beside this part before, which the worker adds to; None where other
             workers share the machine: they would be what is found.
     """
@@ -48,6 +50,7 @@ class Task:
     segment: int = 0
     done: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, StoredTimes] = field(default_factory=dict)
+    asked: TaskSpec | None = None
     conditions: Conditions | None = None
 
 

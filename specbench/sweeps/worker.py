@@ -12,6 +12,7 @@ from specbench.common.overdue import limited
 from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.results import BASELINE, RequestRecord
+from specbench.results.schema import TaskSpec
 from specbench.runner import prepare, session_of
 from specbench.runner.bandwidth import Beside, Says, beside
 from specbench.runner.config import config_of
@@ -78,6 +79,8 @@ class Worker:
         """
         self._session.calibrate(task.times)
         self._resolved = replace(self._resolved, methods=self._session.methods)
+        if task.asked:
+            self._prepared = self._prepared.as_recorded(task.asked)
         prepared = self._prepared.only(task.prompts)
         resolved = self._warmed(task)
         order = Order(resolved, prepared, task.done, [task.repeat])
@@ -104,8 +107,10 @@ class Worker:
             self._observer[1].behind()
             yield from self._observer[1].news()
 
-    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+    def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
         """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""
+        for record in asked:
+            self._prepared = self._prepared.as_recorded(record)
         methods = {method.label: method for method in self._resolved.methods}
         mine = [record for record in records if record.method in methods]
         decoded = [methods[label] for label in dict.fromkeys(record.method for record in mine)]

@@ -79,7 +79,7 @@ FLAGS = {
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
     "claims": ["--method", "--task", "--check", "--json"],
-    "doctor": ["--out", "--watch", "--json"],
+    "doctor": ["--out", "--watch", "--model", "--json"],
     "sweep": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_DRAW,

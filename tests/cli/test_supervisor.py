@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specbench.cli import console, supervisor
+from specbench.cli import app, console, supervisor
 from specbench.common import pulse
 
 # What a command does stands in for BODY; no torch, so that a case takes a moment.
@@ -239,3 +239,20 @@ def test_a_signal_before_anything_is_begun_is_a_sentence(number: signal.Signals)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert err.splitlines()[0] == "error: interrupted; nothing was begun"
+
+
+def test_a_fault_of_ours_is_the_end_and_not_a_killed_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def odd() -> int:
+        raise KeyError(2)
+
+    pulse.clear()
+    monkeypatch.setattr(app, "main", odd)
+    monkeypatch.setattr(console, "_last_word", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["specbench", "list"])
+    assert console._run() == 3
+    assert pulse.read().ended == 3, "the process that watches has nothing to explain"
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "KeyError: 2" in last

@@ -8,8 +8,9 @@ from typing import Any
 import models_tiny
 import pytest
 import torch
-from models_tiny import REFUSED, attached, autoregressive, build, prompt, tiny_llama
+from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
 
+from specbench.decoding import TokenTree
 from specbench.engine import checks
 from specbench.engine.attention import choice
 from specbench.engine.attention.backends import ReferenceAttention
@@ -41,14 +42,15 @@ def own_logits(model: Any) -> torch.Tensor:
 @pytest.mark.parametrize("feature", ["dynamic rope", "longrope", "learned positions"])
 def test_a_length_limit_refuses_from_the_first_position_beyond_it(feature: str) -> None:
     model = build(REFUSED[feature][0])
-    with attached(model, capacity=30, max_rows=2) as engine:
+    with attached(model, capacity=32, max_rows=6) as engine:  # the last trees hang over the end
         ids = prompt(20, 97)
-        text = autoregressive(engine, ids, 10)
+        text = autoregressive(engine, ids, 12)
+        assert decode(engine, ids, 12, lambda out: TokenTree.chain([*(text[len(out) - 1 :] + [5] * 6)[:6]])) == text
     whole = torch.tensor([ids + text[:-1]])
     with torch.inference_mode():
         assert model(whole).logits[0, 19:].argmax(-1).tolist() == text
     with pytest.raises(UnsupportedAttention, match="reach 33 here"):
-        Engine(model, capacity=31, max_rows=2)
+        Engine(model, capacity=33, max_rows=2)
 
 
 def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> None:
@@ -117,3 +119,65 @@ def test_experts_that_flip_by_rounding_are_not_refused() -> None:
 def test_running_out_of_memory_is_not_a_refused_feature() -> None:
     with pytest.raises(RuntimeError, match="out of memory"), checks.refusing():
         raise RuntimeError("CUDA out of memory")
+
+
+def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
+    model = build(REFUSED["scale by the cache's length"][0])
+    with attached(model, capacity=23, max_rows=4) as engine:
+        assert checks.far_lengths(model, 23)[-1] == 19
+        text = engine.greedy(prompt(8, 97), 15)
+    whole = torch.tensor([prompt(8, 97) + text[:-1]])
+    with torch.inference_mode():
+        assert model(whole).logits[0, 7:].argmax(-1).tolist() == text
+    with pytest.raises(UnsupportedAttention, match="behind 20 tokens differs"):
+        Engine(model, capacity=24, max_rows=4)
+
+
+def test_lengths_are_what_the_configuration_names_and_no_size() -> None:
+    model = tiny_llama(97, max_position_embeddings=64, sliding_window_pattern=[12, 4], original_reach=40, num_things=50)
+    assert checks.far_lengths(model, 100) == [2, 10, 38, 62, 96]
+    assert checks.far_lengths(model, 41) == [2, 10, 37]
+
+
+class _DriftsFarOut(ReferenceAttention):
+    """An attention that is right behind short texts only."""
+
+    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
+        far = 1.3 if int(self.visibility.lengths.max()) > 40 else 1.0
+        return super().__call__(query, key, value, far * (scale or query.shape[-1] ** -0.5), window)
+
+
+def test_a_forward_that_is_wrong_far_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "ReferenceAttention", _DriftsFarOut)
+    model = tiny_llama(97)
+    with attached(model, capacity=40, max_rows=4, native=False):
+        pass
+    with pytest.raises(UnsupportedAttention, match="behind 76 tokens differs"):
+        Engine(model, capacity=80, max_rows=4, native=False)
+
+
+def test_an_error_in_the_making_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(*_: Any) -> None:
+        raise KeyError(2)
+
+    model = tiny_llama(97)
+    monkeypatch.setattr(checks, "check_windows", odd)
+    with pytest.raises(UnsupportedAttention, match="KeyError: 2"):
+        Engine(model, capacity=64, max_rows=4)
+    assert model.config._attn_implementation != "specbench"
+
+
+@pytest.mark.parametrize("asked", ["crop", "get_max_cache_shape"])
+def test_what_the_cache_does_not_answer_is_named(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_llama(97)
+    attention = type(model.model.layers[0].self_attn)
+    forward = attention.forward
+
+    def asking(self: Any, *args: Any, past_key_values: Any = None, **named: Any) -> Any:
+        if past_key_values is not None:
+            getattr(past_key_values, asked)()
+        return forward(self, *args, past_key_values=past_key_values, **named)
+
+    monkeypatch.setattr(attention, "forward", asking)
+    with pytest.raises(UnsupportedAttention, match=f"'{asked}'"):
+        Engine(model, capacity=64, max_rows=4, native=False)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
+from models_tiny import SHARING, SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
 from torch import Tensor, nn
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
 from specbench.engine import compiled
+from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.engine import Engine
 
 TREE = ([1, 2, 3, 4], [0, 0, 1, 2])
@@ -66,6 +67,13 @@ def test_a_family_compiled(name: str) -> None:
     assert 0 < compiled <= counters["stats"]["unique_graphs"] <= 8
     assert not counters["graph_break"]
     assert _switched(model) == before
+
+
+@compiles
+@pytest.mark.parametrize("name", SHARING)
+def test_layers_that_share_keys_and_values_are_not_compiled(name: str) -> None:
+    with pytest.raises(UnsupportedAttention, match="cannot be compiled"):
+        Engine(supported(name), capacity=64, compile=True)
 
 
 @compiles

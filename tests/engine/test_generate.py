@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
+from models_tiny import SHARING, SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
 from random_trees import hiding_tree, random_tree
 
 from specbench.decoding.tree import TokenTree
@@ -39,7 +39,7 @@ def generate(model: Any, ids: list[int]) -> list[int]:
     return output[0, len(ids) :].tolist()
 
 
-@pytest.fixture(scope="module", params=list(SUPPORTED))
+@pytest.fixture(scope="module", params=[*SUPPORTED, *SHARING])
 def expected(request: pytest.FixtureRequest) -> tuple[Any, dict[int, list[int]]]:
     model = supported(request.param)
     vocab = model.get_input_embeddings().num_embeddings

@@ -54,7 +54,7 @@ def test_a_tree_of_more_rows_than_the_largest_bucket(graphs_: bool, monkeypatch:
     assert seen == [512, len(tree) - 512]
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("family", [*SUPPORTED, "gemma4"])
 def test_logits_in_chunks_are_those_of_all_rows(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a family does between its layers and its logits: scales, caps, an embedding that is the head."""
     model = supported(family)

@@ -48,7 +48,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("template", [CHATML, *(file.read_text() for file in names.templates().values())])
 def test_it_writes_what_transformers_writes(template: str, tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = template
-    hows: list[dict[str, bool]] = [{}, {"add_generation_prompt": True}, {"continue_final_message": True}]
+    hows: list[dict[str, Any]] = [{}, {"add_generation_prompt": True}, {"continue_final_message": True}]
     for turns in (TALK, TALK[:1]):
         for how in hows:
             assert render(tokenizer, turns, **how) == tokenizer.apply_chat_template(turns, tokenize=False, **how)

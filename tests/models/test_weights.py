@@ -7,6 +7,7 @@ import random
 import resource
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import mutant
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, DogeConfig, DogeForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.prompt import Prompt
@@ -403,6 +404,12 @@ def _replace(letter: str, content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": letter}, "content": content}
 
 
+def _adding(places: int, each: int) -> dict[str, Any]:
+    token = {"id": "x", "ids": [0] * each, "tokens": ["x"] * each}
+    single = [{"SpecialToken": {"id": "x", "type_id": 0}}] * places
+    return {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {"x": token}}
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -411,6 +418,12 @@ def _replace(letter: str, content: str) -> dict[str, Any]:
             "its normalizer makes a text",
         ),
         ({"decoder": {"type": "Sequence", "decoders": [_replace("a", "a" * 300)]}}, "its decoder makes a text"),
+        ({"post_processor": _adding(100_000, 1000)}, r"its post_processor adds 1e\+08 tokens"),
+        ({"post_processor": {"type": "Sequence", "processors": [_adding(5000, 1)]}}, "its post_processor adds 5000"),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 60_000}},
+            "its steps before",
+        ),
         ({"padding": {"strategy": {"Fixed": 10**9}}}, r"it pads every text to 1e\+09 tokens"),
         ({"padding": {"strategy": {"Fixed": 10**400}}}, r"it pads every text to 1e\+300 tokens"),
     ],
@@ -418,6 +431,56 @@ def _replace(letter: str, content: str) -> dict[str, Any]:
 def test_a_tokenizer_that_makes_gigabytes_of_a_line_is_refused(values: Any, says: str, folder: Path) -> None:
     change(folder / "tokenizer.json", **values)
     with pytest.raises(UsageError, match=rf"tokenizer\.json is damaged \({says}"):
+        load(str(folder))
+
+
+def test_a_prompt_far_too_long_is_refused_by_its_beginning(folder: Path) -> None:
+    loaded = load(str(folder))
+    asked: list[int] = []
+
+    class Counting:
+        def __call__(self, text: str, **how: Any) -> Any:
+            asked.append(len(text))
+            return made(text, **how)
+
+    made = loaded.tokenizer
+    context = loaded.context
+    assert context is not None
+    counted = replace(loaded, tokenizer=Counting())
+    with pytest.raises(UsageError, match=rf"prompt p has 10,000,000 letters.* {context} that bad takes in all"):
+        counted.encode(Prompt("p", "a b " * 2_500_000, chat=False))
+    assert asked == [16 * context]
+    blanks = "x" + " " * (20 * context)  # what a tokenizer makes few tokens of is still tokenised whole
+    few = replace(loaded, tokenizer=lambda text, **_: {"input_ids": [2] * (1 + len(text) // (8 * context))})
+    assert few.encode(Prompt("p", blanks, chat=False)) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("part", ["quantization_config", "rope_scaling", "rope_parameters"])
+def test_what_nothing_computes_is_refused(part: str, folder: Path) -> None:
+    ropes = [
+        {"rope_type": "linear", "factor": -2.0, "rope_theta": 1e4},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": -1, "high_freq_factor": 4.0},
+        {"full_attention": {"rope_type": "longrope", "long_factor": [1.0, 0.0]}},
+        {"rope_type": "yarn", "factor": float("nan")},
+    ]
+    wrong = [{"quant_method": "nonsense", "bits": 4}] if part == "quantization_config" else ropes
+    for values in wrong:
+        change(folder / "config.json", **{part: values})
+        with pytest.raises(UsageError) as refused:
+            load(str(folder))
+        assert "config.json" in str(refused.value)
+        assert ("nonsense" if part == "quantization_config" else "factor") in str(refused.value)
+
+
+def test_a_family_that_names_many_experts_by_default_loads(folder: Path, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    made = DogeForCausalLM(DogeConfig(vocab_size=300, num_key_value_heads=1, head_dim=16, **sizes))
+    assert made.config.num_experts > 10_000
+    made.save_pretrained(tmp_path / "doge")
+    byte_tokenizer().save_pretrained(tmp_path / "doge")
+    assert load(str(tmp_path / "doge")).vocab_size == 300
+    change(folder / "config.json", num_experts=10**6)
+    with pytest.raises(UsageError, match="num_experts"):
         load(str(folder))
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conversations import prepared, said
 from known import known
-from models_tiny import SUPPORTED, attached, prompt, supported, tiny_llama
+from models_tiny import SHARING, SUPPORTED, attached, prompt, supported, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -34,7 +34,7 @@ def by_transformers(model: Any, ids: Sequence[int], answer: Sequence[int]) -> fl
     return float(scores.gather(1, torch.tensor(answer)[:, None]).sum())
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("family", [*SUPPORTED, *SHARING])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=3, top_p=0.5, seed=2)])
 def test_it_is_that_of_the_plain_softmax_whatever_was_sampled(
     family: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch

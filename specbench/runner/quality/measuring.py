@@ -129,6 +129,7 @@ def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str
         limit=plan.limit,
         chat=plan.chat,
         max_length=plan.max_length,
+        dated=loaded.now.isoformat() if plan.chat and loaded.asks_time else None,
         tasks=[_task(name, found) for name in sorted(found["samples"])],
         groups=[
             GroupQuality(group=name, metrics=_metrics(values, {}, found["higher_is_better"].get(name, {})))

@@ -1,0 +1,144 @@
+"""A chat template that writes the time into prompts: a run has one, in its record, every turn and when it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_json
+from checkpoints import byte_tokenizer, save
+from method_sets import NEEDED
+
+from specbench.common import registry
+from specbench.common.prompt import Prompt
+from specbench.models.loader import load
+
+#: With microseconds: no two readings of a clock write the same.
+TEMPLATE = (
+    "{{ strftime_now('%d %B %Y %H:%M:%S.%f') }}\n{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+)
+ROWS = [
+    {"turns": ["Name a colour.", "And another.", "One more."], "id": "colours"},
+    {"turns": ["Hi", "Ho"], "id": "hi"},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("dated") / "dated", byte_tokenizer(template=TEMPLATE))
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return path
+
+
+def command(model: Path, rows: Path, out: Path, methods: str = "ar,pld,recycling", *more: object) -> tuple[object, ...]:
+    asked = ("run", "--model", model, "--task", "prompts", "--data-file", rows, "--max-new-tokens", 8)
+    return (*asked, "--method", methods, "--out", out, *more)
+
+
+def only(out: Path) -> Path:
+    (folder,) = out.glob("[!.]*")
+    return folder
+
+
+def dated(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = run_json.config(folder)["task"]["dated"]
+    return found
+
+
+def test_every_turn_of_a_run_has_one_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
+    cli.ok(*command(model, rows, tmp_path))
+    folder = only(tmp_path)
+    graded = {row["method"]: row["lossless"] for row in run_json.summary(folder)["rows"]}
+    assert {label: (found["verdict"], found["exact"]) for label, found in graded.items()} == dict.fromkeys(
+        ("ar", "pld", "recycling"), ("exact", 5)
+    )
+    assert dated(folder)["at"] > run_json.config(folder)["created_utc"][:4]
+
+
+@pytest.mark.slow  # every method there is
+def test_every_method_is_exact_on_dated_turns(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
+    methods = [*registry.methods()]
+    needed = {**NEEDED, "sps": {"draft": model}}  # of the target's own tokens
+    given = [f"{name}.{option}={value}" for name, options in needed.items() for option, value in options.items()]
+    settings = [part for each in given for part in ("--set", each)]
+    cli.ok(*command(model, rows, tmp_path, ",".join(methods), *settings))
+    rows_of = run_json.summary(only(tmp_path))["rows"]
+    assert {row["method"] for row in rows_of} >= {*methods}
+    assert {row["lossless"]["verdict"] for row in rows_of} == {"exact"}
+
+
+def test_a_run_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
+    cli.ok(*command(model, rows, tmp_path))
+    folder = only(tmp_path)
+    whole = {line["request_id"]: line["output_ids"] for line in run_json.requests(folder)}
+    began, lines = dated(folder), (folder / "requests.jsonl").read_text().splitlines(keepends=True)
+    for kept in (0, 1, 7):
+        for name in ("DONE", "summary.json"):
+            (folder / name).unlink()
+        (folder / "requests.jsonl").write_text("".join(lines[:kept]))
+        cli.ok(*command(model, rows, tmp_path))
+        assert only(tmp_path) == folder
+        assert dated(folder) == began
+        assert {line["request_id"]: line["output_ids"] for line in run_json.requests(folder)} == whole
+        assert {row["lossless"]["verdict"] for row in run_json.summary(folder)["rows"]} == {"exact"}
+    cli.ok(*command(model, rows, tmp_path))  # and what is finished is not decoded again tomorrow
+    assert only(tmp_path) == folder
+
+
+def test_compare_names_the_time_as_the_cause(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        cli.ok(*command(model, rows, tmp_path / name, "ar,pld"))
+    a, b = only(tmp_path / "a"), only(tmp_path / "b")
+    said = cli("compare", a, b)
+    assert said.code == 2
+    line = " ".join(said.err.split())
+    assert dated(a)["at"] in line
+    assert dated(b)["at"] in line
+    assert cli("compare", f"{a}:ar", f"{a}:pld").code == 0
+
+
+def test_a_sweep_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
+    asked = ("sweep", *command(model, rows, tmp_path, "pld")[1:], "--grid", "pld.k=2,4", "--yes")
+    cli.ok(*asked)
+    (part,) = [path.parent for path in tmp_path.rglob("run.json")]
+    whole = {line["request_id"]: line["output_ids"] for line in run_json.requests(part)}
+    lines = (part / "requests.jsonl").read_text().splitlines(keepends=True)
+    began = dated(part)
+    (part / "DONE").unlink()
+    (part / "requests.jsonl").write_text("".join(lines[:4]))
+    cli.ok(*asked)
+    assert dated(part) == began
+    assert {line["request_id"]: line["output_ids"] for line in run_json.requests(part)} == whole
+    assert {row["lossless"]["verdict"] for row in run_json.summary(part)["rows"]} == {"exact"}
+
+
+def test_a_template_without_the_time_is_recorded_as_ever(cli: Any, rows: Path, tmp_path: Path) -> None:
+    plain = save(tmp_path / "plain", byte_tokenizer(template=TEMPLATE[TEMPLATE.index("{% for") :]))
+    cli.ok(*command(plain, rows, tmp_path / "out", "ar"))
+    assert "dated" not in run_json.config(only(tmp_path / "out"))["task"]
+
+
+def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{{ strftime_now('%s %Z %H') }} {{ range(99999) | random }} {{ messages[0].content }}"
+    folder = save(tmp_path / "drawn", byte_tokenizer(template=template))
+    found = []
+    for zone in ("UTC", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        loaded = load(str(folder))
+        at = loaded.at(loaded.now.replace(year=2020, month=1, day=2, hour=3, minute=4, second=5))
+        found += [at.encode(Prompt("p", "x", True)) for _ in range(2)]
+    assert len({tuple(ids) for ids in found}) == 1
+    assert loaded.decode(found[0]).startswith("1577934245  03 ")
+
+
+def test_an_address_of_memory_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "address", byte_tokenizer(template="{{ messages | map(attribute='content') }}"))
+    with pytest.raises(Exception, match="address in memory"):
+        load(str(folder)).encode(Prompt("p", "x", True))

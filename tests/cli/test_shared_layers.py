@@ -1,0 +1,56 @@
+"""Models whose last layers read the keys and values of others, and one whose positions end with the run's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_json
+from checkpoints import byte_tokenizer
+from models_tiny import REFUSED, SHARING, build
+
+WAYS = [(), ("--temperature", 0.8, "--seed", 5)]
+
+
+def saved(recipe: Any, folder: Path, **options: Any) -> Path:
+    config, model, given = recipe
+    build((config, model, {**given, "vocab_size": 320, **options})).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def asked(tmp_path: Path, *prompts: str) -> tuple[object, ...]:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in prompts))
+    return ("--task", "prompts", "--data-file", rows, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("family", SHARING)
+def test_tree_methods_are_exact_over_shared_layers(family: str, cli: Any, tmp_path: Path) -> None:
+    model = saved(SHARING[family], tmp_path / family, vocab_size_per_layer_input=320)
+    for way in WAYS:
+        methods = ("--method", "lookahead,recycling", "--max-new-tokens", 16)
+        cli.ok("run", "--model", model, *asked(tmp_path, "one and one", "a b a b"), *methods, *way)
+    for folder in (tmp_path / "out").glob("[!.]*"):
+        rows = run_json.summary(folder)["rows"]
+        assert {row["lossless"]["verdict"] for row in rows} == {"exact"}
+        assert run_json.config(folder)["generate_check"]["tokens"] == 16
+
+
+def test_the_last_positions_of_a_table_are_used(cli: Any, tmp_path: Path) -> None:
+    model = saved(REFUSED["learned positions"][0], tmp_path / "gpt2", n_positions=128)
+    run = ("run", "--model", model, *asked(tmp_path, "p" * 88), "--method", "jacobi,recycling")
+    cli.ok(*run, "--max-new-tokens", 40)
+    (folder,) = (tmp_path / "out").glob("[!.]*")
+    assert {row["lossless"]["verdict"] for row in run_json.summary(folder)["rows"]} == {"exact"}
+    assert {line["prompt_tokens"] for line in run_json.requests(folder)} == {88}
+    assert "128" in cli.refused(2, *run, "--max-new-tokens", 41)
+
+
+def test_what_cannot_be_run_is_one_sentence(cli: Any, tmp_path: Path) -> None:
+    model = saved(REFUSED["scale by the cache's length"][0], tmp_path / "scaled")
+    said = cli.refused(2, "run", "--model", model, *asked(tmp_path, "p" * 40), "--max-new-tokens", 8)
+    assert "differs from the model's own" in said
+    assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").glob("[!.]*")]

@@ -1,0 +1,102 @@
+"""One prompt of a run against transformers' own generate: once, off the clock, and a refusal where they part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import models_tiny
+import pytest
+import targets
+
+from specbench.common.errors import EnvironmentRefused
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
+from specbench.hardware import environment
+from specbench.runner import own_generate
+from specbench.runner.loop import Request
+from specbench.runner.methods import plan_methods
+from specbench.runner.own_generate import check_generate
+from specbench.runner.plan import Plan
+from specbench.runner.session import Session
+from specbench.runner.stop import StopRule
+
+PROMPT = [5, 6, 7, 8]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "specbench" / "generate-checks"
+
+
+@pytest.fixture
+def session() -> Any:
+    model = models_tiny.tiny_llama(64)
+    model.generation_config.repetition_penalty = 1.5  # of the model's own, which no row applies
+    model.generation_config.eos_token_id = [*range(64)]
+    sampling = Sampling(temperature=0.9, seed=3)
+    with Session(targets.loaded(model, "tiny"), plan_methods(["ar"], []), sampling, capacity=64) as made:
+        yield made
+
+
+def asked(budget: int = 24) -> Any:
+    rule = StopRule(frozenset(), (), budget, str)
+    requests = [Request("long", 0, PROMPT * 3, rule), Request("short", 0, PROMPT, rule)]
+    return SimpleNamespace(requests=lambda: requests, budget=budget)
+
+
+def captured(dirty: bool = False) -> environment.Environment:
+    return environment.capture("cpu").model_copy(update={"git_dirty": dirty})
+
+
+def test_equal_tokens_are_recorded_and_asked_once(session: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, own = Plan(), session.engine.model.generation_config
+    found = check_generate(plan, session, asked(), captured())
+    assert found.written() == {"tokens": 16, "prompt": "short"}
+    assert session.engine.sampling.temperature == 0.9
+    assert session.engine.model.generation_config is own
+    monkeypatch.setattr(Engine, "greedy", lambda *_: pytest.fail("asked again"))
+    assert check_generate(plan, session, asked(), captured()) == found
+    (file,) = cache.iterdir()
+    for damage in ("", "[]", '{"x": 1}'):
+        file.write_text(damage)
+        with pytest.raises(pytest.fail.Exception, match="asked again"):
+            check_generate(plan, session, asked(), captured())
+
+
+def test_code_that_is_not_committed_is_asked_each_time(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_generate(Plan(), session, asked(), captured(dirty=True))
+    monkeypatch.setattr(Engine, "greedy", lambda *_: pytest.fail("asked again"))
+    with pytest.raises(pytest.fail.Exception, match="asked again"):
+        check_generate(Plan(), session, asked(), captured(dirty=True))
+
+
+def test_another_token_is_refused_unless_it_is_a_tie(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = session.engine.greedy(PROMPT, 16)
+    wrong = [*text[:5], (text[5] + 1) % 64, *text[6:]]
+    monkeypatch.setattr(Engine, "greedy", lambda *_: wrong)
+    with pytest.raises(EnvironmentRefused) as refused:
+        check_generate(Plan(), session, asked(), captured())
+    assert "\n" not in str(refused.value)
+    assert all(word in str(refused.value) for word in ("tiny", "short", f"is {wrong[5]} ", f"{text[5]} by"))
+    monkeypatch.setattr(own_generate, "_TIE", 1e9)
+    assert check_generate(Plan(), session, asked(), captured()).tie == 5
+
+
+def test_what_cannot_be_asked_says_why(session: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "simulated" in check_generate(Plan(simulate=["2"]), session, asked(), captured()).skipped
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise NotImplementedError("no generation here")
+
+    monkeypatch.setattr(session.engine.model, "generate", fails)
+    assert "no generation here" in check_generate(Plan(), session, asked(), captured()).skipped
+    monkeypatch.setattr(own_generate, "_MOST_WORK", 1)
+    assert "CPU" in check_generate(Plan(), session, asked(), captured()).skipped
+    assert not cache.exists() or not [*cache.iterdir()]
+
+
+def test_a_budget_of_one_token_is_enough(session: Any) -> None:
+    assert check_generate(Plan(), session, asked(budget=1), captured()).tokens == 1
