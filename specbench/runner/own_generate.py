@@ -63,7 +63,7 @@ def check_generate(
     if plan.simulate:
         return GenerateCheck(skipped="acceptance is simulated, so that the text means nothing")
     engine = session.engine
-    request = min(prepared.requests(), key=lambda request: len(request.ids))
+    request = min(map(prepared.request, prepared.prompts), key=lambda request: len(request.ids))
     count = min(_TOKENS, prepared.budget)
     if engine.device.type == "cpu" and session.model.spec.parameters * (len(request.ids) + count) > _MOST_WORK:
         return GenerateCheck(skipped="it would take this CPU too long")
