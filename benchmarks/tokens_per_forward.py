@@ -69,7 +69,7 @@ def rows(plan: Plan) -> Any:
 def _rows(session: Session, prepared: Prepared) -> Iterator[dict[str, Any]]:
     baseline: dict[str, RequestRecord] = {}
     for method in session.methods:
-        records = {r.prompt_id: r for r in session.decode(method, prepared.requests())}
+        records = {r.prompt_id: r for r in session.decode(method, [*map(prepared.request, prepared.prompts)])}
         baseline = baseline or records
         figures = method_figures(list(records.values()))
         yield {

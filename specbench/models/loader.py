@@ -93,8 +93,8 @@ class LoadedModel:
         Of two equal control tokens in a row one is taken out, unless the template means both.
 
         Raises:
-            UsageError: the template refuses the turns, or the tokenizer the text; no token comes of them; or they cannot fit
-                the model.
+            UsageError: the template refuses the turns, or the tokenizer the text; no token comes of them; or they do not
+                fit the model.
         """
         if not prompt.chat:
             return self._single(self._ids(prompt, prompt.text), dict)
