@@ -93,7 +93,7 @@ class LoadedModel:
         Of two equal control tokens in a row one is taken out, unless the template means both.
 
         Raises:
-            UsageError: the template refuses the turns, or the tokenizer the text; no token comes of them; or they do not
+            UsageError: the template refuses the turns or the tokenizer the text, no token comes of them, or they do not
                 fit the model.
         """
         if not prompt.chat:
