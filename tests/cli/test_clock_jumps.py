@@ -27,6 +27,8 @@ DAY = 86400.0
 READS = {
     "common/files.py": "name of a folder",
     "common/native.py": "age of what killed builds have left",
+    "models/chat.py": "in a prompt of who has no run",
+    "models/loader.py": "in the prompts of a run, once",
     "runner/calibration.py": "written beside stored times",
     "runner/config.py": "written in a run",
     "sweeps/driver.py": "written in a sweep",

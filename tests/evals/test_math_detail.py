@@ -27,7 +27,7 @@ def test_the_box_or_the_text_is_held_against_the_reference(monkeypatch: pytest.M
     assert (found.passed, found.reason, found.detail) == (True, "pass", "us: '8', reference '7'")
     assert (found.equal, found.box) == (True, "8")
     assert mathematics.compare("7", "so it is 8").reason == "fail"
-    assert asked == [{"gold": "7", "box": "8"}, {"gold": "7", "text": "so it is 8", "bare": None}]
+    assert asked == [{"gold": "7", "box": "8"}, {"gold": "7", "text": "the answer is 8", "bare": None}]
 
 
 def test_a_detail_is_a_line_of_80_printable_characters() -> None:

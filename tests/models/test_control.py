@@ -75,9 +75,11 @@ def doubled(ids: list[int], special: frozenset[int]) -> list[int]:
 def test_no_text_prompt_has_two_in_a_row(model: LoadedModel, starts: bool, ends: bool) -> None:
     mine = replace(model, tokenizer=tokenizer(starts, ends))
     for text in texts():
+        whole = mine.tokenizer(text)["input_ids"]
+        if not whole:  # refused: no token comes of it
+            continue
         ids = mine.encode(Prompt("p", text, False))
         assert not doubled(ids, mine.control_ids), text
-        whole = mine.tokenizer(text)["input_ids"]
         assert [key for key, _ in itertools.groupby(ids)] == [key for key, _ in itertools.groupby(whole)], text
 
 

@@ -43,8 +43,8 @@ def session() -> Any:
 
 def asked(budget: int = 24) -> Any:
     rule = StopRule(frozenset(), (), budget, str)
-    requests = [Request("long", 0, PROMPT * 3, rule), Request("short", 0, PROMPT, rule)]
-    return SimpleNamespace(requests=lambda: requests, budget=budget)
+    requests = {name: Request(name, 0, ids, rule) for name, ids in (("long", PROMPT * 3), ("short", PROMPT))}
+    return SimpleNamespace(prompts=requests, request=requests.get, budget=budget)
 
 
 def captured(dirty: bool = False) -> environment.Environment:
