@@ -195,7 +195,7 @@ def far_lengths(model: Any, capacity: int) -> list[int]:
     """
     named = {number for number in _lengths(model.config.get_text_config().to_dict()) if number + 2 <= capacity}
     ends = {length - 2 for length in sorted(named)[-_MOST_LENGTHS:]} | {capacity - 1 - _DEEPEST}
-    return sorted(length for length in ends if length > 0)
+    return sorted(length for length in ends if length > _PREFIX)  # what is shorter, the first probe has seen
 
 
 def _lengths(values: Any, name: str = "") -> Iterator[int]:

@@ -135,8 +135,8 @@ def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
 
 def test_lengths_are_what_the_configuration_names_and_no_size() -> None:
     model = tiny_llama(97, max_position_embeddings=64, sliding_window_pattern=[12, 4], original_reach=40, num_things=50)
-    assert checks.far_lengths(model, 100) == [2, 10, 38, 62, 96]
-    assert checks.far_lengths(model, 41) == [2, 10, 37]
+    assert checks.far_lengths(model, 100) == [38, 62, 96]
+    assert checks.far_lengths(model, 41) == [37]
 
 
 class _DriftsFarOut(ReferenceAttention):
