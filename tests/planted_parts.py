@@ -38,6 +38,18 @@ def raises(bench: Any) -> Iterator[Figure]:
     raise RuntimeError("the device is on fire\nand more")
 
 
+def lacks(bench: Any) -> Iterator[Figure]:
+    """Needs a package that a bundle brings and this machine has not."""
+    yield Figure("before the import", 7.0, "ms")
+    raise ModuleNotFoundError("No module named 'nvidia_ml_py'", name="nvidia_ml_py.inner")
+
+
+def predicted(known: Any) -> Iterator[Figure]:
+    yield Figure("one", None, "ms", predicted=0.5, basis=f"datasheet of {known.card.name}")
+    yield Figure("before the hang", None, "ms", predicted=0.25)
+    yield Figure("never measured", None, "ms", predicted=0.125)
+
+
 def hangs(bench: Any) -> Iterator[Figure]:
     yield Figure("before the hang", 4.0, "ms")
     time.sleep(600)

@@ -168,9 +168,13 @@ def expected(bench: Bench, *predictors: Callable[[Known], Iterable[Figure]]) -> 
         bench: of the part.
         predictors: give figures without values.
     """
-    found = Expected()
-    ceilings = bench.ceilings
-    if ceilings is not None:
-        for of in predictors:
-            found.add(of(Known(bench.size, ceilings, bench.dtype)))
+    found, known = Expected(), known_of(bench)
+    for of in predictors if known else ():
+        found.add(of(known))
     return found
+
+
+def known_of(bench: Bench) -> Known | None:
+    """What predictions of the device here are made of; None where its ceilings are not known."""
+    ceilings = bench.ceilings
+    return None if ceilings is None else Known(bench.size, ceilings, bench.dtype, bench.card)

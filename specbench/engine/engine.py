@@ -390,7 +390,6 @@ class Engine:
         if not self._collected:  # captures switch the collector off, and what it would free is memory that they need
             gc.collect()
             self._collected = True
-        self._graphs.warm = False
         try:
             if (weights := self.code.weights()) and not self._products.why_not:  # before anything holds a kernel
                 self._products.settle(weights, skinny.cuda_time(self.device))
@@ -407,8 +406,6 @@ class Engine:
             if self._graphs_asked:
                 raise
             self._graphs, self._why_eager = None, str(error)
-        else:
-            self._graphs.warm = True
 
     def pad_as(self, steps: Sequence[Mapping[str, Any]], products: Sequence[Mapping[str, Any]] = ()) -> None:
         """Pads rows as an earlier engine of the kind did, and attends and multiplies as it did, by what it reported.
@@ -427,6 +424,10 @@ class Engine:
         self._graphs.choices = steps
         for chain in {str(each["attention"]) for each in steps if each.get("chains")}:
             self.attentions.keep(chain)
+
+    def multiply_as(self, products: Sequence[Mapping[str, Any]]) -> None:
+        """Multiplies as an earlier engine did, by what it reported of its ``products``; times no product itself."""
+        self._products.keep(products, only=True)
 
     @property
     def calibration_context(self) -> int:

@@ -227,7 +227,7 @@ class Captures:
 
     Attributes:
         count: graphs captured.
-        late: of these, after warm-up was over: inside a measured request.
+        late: of these, by the step that needed it and not beforehand: a request had to wait for it.
         seconds, bytes: of all of them.
     """
 
@@ -276,7 +276,6 @@ class StepGraphs:
     capture: Capture
     choices: Sequence[Mapping[str, Any]] = ()
     pinned: bool = False
-    warm: bool = False  # whether warm-up is over, so that a capture is late
     captures: Captures = field(default_factory=Captures)
     _graphs: dict[tuple[int, Kind], StepGraph] = field(default_factory=dict)
     _best: dict[tuple[int, Kind], int] = field(default_factory=dict)
@@ -308,6 +307,7 @@ class StepGraphs:
         pack.fill(graph.input, graph.shape, batch, lengths, forced)
         if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
             self._capture(graph)
+            self.captures.late += 1
         return graph
 
     def tune(self, steps: Steps, kind: Kind, context: int) -> None:
@@ -395,7 +395,6 @@ class StepGraphs:
         started, before = time.perf_counter(), _memory(self.device)
         graph.capture()
         self.captures.count += 1
-        self.captures.late += self.warm
         self.captures.seconds += time.perf_counter() - started
         self.captures.bytes += max(0, _memory(self.device) - before)
 

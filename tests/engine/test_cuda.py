@@ -13,7 +13,7 @@ from random_trees import hiding_tree
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree
-from specbench.engine import graphs
+from specbench.engine import graphs as graphs_
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.sampler import Sampling
 
@@ -86,7 +86,7 @@ def test_a_seed_and_a_temperature_are_not_baked_into_a_graph() -> None:
 def test_captures_are_made_beforehand_and_reported(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":  # recorded, so that what no graph can hold is refused; the interpreter is too slow to replay
         record = recorded_capture(torch.device("cpu"))
-        monkeypatch.setattr(graphs, "cuda_capture", lambda _: lambda work: (record(work), lambda: None)[1])
+        monkeypatch.setattr(graphs_, "cuda_capture", lambda _: lambda work: (record(work), lambda: None)[1])
     model = tiny_llama(97, num_hidden_layers=1).to(device)
     with attached(model, capacity=60, max_rows=16, graphs=True, backend="triton") as engine:
         engine.prepare(16, context=30)
