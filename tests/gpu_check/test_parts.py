@@ -253,7 +253,8 @@ def test_a_file_of_tests_is_a_figure(tmp_path: Path) -> None:
     """One process runs all files; one that ends it costs the figures of none before it."""
     text = {
         "test_good.py": "def test_a(): pass\ndef test_b(): pass\n",
-        "test_bad.py": "import pytest\n@pytest.mark.parametrize('x', ['y z'])\ndef test_b(x): assert 0\ndef test_a(): pass",
+        "test_bad.py": "import pytest\ndef test_a(): pass\n@pytest.mark.parametrize('x', ['y z'])\n"
+        "def test_b(x): assert 0\n",
         "test_skipped.py": "import pytest\n@pytest.mark.skip\ndef test_a(): pass\n",
         "test_ends.py": "import os\ndef test_a(): pass\ndef test_b(): os.abort()\n",
         "test_never.py": "def test_a(): pass\n",
