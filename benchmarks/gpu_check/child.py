@@ -79,10 +79,10 @@ def _foretell(part: str, module: str, bench: Bench) -> None:
     if predicted is None or bench.rehearse:
         return
     try:
-        from benchmarks.gpu_check.predict import known_of
+        from benchmarks.gpu_check.predict import known_of, with_range
 
         known = known_of(bench)
-        for figure in predicted(known) if known else ():
+        for figure in with_range(predicted, known) if known else ():
             bench.journal.append("predicted", part=part, **asdict(figure))
     except Exception:  # predictions cost no figure
         traceback.print_exc()

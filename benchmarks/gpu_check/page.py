@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.catalog import Part
-from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, Outcome, number, passed
+from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, Outcome, passed
 from benchmarks.gpu_check.shapes import STAND_IN
 
 _STYLE = Path(__file__).with_name("page.css")
@@ -18,8 +18,9 @@ _HEAD = ("figure", "measured", "predicted", "measured / predicted", "aim", "cond
 _PUBLISHED = ("published", "AR tok/s", "tok/s", "speedup", "tokens a forward", "round over AR step")
 _ASSUMED = (
     "Predicted: kernels of a step × time of one + the longer of bytes / bandwidth and FLOPs / peak. Bandwidth and "
-    "peak are those of the first part, or of the datasheet where it failed. Kernels are counted without a device, and "
-    "a library may launch more; the time of one is an assumption; each figure's prediction says what it took."
+    "peak are those of the first part, or by the datasheet where it failed. Kernels are counted without a device, and "
+    "a library may launch more; the time of one is an assumption. The range in brackets is what the ends of the "
+    "assumptions give; each figure's prediction says what it took."
 )
 _THEIRS = (
     "As printed there, on their GPUs, engines and prompts: not measured here, and no prediction. A round over an AR "
@@ -119,7 +120,7 @@ def _of_part(part: Part, outcome: Outcome) -> Section:
 def _row(figure: Figure) -> Sequence[str]:
     predicted = ratio = ""
     if figure.predicted is not None:
-        predicted = number(figure.predicted)
+        predicted = figure.expected
         if figure.value is not None and figure.predicted:
             ratio = f"{figure.value / figure.predicted:.2f}"
     met = {None: "", True: f"{figure.aim}: met", False: f"{figure.aim}: MISSED"}[figure.met]

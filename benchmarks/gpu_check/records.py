@@ -34,6 +34,7 @@ class Figure:
         shape: the model it was measured on, as :mod:`benchmarks.gpu_check.shapes` names it.
         key: by which later parts find it; empty where none does.
         predicted: what was expected, in the unit of ``value``.
+        low, high: the range of what was expected; None where it has none.
         basis: what the prediction was computed from.
     """
 
@@ -45,6 +46,8 @@ class Figure:
     shape: str = ""
     key: str = ""
     predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
     basis: str = ""
 
     @property
@@ -61,6 +64,20 @@ class Figure:
         if self.value is None:
             return "–"
         return f"{number(self.value)}{'' if self.unit in ('ratio', 'share', 'failures') else ' ' + self.unit}"
+
+    @property
+    def expected(self) -> str:
+        """What was predicted, with its range; empty where nothing was."""
+        if self.predicted is None:
+            return ""
+        value = number(self.predicted)
+        return value if self.low is None or self.high is None else f"{value}{between(self.low, self.high)}"
+
+
+def between(low: float, high: float) -> str:
+    """A range in brackets, three digits of each end; empty where they are the same."""
+    ends = [number(float(f"{value:.3g}")) for value in (low, high)]
+    return f" ({ends[0]} to {ends[1]})" if ends[0] != ends[1] else ""
 
 
 def number(value: float) -> str:
@@ -124,7 +141,7 @@ class Journal:
         if figure.value is not None and not math.isfinite(figure.value):
             figure = replace(figure, value=None, note=f"measured {figure.value}; {figure.note}".rstrip("; "))
         if figure.predicted is not None and not math.isfinite(figure.predicted):
-            figure = replace(figure, predicted=None)
+            figure = replace(figure, predicted=None, low=None, high=None)
         self.append("figure", part=part, **asdict(figure))
 
     def lines(self) -> list[dict[str, Any]]:
@@ -185,7 +202,7 @@ def passed(outcomes: Mapping[str, Outcome]) -> bool:
 
 def line(figure: Figure) -> str:
     """A figure in one line of a terminal."""
-    predicted = "" if figure.predicted is None else f"  predicted {number(figure.predicted)}"
+    predicted = f"  predicted {figure.expected}" if figure.expected else ""
     aim = "" if figure.met is None else f"  aim {figure.aim}: {'met' if figure.met else 'MISSED'}"
     note = f"  ({figure.note})" if figure.value is None and figure.note else ""
     return f"  {figure.name:66} {figure.shown:>16}{predicted}{aim}{note}"

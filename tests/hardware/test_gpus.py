@@ -109,8 +109,8 @@ def test_figures_are_dense_and_plausible(gpu: Gpu) -> None:
         return
     # fp8 units of these parts run at twice the bf16 rate; 4 would mean that a sparse figure was copied.
     assert gpu.fp8 is None or gpu.fp8 / gpu.bf16 == pytest.approx(2.0, rel=0.02)
-    # Ridge point in FLOP per byte: 70 (RTX 3090) to 420 (L40S); of the H20, whose peak was cut down alone, 31 and 37. Swapped
-    # units or a sparse figure fall outside.
+    # Ridge point in FLOP per byte: 70 (RTX 3090) to 420 (L40S); of both H20, whose peak was cut down alone, 31 and 37.
+    # Swapped units or a sparse figure fall outside.
     ridge = gpu.bf16 * 1000 / gpu.bandwidth_gb_s
     assert 30 < ridge < 40 if gpu.name.startswith("h20-") or gpu.name == "h20" else 70 < ridge < 430
 
