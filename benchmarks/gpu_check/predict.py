@@ -143,8 +143,8 @@ class Known:
         """
         head = predicted_s(nodes + library, Cost(0.0, head_bytes), self.ceilings, self.assumed)
         basis = (
-            f"{verify.basis}; head: {nodes} kernels (counted) and {library} of the library's, {head_bytes / 1e9:.3g} GB; "
-            f"host: {self.assumed.host_s * 1e3:g} ms (assumed)"
+            f"{verify.basis}; head: {nodes} kernels (counted) and {library} of the library's, "
+            f"{head_bytes / 1e9:.3g} GB; host: {self.assumed.host_s * 1e3:g} ms (assumed)"
         )
         return Prediction(verify.seconds + head + self.assumed.host_s, basis)
 

@@ -1,11 +1,11 @@
 """Nodes: what a step of a model launches and moves, and a prediction of its time on a card. No GPU and no weights.
 
 Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
-Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), bytes and FLOPs are the roofline's, the peak is
-the datasheet's or a measured one, and so is the bandwidth, but that no card copies as fast as its datasheet says. What
-nobody has measured is :class:`Assumed`. So that the sum is simple, launches hide behind nothing, and every node takes as
-long as the next one. :meth:`StepNodes.seconds` is that sum, for ``profile --nodes`` and for the GPU check. No torch
-before something is counted.
+Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), and bytes and FLOPs are the roofline's. Peak
+and bandwidth were measured, or follow from the datasheet; no card copies as fast as its datasheet says. What nobody has
+measured is :class:`Assumed`. The sum is simple: launches hide behind nothing, and every node takes as long as the next
+one. :meth:`StepNodes.seconds` is that sum, for ``profile --nodes`` and for the GPU check. No torch before something is
+counted.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings, assumed: Assumed = E
 
 
 def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
-    """The bandwidth that a card copies with and its peak for a dtype, by its datasheet; without one FLOPs cost nothing."""
+    """What a card copies at and its peak for a dtype, by its datasheet; where it states no peak, FLOPs cost nothing."""
     found = datasheet(card, dtype)
     peak = found.flops_per_s if found else _NO_PEAK
     return Ceilings(bytes_per_s=1e9 * COPIED * card.bandwidth_gb_s, flops_per_s=peak)

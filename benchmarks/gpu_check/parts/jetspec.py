@@ -51,10 +51,8 @@ def _expected(shape: Shape, budget: int, known: Known) -> Iterator[Figure]:
 def _expected_eagle(shape: Shape, known: Known) -> Iterator[Figure]:
     """A round of EAGLE-3 at its defaults, on a published head. The check measures none; a run with ``--trace`` does."""
     values = shapes.values_of(shape)
-    hidden, head = (
-        values["hidden_size"],
-        values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"],
-    )
+    hidden = values["hidden_size"]
+    head = values.get("head_dim") or hidden // values["num_attention_heads"]
     queries, keys = (values[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
     # Its one layer reads a token's embedding beside the features, and its scorer knows the commonest tokens alone.
     weights = 2 * hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * values["intermediate_size"]
