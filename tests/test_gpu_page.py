@@ -428,6 +428,8 @@ def test_no_number_is_said_to_be_measured_and_none_stands_outside_of_the_tables(
 
 def test_numbers_of_tables_stand_in_predicted_columns_or_are_aims(text: str) -> None:
     for row in tables(text):
+        if "assumed" in row:
+            continue
         others = [(head, cell) for head, cell in list(row.items())[1:] if not head.startswith("predicted")]
         assert [cell for head, cell in others if re.search(r"\d", cell) and head != "aim"] == [], row
         assert "yours" not in row or row["yours"] == "", "the page is to be filled by whoever has a card"
