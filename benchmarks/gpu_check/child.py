@@ -13,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check import vendor
+from benchmarks.gpu_check import foreign, vendor
 from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.catalog import DEVICE
 from benchmarks.gpu_check.orphans import end_with_the_parent
 from benchmarks.gpu_check.records import Figure, Journal, line
 
@@ -33,6 +34,7 @@ def main() -> int:
     faulthandler.enable()  # an abort leaves the Python lines that it came from
     # Shortly before the parent ends this process: where it hangs is then in its log.
     faulthandler.dump_traceback_later(max(limit / 2, limit - _BEFORE_S))
+    foreign.hide_broken(journal, again=part == DEVICE.name)
     compiled = _watch_compiler()
     try:
         module, function = target.split(":")

@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu_check import sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.catalog import PARTS
-from benchmarks.gpu_check.parts import concurrency, lossless, model, steps
+from benchmarks.gpu_check.parts import attention, compiled, concurrency, lossless, model, steps
 from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT, results
 from benchmarks.gpu_check.records import Figure, Journal
 from benchmarks.gpu_check.shapes import WANTED
@@ -240,6 +240,43 @@ def test_a_step_that_cannot_be_captured_is_an_error_of_a_rehearsal(
         monkeypatch.setattr(layer, "forward", reads_the_host)
         with pytest.raises(CaptureFailed, match="reads the device"):
             opened.engine.prepare(1, context=8)
+
+
+def test_attention_that_cannot_be_had_costs_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(bench: Bench, loaded: Any, name: str, rows: int, context: int) -> float:
+        if name == broken:
+            raise ImportError("undefined symbol: a_name_of_another_build\nand more")
+        return 1.0 + context
+
+    monkeypatch.setattr(attention, "_seconds", seconds)
+    for broken, other in (("reference", "triton"), ("triton", "reference")):
+        found = rehearse(bench, "attention")
+        missing = found[attention._NAMES[broken]]
+        assert missing.value is None
+        assert "ImportError: undefined symbol: a_name_of_another_build" in missing.note
+        for context in bench.size.contexts:
+            assert found[attention._named(other, bench.size.attention_rows, context)].value
+            assert attention._named(broken, bench.size.attention_rows, context) not in found
+
+
+def test_layers_that_cannot_be_compiled_cost_no_plain_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = sessions.session
+
+    def without_compiler(*given: Any, compile: bool, **named: Any) -> Any:
+        if compile:
+            raise RuntimeError("Failed to find C compiler")
+        return opened(*given, compile=compile, **named)
+
+    monkeypatch.setattr(sessions, "session", without_compiler)
+    found: list[Figure] = []
+
+    def measure() -> None:
+        for figure in compiled.run(bench):
+            found.append(figure)
+
+    with pytest.raises(RuntimeError, match="C compiler"):
+        measure()
+    assert [one.value is not None for one in found if one.name == "plain AR step"] == [True]
 
 
 def test_where_two_speeds_cross() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_check import child, page
+from benchmarks.gpu_check import child, foreign, page
 from benchmarks.gpu_check.catalog import PARTS, Part
 from benchmarks.gpu_check.processes import Processes
 from benchmarks.gpu_check.records import NOT_MEASURED, Journal, passed
@@ -95,6 +95,43 @@ def test_a_part_that_lacks_a_package_of_the_bundle_is_not_measured(processes: Pr
     assert (found["lacks"].state, [figure.value for figure in found["lacks"].figures]) == (NOT_MEASURED, [7])
     assert found["lacks"].why.startswith("nvidia-ml-py ")
     assert passed(found)
+
+
+@pytest.mark.parametrize("fault", ["raise ImportError('undefined symbol: x')", "import os; os.abort()"])
+def test_a_broken_flash_attn_breaks_no_part(
+    fault: str, processes: Processes, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was built for another torch; it may end the process that imports it."""
+    package = tmp_path / "foreign" / "flash_attn"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(fault)
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1]}{os.pathsep}{package.parent}")
+    for part in (planted("device"), planted("looks_for_flash"), planted("good")):
+        processes.run(part)
+    found = journal.outcomes()
+    assert {name: one.state for name, one in found.items()} == dict.fromkeys(found, "done")
+    assert [figure.value for figure in found["looks_for_flash"].figures] == [8]
+    assert foreign.why_hidden(journal, "flash_attn")
+    assert len([line for line in journal.lines() if line["kind"] == "imported"]) == 1, "one process has tried it"
+    assert foreign.why_hidden(journal, "flash_attn_interface") == ""
+
+
+def test_an_image_without_a_compiler_has_every_other_figure(
+    processes: Processes, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "")
+    parts = [planted(name) for name in ("compiles", "good")]
+    for part in parts:
+        processes.run(part)
+    found = journal.outcomes()
+    assert {name: [one.value for one in each.figures] for name, each in found.items()} == {
+        "compiles": [9],
+        "good": [1, 2],
+    }
+    page.write(journal, parts)
+    text = (journal.path.parent / "gpu-check.md").read_text()
+    assert "Failed to find C compiler" in text[text.index("| compiles |") :].splitlines()[0]
 
 
 def test_limits_follow_the_time_that_compiling_takes(processes: Processes, journal: Journal) -> None:
