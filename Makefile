@@ -85,7 +85,7 @@ weights: $(READY)  ## train what is shipped, going on where it was broken off: O
 	$(BIN)/python -m benchmarks.weights $(ONLY) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SHIP),--ship)
 
 # Sets nothing up: an image for GPUs has its own torch, and no network. Options go in ARGS.
-gpu-check:  ## is everything right on this GPU, and how fast: nine minutes, installs nothing, needs no network
+gpu-check:  ## is everything right on this GPU, and how fast: a quarter of an hour, installs nothing, needs no network
 	$(NEAREST) -m benchmarks.gpu_check $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 # PYTHON is that of the machine with the GPU: 3.12, where nothing else is said.

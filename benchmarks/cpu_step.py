@@ -53,7 +53,7 @@ class Steps:
         self.engine = Engine(model, capacity=context + rows, max_rows=rows, **options)
         self._slot = self.engine.alloc()
         self.engine.prefill(self._slot, [self._random.randrange(vocab) for _ in range(context)])
-        self.engine.close()
+        self.engine.detach()
 
     def __call__(self, rows: int) -> float:
         """Seconds of a step; the model is the engine's while it lasts."""
@@ -61,7 +61,7 @@ class Steps:
         tree = TokenTree.chain([self._random.randrange(self._vocab) for _ in range(rows)])
         seconds = _seconds(lambda: self.engine.step({self._slot: tree}))
         self.engine.rewind(self._slot, self._context)
-        self.engine.close()
+        self.engine.detach()
         return seconds
 
 

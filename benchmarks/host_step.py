@@ -230,7 +230,7 @@ class Steps:
             self._engine._program.run = lambda *args, **given: computed  # type: ignore[method-assign]
             self._engine.cache.commit = lambda *args: None  # type: ignore[method-assign]
         self._packed = np.zeros(self._shape.width_in, dtype=np.int32)
-        self._engine.close()
+        self._engine.detach()
 
     def _trees(self) -> dict[int, TokenTree]:
         """New ones, as a step gets them."""
@@ -355,7 +355,7 @@ class Real:
         self._engine = Engine(
             model, slots=sequences, capacity=CONTEXT + 2 * STEPS, max_rows=most, native=False, graphs=False
         )
-        self._engine.close()
+        self._engine.detach()
 
     def measure(self) -> dict[str, float]:
         """Median seconds of a phase, of all sequences together, in steps of all of them."""
@@ -366,7 +366,7 @@ class Real:
         requests = [Request(f"{at}", 0, ids, rule) for at, ids in enumerate(prompts)]
         self._engine.attach()
         records = list(Runner(self._engine, _context, self._sequences, trace=True).segment(self._method, requests))
-        self._engine.close()
+        self._engine.detach()
         fewest = min(record.target_forwards for record in records)  # until then all of them take part
         phases = [record.phases_s for record in records if record.phases_s]
         return {name: sum(median(spent[name][:fewest]) for spent in phases) for name in (*PHASES, "forward")}

@@ -127,7 +127,7 @@ def race(loaded: LoadedModel, prompts: int, tokens: int) -> dict[str, Any]:
     ar, pld = session.methods
 
     def generate(ids: Sequence[int], **options: Any) -> Timed:
-        session.engine.close()
+        session.engine.detach()
         try:
             return by_generate(model, ids, tokens, **options)
         finally:

@@ -300,7 +300,7 @@ def cell(session: Session, url: str, prompts: Sequence[Sequence[int]], tokens: i
             pairs.append((ids, theirs, ours, bandwidth(threads)))
             note = f"pair {number}: llama.cpp {theirs.tok_s:.1f} tok/s, ours {ours.tok_s:.1f}"
             print(f"{threads} threads, context {len(ids)}, {note}", file=sys.stderr, flush=True)
-    session.engine.close()
+    session.engine.detach()
     differences = [
         {"pair": number, "at": at, "ours": ours.ids[at], "theirs": theirs.ids[at]}
         | {"logits": logits_there(session.model.model, ids, theirs.ids, ours.ids, at)}

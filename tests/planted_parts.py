@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
+import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +38,33 @@ def of_a_family(bench: Any) -> Iterator[Figure]:
 def raises(bench: Any) -> Iterator[Figure]:
     yield Figure("before the error", 3.0, "ms")
     raise RuntimeError("the device is on fire\nand more")
+
+
+def lacks(bench: Any) -> Iterator[Figure]:
+    """Needs a package that a bundle brings and this machine has not."""
+    yield Figure("before the import", 7.0, "ms")
+    raise ModuleNotFoundError("No module named 'nvidia_ml_py'", name="nvidia_ml_py.inner")
+
+
+def looks_for_flash(bench: Any) -> Iterator[Figure]:
+    """As transformers does, which imports what it finds."""
+    if importlib.util.find_spec("flash_attn") is not None:
+        importlib.import_module("flash_attn")
+    yield Figure("without it", 8.0, "ms")
+
+
+def compiles(bench: Any) -> Iterator[Figure]:
+    """As a part does that builds a launcher."""
+    yield Figure("before building", 9.0, "ms")
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+    yield Figure("built", 10.0, "ms")
+
+
+def predicted(known: Any) -> Iterator[Figure]:
+    yield Figure("one", None, "ms", predicted=0.5, basis=f"datasheet of {known.card.name}")
+    yield Figure("before the hang", None, "ms", predicted=0.25)
+    yield Figure("never measured", None, "ms", predicted=0.125)
 
 
 def hangs(bench: Any) -> Iterator[Figure]:

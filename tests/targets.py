@@ -28,7 +28,7 @@ def loaded(model: Any, name: str = "draft", tokenizer: Any = None) -> LoadedMode
 
 def copied(engine: Engine, noise: float = 0.0) -> Any:
     """A copy of an engine's model, its weights off by ``noise`` of their spread: what it says, mostly."""
-    engine.close()  # the copy would serve it too
+    engine.detach()  # the copy would serve it too
     try:
         twin = copy.deepcopy(engine.model)
     finally:
@@ -82,7 +82,9 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
     """
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
-        return Engine(model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling)
+        made = Engine(model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling)
+        engine.at_close(made.close)
+        return made
 
     return Target(
         model=engine.model,
@@ -94,6 +96,7 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
         step_seconds=lambda rows: [(at, 1 + at / 64) for at in (1, 2, 4, 8, 16, 32, 64, 128, 512)],
         capture=engine.capture,
         follow=engine.follow,
+        at_close=engine.at_close,
         load=load or (lambda name: loaded(copied(engine, 0.05), name)),
         engine=engine_like_it,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.gpu_check.records import Journal
 
 if TYPE_CHECKING:
+    from specbench.hardware.gpus import Gpu
     from specbench.hardware.roofline import Ceilings
 
 
@@ -88,14 +89,20 @@ class Bench:
     @property
     def ceilings(self) -> Ceilings | None:
         """What the first part measured, or the datasheet of the GPU that is here; None where neither is known."""
-        from specbench.hardware import gpus
         from specbench.hardware.roofline import Ceilings
+        from specbench.profiling.nodes import ceilings_of
 
         copy, flops = self.journal.find("copy"), self.journal.find("flops")
         if copy and flops:
             return Ceilings(bytes_per_s=copy * 1e9, flops_per_s=flops * 1e12)
-        device = self.journal.last("device")
-        gpu = gpus.identify(device.get("name", ""), device.get("memory_bytes"))
-        if gpu is None or not gpu.bf16:
+        if self.card is None or not self.card.bf16:
             return None
-        return Ceilings(bytes_per_s=gpu.bandwidth_gb_s * 1e9, flops_per_s=gpu.bf16 * 1e12)
+        return ceilings_of(self.card, "bfloat16")
+
+    @property
+    def card(self) -> Gpu | None:
+        """The GPU of the table that is here; None where it is not one of them, or only a slice of one."""
+        from specbench.hardware import gpus
+
+        device = self.journal.last("device")
+        return gpus.identify(device.get("name", ""), device.get("memory_bytes"))

@@ -8,11 +8,14 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_check import foreign, vendor
 from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.catalog import DEVICE
 from benchmarks.gpu_check.orphans import end_with_the_parent
 from benchmarks.gpu_check.records import Figure, Journal, line
 
@@ -31,9 +34,14 @@ def main() -> int:
     faulthandler.enable()  # an abort leaves the Python lines that it came from
     # Shortly before the parent ends this process: where it hangs is then in its log.
     faulthandler.dump_traceback_later(max(limit / 2, limit - _BEFORE_S))
+    foreign.hide_broken(journal, again=part == DEVICE.name)
+    compiled = _watch_compiler()
     try:
         module, function = target.split(":")
-        for figure in getattr(import_module(module), function)(Bench(journal, **settings)):
+        bench = Bench(journal, **settings)
+        measure = getattr(import_module(module), function)
+        _foretell(part, module, bench)
+        for figure in measure(bench):
             assert isinstance(figure, Figure)
             try:
                 journal.figure(part, figure)
@@ -43,9 +51,50 @@ def main() -> int:
     except Exception as error:  # whatever a part runs into on hardware that nobody has seen yet
         traceback.print_exc()
         with suppress(OSError):
-            journal.append("raised", part=part, why=_in_a_line(error))
+            journal.append("raised", part=part, why=_in_a_line(error), lacks=_lacking(error))
         return 1
+    finally:
+        if compiled:
+            with suppress(OSError):
+                journal.append("compiled", part=part, kernels=len(compiled), seconds=round(sum(compiled), 3))
     return 0
+
+
+def _watch_compiler() -> list[float]:
+    """A list that takes the seconds of each kernel that Triton compiles in this process."""
+    seconds: list[float] = []
+
+    def note(*, times: Any, cache_hit: bool, **_: Any) -> None:
+        if not cache_hit:
+            seconds.append(times.total / 1e6)
+
+    with suppress(Exception):  # an older triton has no such hook, an image may have none at all or a broken one
+        from triton import knobs
+
+        knobs.compilation.listener = note
+    return seconds
+
+
+def _foretell(part: str, module: str, bench: Bench) -> None:
+    """Writes down what a part predicts, so that the page has it whatever becomes of the part."""
+    predicted = getattr(import_module(module), "predicted", None)
+    if predicted is None or bench.rehearse:
+        return
+    try:
+        from benchmarks.gpu_check.predict import known_of, with_range
+
+        known = known_of(bench)
+        for figure in with_range(predicted, known) if known else ():
+            bench.journal.append("predicted", part=part, **asdict(figure))
+    except Exception:  # predictions cost no figure
+        traceback.print_exc()
+
+
+def _lacking(error: Exception) -> str:
+    """The package of a bundle whose absence an error is; empty where it is another one."""
+    name = error.name.partition(".")[0] if isinstance(error, ModuleNotFoundError) and error.name else ""
+    brought = {package.lower().replace("-", "_"): package for group in vendor.GROUPS.values() for package in group}
+    return brought.get(name.lower(), "")
 
 
 def _in_a_line(error: Exception) -> str:

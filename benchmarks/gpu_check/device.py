@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from benchmarks.gpu_check import sessions, shapes
+from benchmarks.gpu_check import foreign, sessions, shapes
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.records import Figure
 from specbench.common import EnvironmentRefused
@@ -40,6 +40,9 @@ def run(bench: Bench) -> Iterator[Figure]:
         free_bytes=None if bench.rehearse else free,
         versions={"Python": environment.capture("cpu").python, **{name: _version(name) for name in _VERSIONS}},
     )
+    for package in foreign.PACKAGES:
+        if why := foreign.why_hidden(bench.journal, package):
+            yield Figure(package, None, note=f"left out, because it cannot be imported: {why}")
     if not any(map(shutil.which, _COMPILERS)):
         yield Figure("a C compiler", None, note="there is none: Triton cannot build launchers, and compiled fails")
     if found is None:

@@ -8,13 +8,13 @@ from importlib import import_module
 from benchmarks.gpu_check.bench import Size
 from benchmarks.gpu_check.catalog import Part
 from benchmarks.gpu_check.page import label
-from benchmarks.gpu_check.predict import Known
-from benchmarks.gpu_check.records import Figure, number
+from benchmarks.gpu_check.predict import Known, with_range
+from benchmarks.gpu_check.records import Figure
 from specbench.common import UsageError
 from specbench.hardware import gpus
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.profile import datasheet
-from specbench.profiling.nodes import NODE_S
+from specbench.profiling.nodes import COPIED, LEAST, MOST, NODE_S, ceilings_of
 
 _DTYPE = "bfloat16"
 _NONE = "–"
@@ -42,7 +42,8 @@ def table(names: Sequence[str], parts: Sequence[Part]) -> str:
         rows.append([name, *(_cell(column.get(name)) for column in columns)])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [
-        f"Predicted, not measured: {_DTYPE}, datasheets, {NODE_S * 1e6:g} µs for a kernel (assumed), no host.",
+        f"Predicted, not measured: {_DTYPE}, {COPIED:.3g} of a datasheet's bandwidth, {NODE_S * 1e6:g} µs for a kernel "
+        f"({LEAST.node_s * 1e6:g} to {MOST.node_s * 1e6:g}); all assumed.",
         "",
         *("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows),
     ]
@@ -58,16 +59,16 @@ def named(figure: Figure) -> str:
 
 
 def _figures(card: Gpu, parts: Sequence[Part]) -> Iterator[Figure]:
-    ceilings = datasheet(card, _DTYPE)
-    if ceilings is None:
+    peaks = datasheet(card, _DTYPE)
+    if peaks is None:
         raise UsageError(
             f"the check runs in {_DTYPE}, of which the datasheet of {card.name} says nothing; give another"
         )
-    known = Known(Size(), ceilings, _DTYPE, card)
+    known = Known(Size(), ceilings_of(card, _DTYPE), _DTYPE, card, peaks)
     for part in parts:
         if part.predicts:
-            yield from import_module(part.target.partition(":")[0]).predicted(known)
+            yield from with_range(import_module(part.target.partition(":")[0]).predicted, known)
 
 
 def _cell(figure: Figure | None) -> str:
-    return _NONE if figure is None or figure.predicted is None else number(figure.predicted)
+    return _NONE if figure is None or figure.predicted is None else figure.expected

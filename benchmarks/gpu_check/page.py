@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.catalog import Part
-from benchmarks.gpu_check.records import Figure, Journal, Outcome, number, passed
+from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, Outcome, passed
 from benchmarks.gpu_check.shapes import STAND_IN
 
 _STYLE = Path(__file__).with_name("page.css")
@@ -18,8 +18,9 @@ _HEAD = ("figure", "measured", "predicted", "measured / predicted", "aim", "cond
 _PUBLISHED = ("published", "AR tok/s", "tok/s", "speedup", "tokens a forward", "round over AR step")
 _ASSUMED = (
     "Predicted: kernels of a step × time of one + the longer of bytes / bandwidth and FLOPs / peak. Bandwidth and "
-    "peak are those of the first part, or of the datasheet where it failed. Kernels are counted without a device, and "
-    "a library may launch more; the time of one is an assumption; each figure's prediction says what it took."
+    "peak are those of the first part, or by the datasheet where it failed. Kernels are counted without a device, and "
+    "a library may launch more; the time of one is an assumption. The range in brackets is what the ends of the "
+    "assumptions give; each figure's prediction says what it took."
 )
 _THEIRS = (
     "As printed there, on their GPUs, engines and prompts: not measured here, and no prediction. A round over an AR "
@@ -55,10 +56,16 @@ def write(journal: Journal, parts: Sequence[Part]) -> None:
 def _sections(journal: Journal, parts: Sequence[Part]) -> Iterator[Section]:
     outcomes, device = journal.outcomes(), journal.last("device")
     known = {part.name: outcomes[part.name] for part in parts if part.name in outcomes}
-    failed = [outcome for outcome in known.values() if outcome.state in ("failed", "not begun")]
+    failed, missing = (
+        [outcome for outcome in known.values() if outcome.state == state] for state in ("failed", NOT_MEASURED)
+    )
     rehearsed = bool(device.get("rehearse"))
     verdict = "passed" if known and passed(known) else "not passed"
-    text = f"{_device(device)} {len(known)} of {len(parts)} parts begun, {len(failed)} of them failed: {verdict}."
+    ended = sum(one.state == "done" for one in known.values())
+    text = (
+        f"{_device(device)} {ended} of {len(parts)} parts measured to their end, {len(failed)} failed, "
+        f"{len(missing)} not measured: {verdict}."
+    )
     if rehearsed:
         text = f"A rehearsal on tiny models: no figure here is a result. {text}"
     yield Section("GPU check", text)
@@ -67,9 +74,11 @@ def _sections(journal: Journal, parts: Sequence[Part]) -> Iterator[Section]:
             "Parts that failed",
             "",
             ("part", "how it ended"),
-            [(one.part, f"{one.state}: {one.why}") for one in failed],
+            [(one.part, one.why) for one in failed],
             True,
         )
+    if missing:
+        yield Section("Parts that were not measured", "", ("part", "why"), [(one.part, one.why) for one in missing])
     wrong = [
         one for outcome in known.values() for one in outcome.figures if one.unit == "failures" and one.met is False
     ]
@@ -102,14 +111,16 @@ def _of_part(part: Part, outcome: Outcome) -> Section:
         else outcome.state
     )
     text = f"`{part.name}`: {state}, {outcome.seconds:.0f} s."
-    rows = [_row(figure) for figure in outcome.figures]
-    return Section(part.title, text, _HEAD if rows else (), rows, outcome.state in ("failed", "not begun"))
+    measured = {label(figure) for figure in outcome.figures}
+    left = [] if outcome.state == "done" else [one for one in outcome.predicted if label(one) not in measured]
+    rows = [_row(figure) for figure in [*outcome.figures, *left]]
+    return Section(part.title, text, _HEAD if rows else (), rows, outcome.state == "failed")
 
 
 def _row(figure: Figure) -> Sequence[str]:
     predicted = ratio = ""
     if figure.predicted is not None:
-        predicted = number(figure.predicted)
+        predicted = figure.expected
         if figure.value is not None and figure.predicted:
             ratio = f"{figure.value / figure.predicted:.2f}"
     met = {None: "", True: f"{figure.aim}: met", False: f"{figure.aim}: MISSED"}[figure.met]

@@ -2,7 +2,7 @@
 
 How a step is predicted is :mod:`specbench.profiling.nodes`'s, as ``specbench profile --nodes`` has it: its kernels are
 counted without a device, and the time of one is assumed. Bandwidth and peak are those that the first part measured, or
-a datasheet's.
+by a datasheet. Each prediction has the range that the ends of what is assumed give.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from benchmarks.gpu_check.shapes import Shape
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s
 from specbench.models import configured_shape, resolve
-from specbench.profiling.nodes import NODE_S, NodeCount, StepNodes, count_nodes, predicted_s
+from specbench.profiling.nodes import EXPECTED, LEAST, MOST, Assumed, NodeCount, StepNodes, count_nodes, predicted_s
 
 Layers = Literal["fused", "plain", "compiled"]
 
 #: Kernels that a layer through torch.compile is assumed to launch beyond those of a fused one. Nobody has counted them.
 COMPILED_MORE: Mapping[str, int] = {"qwen2.5-7b": 6, "qwen3-8b": 7}
 
-#: Kernels of one pass of JetSpec's head with five layers, as counted without a device.
+#: Kernels of one pass of JetSpec's head with five layers, as counted without a device, a call of the library as one.
 HEAD_NODES = 93
+
+#: The same of a round of EAGLE-3 at its default depth.
+EAGLE_NODES = 339
+
+#: Kernels that the library launches beyond one for each call: logsumexp takes 6 to 8, and top-k of a vocabulary 3 to 6.
+HEAD_LIBRARY, EAGLE_LIBRARY = 17, 97
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,16 @@ class Known:
         ceilings: of the device.
         dtype: of weights and cache, by torch's name.
         card: whose datasheet is known; None where none is.
+        peaks: of its datasheet, which bounds go by; None is ``ceilings``.
+        assumed: what nobody has measured.
     """
 
     size: Size
     ceilings: Ceilings
     dtype: str = "bfloat16"
     card: Gpu | None = None
+    peaks: Ceilings | None = None
+    assumed: Assumed = EXPECTED
 
     def shapes(self, families: Iterable[str]) -> Iterator[Shape]:
         """Whole families, as far as the card has memory for them."""
@@ -103,20 +113,40 @@ class Known:
             step: counted.
             assumed: of its kernels, in words.
         """
-        bound = _bound(step.cost, self.ceilings)
+        if step.computes(self.ceilings):
+            bound = _bound(step.cost, self.ceilings)
+        else:
+            read = step.cost.bytes / step.moved_s(self.ceilings, self.assumed)
+            bound = f"{step.cost.bytes / 1e9:.3g} GB / {read / 1e9:.4g} GB/s"
         kernels = f"{step.nodes:,} kernels (counted{assumed})"
         return Prediction(
-            step.seconds(self.ceilings), f"{kernels} × {NODE_S * 1e6:g} µs (assumed) + {bound}", nodes=step
+            step.seconds(self.ceilings, self.assumed),
+            f"{kernels} × {self.assumed.node_s * 1e6:g} µs (assumed) + {bound}",
+            nodes=step,
         )
 
     def bound(self, cost: Cost) -> Prediction:
-        """The roofline's bound: kernels cost nothing."""
-        return Prediction(bound_s(cost, self.ceilings), _bound(cost, self.ceilings))
+        """The roofline's bound: kernels cost nothing, and the bandwidth is the datasheet's."""
+        peaks = self.peaks or self.ceilings
+        return Prediction(bound_s(cost, peaks), _bound(cost, peaks))
 
-    def round_of_head(self, verify: Prediction, head_bytes: float) -> Prediction:
-        """A round of JetSpec: the target's step, and the head's pass behind it."""
-        seconds = verify.seconds + predicted_s(HEAD_NODES, Cost(0.0, head_bytes), self.ceilings)
-        return Prediction(seconds, f"{verify.basis}; head: {HEAD_NODES} kernels (counted), {head_bytes / 1e9:.3g} GB")
+    def round_of_head(
+        self, verify: Prediction, head_bytes: float, nodes: int = HEAD_NODES, library: int = HEAD_LIBRARY
+    ) -> Prediction:
+        """A round: the target's step, the head's passes after it, and a wait for the host.
+
+        Args:
+            verify: the target's step.
+            head_bytes: of weights that the head's passes read.
+            nodes: kernels of these passes, as counted.
+            library: kernels that the library launches beyond them.
+        """
+        head = predicted_s(nodes + library, Cost(0.0, head_bytes), self.ceilings, self.assumed)
+        basis = (
+            f"{verify.basis}; head: {nodes} kernels (counted) and {library} of the library's, "
+            f"{head_bytes / 1e9:.3g} GB; host: {self.assumed.host_s * 1e3:g} ms (assumed)"
+        )
+        return Prediction(verify.seconds + head + self.assumed.host_s, basis)
 
 
 @cache
@@ -153,7 +183,9 @@ class Expected:
     def fields(self, name: str) -> dict[str, Any]:
         """What a figure says of its prediction; nothing without one."""
         found = self._figures.get(name)
-        return {} if found is None else {"predicted": found.predicted, "basis": found.basis}
+        if found is None:
+            return {}
+        return {"predicted": found.predicted, "low": found.low, "high": found.high, "basis": found.basis}
 
     def aim(self, name: str) -> str:
         """The aim of a figure whose aim goes by its prediction."""
@@ -168,9 +200,21 @@ def expected(bench: Bench, *predictors: Callable[[Known], Iterable[Figure]]) -> 
         bench: of the part.
         predictors: give figures without values.
     """
-    found = Expected()
-    ceilings = bench.ceilings
-    if ceilings is not None:
-        for of in predictors:
-            found.add(of(Known(bench.size, ceilings, bench.dtype)))
+    found, known = Expected(), known_of(bench)
+    for of in predictors if known else ():
+        found.add(with_range(of, known))
     return found
+
+
+def with_range(predictor: Callable[[Known], Iterable[Figure]], known: Known) -> Iterator[Figure]:
+    """What is predicted, each figure with its range: predicted anew with both ends of what is assumed."""
+    ends = (predictor(replace(known, assumed=assumed)) for assumed in (LEAST, MOST))
+    for figure, *others in zip(predictor(known), *ends, strict=True):
+        values = [one.predicted for one in (figure, *others) if one.predicted is not None]
+        yield replace(figure, low=min(values), high=max(values)) if values else figure
+
+
+def known_of(bench: Bench) -> Known | None:
+    """What predictions of the device here are made of; None where its ceilings are not known."""
+    ceilings = bench.ceilings
+    return None if ceilings is None else Known(bench.size, ceilings, bench.dtype, bench.card)

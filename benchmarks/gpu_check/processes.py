@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check import vendor
-from benchmarks.gpu_check.catalog import Part
-from benchmarks.gpu_check.records import Journal
+from benchmarks.gpu_check.catalog import PARTS, Part
+from benchmarks.gpu_check.records import NOT_MEASURED, Journal
 
 _ENDING_S = 10.0  # that a killed process may take to be gone: a driver can hold it
 
@@ -50,9 +50,10 @@ class Processes:
         self.journal.append("began", part=part.name)
         left = self.until - time.monotonic()
         if left <= 0:
-            self._end(part, "not begun", "the time is over; --seconds gives more", 0.0)
+            self._end(part, NOT_MEASURED, "the time was over; --seconds gives more", 0.0)
             return
-        limit, began = min(self.patience * part.limit_s, left), time.monotonic()
+        allowed, began = self.patience * part.limit_s(self._pace()), time.monotonic()
+        limit = min(allowed, left)
         self.say(f"{part.title} ({part.name}, about {part.seconds:.0f} s)")
         log = self.folder / f"{part.name}.log"
         with log.open("wb") as errors:
@@ -75,10 +76,30 @@ class Processes:
             finally:
                 _end(child)
         seconds = time.monotonic() - began
+        lacks = [line["lacks"] for line in self._raised(part) if line.get("lacks")]
         if code == 0:
             self._end(part, "done", "", seconds)
+        elif code is None and left < allowed:
+            self._end(part, NOT_MEASURED, "the time was over before it had ended; --seconds gives more", seconds)
+        elif lacks:
+            why = f"{lacks[-1]} is not installed; make gpu-bundle brings it"
+            self._end(part, NOT_MEASURED, why, seconds)
         else:
             self._end(part, "failed", self._why(code, limit, part, log), seconds)
+
+    def _pace(self) -> float | None:
+        """Measured over expected seconds of compiling, of the parts that have compiled and ended well."""
+        expected = {part.name: part.compiles for part in PARTS if part.compiles}
+        done = {name for name, one in self.journal.outcomes().items() if one.state == "done"}
+        took = {line["part"]: line["seconds"] for line in self.journal.lines() if line["kind"] == "compiled"}
+        known = [name for name in expected if name in took and name in done]
+        return sum(took[name] for name in known) / sum(expected[name] for name in known) if known else None
+
+    def _raised(self, part: Part) -> list[dict[str, Any]]:
+        """What it has raised, this time."""
+        lines = self.journal.lines()
+        begun = max(at for at, line in enumerate(lines) if line["kind"] == "began" and line["part"] == part.name)
+        return [line for line in lines[begun:] if line["kind"] == "raised" and line["part"] == part.name]
 
     def _end(self, part: Part, state: str, why: str, seconds: float) -> None:
         self.journal.append("ended", part=part.name, state=state, why=why, seconds=round(seconds, 1))
@@ -88,7 +109,7 @@ class Processes:
         """What ended a part, in a line; what it had to say about it is in its log."""
         if code is None:
             return f"ended after its limit of {limit:.0f} s; {log.name} says where it was"
-        raised = [line for line in self.journal.lines() if line["kind"] == "raised" and line["part"] == part.name]
+        raised = self._raised(part)
         if code > 0 and raised:
             return f"{raised[-1]['why']}; {log.name} says where"
         if code > 0:

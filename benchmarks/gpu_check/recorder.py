@@ -3,18 +3,19 @@
 What a CUDA graph fixes is fixed here too: which operations run, on which tensors, with which Python numbers. What it
 forbids is refused: reading a tensor on the host and shapes that depend on data when it is recorded; results of another
 shape, or in other memory, when it is replayed. So a step that replays rightly here depends on nothing but the contents
-of its input.
+of its input. A kernel in Triton's interpreter is one operation, whatever the interpreter does to run it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 from specbench.engine import graphs
@@ -64,7 +65,7 @@ def recorded_capture(device: torch.device) -> Callable[[Callable[[], None]], Cal
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         recorder = _Recorder()
-        with recorder:
+        with _kernels(recorder.log), recorder:
             work()
         return lambda: _replay(recorder.log)
 
@@ -80,6 +81,29 @@ def installed() -> Iterator[None]:
         yield
     finally:
         graphs.cuda_capture = before
+
+
+@contextmanager
+def _kernels(log: list[_Did]) -> Iterator[None]:
+    """Within it a launch in Triton's interpreter goes to the log as a whole."""
+    try:
+        from triton.runtime.interpreter import GridExecutor
+    except ImportError:  # triton is not everywhere
+        yield
+        return
+    launch = GridExecutor.__call__
+
+    def recorded(grid: Any, *args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            out = launch(grid, *args, **kwargs)
+        log.append(_Did(partial(launch, grid), args, kwargs, frozenset(), tree_flatten(out)[0]))
+        return out
+
+    GridExecutor.__call__ = recorded
+    try:
+        yield
+    finally:
+        GridExecutor.__call__ = launch
 
 
 def _chosen_by_mask(packet: Any, args: tuple[Any, ...]) -> bool:

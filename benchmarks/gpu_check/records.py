@@ -15,6 +15,9 @@ from typing import Any
 _NO_FRACTION = 999.95  # four digits are before the point from here on
 _MOST_WRITTEN = 1e15  # nobody reads more digits than these
 
+#: State of a part for which there was no time, or which needs a package that is not here: nothing is wrong.
+NOT_MEASURED = "not measured"
+
 _COMPARE: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
 
 
@@ -31,6 +34,7 @@ class Figure:
         shape: the model it was measured on, as :mod:`benchmarks.gpu_check.shapes` names it.
         key: by which later parts find it; empty where none does.
         predicted: what was expected, in the unit of ``value``.
+        low, high: the range of what was expected; None where it has none.
         basis: what the prediction was computed from.
     """
 
@@ -42,6 +46,8 @@ class Figure:
     shape: str = ""
     key: str = ""
     predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
     basis: str = ""
 
     @property
@@ -59,6 +65,20 @@ class Figure:
             return "–"
         return f"{number(self.value)}{'' if self.unit in ('ratio', 'share', 'failures') else ' ' + self.unit}"
 
+    @property
+    def expected(self) -> str:
+        """What was predicted, with its range; empty where nothing was."""
+        if self.predicted is None:
+            return ""
+        value = number(self.predicted)
+        return value if self.low is None or self.high is None else f"{value}{between(self.low, self.high)}"
+
+
+def between(low: float, high: float) -> str:
+    """A range in brackets, three digits of each end; empty where they are the same."""
+    ends = [number(float(f"{value:.3g}")) for value in (low, high)]
+    return f" ({ends[0]} to {ends[1]})" if ends[0] != ends[1] else ""
+
 
 def number(value: float) -> str:
     """Four digits, counts and what has more digits before its point as they are, and nothing as 1.2e+04."""
@@ -73,13 +93,15 @@ class Outcome:
     Attributes:
         part: its name.
         figures: those it measured before it ended.
-        state: "done", "failed", "running", or "not begun".
-        why: what ended it, where it was no success.
+        predicted: those it predicts, without values.
+        state: "done", "failed", "running", or :data:`NOT_MEASURED`.
+        why: what ended it, where it was no success; it may have figures all the same.
         seconds: it took.
     """
 
     part: str
     figures: list[Figure] = field(default_factory=list)
+    predicted: list[Figure] = field(default_factory=list)
     state: str = "running"
     why: str = ""
     seconds: float = 0.0
@@ -119,7 +141,7 @@ class Journal:
         if figure.value is not None and not math.isfinite(figure.value):
             figure = replace(figure, value=None, note=f"measured {figure.value}; {figure.note}".rstrip("; "))
         if figure.predicted is not None and not math.isfinite(figure.predicted):
-            figure = replace(figure, predicted=None)
+            figure = replace(figure, predicted=None, low=None, high=None)
         self.append("figure", part=part, **asdict(figure))
 
     def lines(self) -> list[dict[str, Any]]:
@@ -140,6 +162,8 @@ class Journal:
                 found[line["part"]] = Outcome(line["part"])
             elif line["kind"] == "figure":
                 found.setdefault(line["part"], Outcome(line["part"])).figures.append(_figure(line))
+            elif line["kind"] == "predicted":
+                found.setdefault(line["part"], Outcome(line["part"])).predicted.append(_figure(line))
             elif line["kind"] == "ended":
                 outcome = found.setdefault(line["part"], Outcome(line["part"]))
                 outcome.state, outcome.why, outcome.seconds = line["state"], line["why"], line["seconds"]
@@ -155,20 +179,30 @@ class Journal:
         ]
         return values[-1] if values else None
 
-    def last(self, kind: str) -> dict[str, Any]:
-        """The latest line of a kind; empty where there is none."""
-        return next((line for line in reversed(self.lines()) if line["kind"] == kind), {})
+    def last(self, kind: str, **content: Any) -> dict[str, Any]:
+        """The latest line of a kind that says so; empty where there is none."""
+        wanted = {"kind": kind, **content}.items()
+        lines = reversed(self.lines())
+        return next((line for line in lines if all(line.get(name) == value for name, value in wanted)), {})
 
 
 def passed(outcomes: Mapping[str, Outcome]) -> bool:
-    """Whether every part ran to its end and nothing was found wrong; a missed speed is no failure."""
+    """Whether some part ran to its end, none failed, and nothing was found wrong.
+
+    A missed speed is no failure, and neither is a part that there was no time for.
+    """
     checks = [one for outcome in outcomes.values() for one in outcome.figures if one.unit == "failures"]
-    return all(one.state == "done" for one in outcomes.values()) and all(one.met is not False for one in checks)
+    states = [one.state for one in outcomes.values()]
+    return (
+        "done" in states
+        and all(state in ("done", NOT_MEASURED) for state in states)
+        and all(one.met is not False for one in checks)
+    )
 
 
 def line(figure: Figure) -> str:
     """A figure in one line of a terminal."""
-    predicted = "" if figure.predicted is None else f"  predicted {number(figure.predicted)}"
+    predicted = f"  predicted {figure.expected}" if figure.expected else ""
     aim = "" if figure.met is None else f"  aim {figure.aim}: {'met' if figure.met else 'MISSED'}"
     note = f"  ({figure.note})" if figure.value is None and figure.note else ""
     return f"  {figure.name:66} {figure.shown:>16}{predicted}{aim}{note}"

@@ -72,8 +72,12 @@ def session(
     backend: str = "auto",
     trace: bool = False,
     simulated: Mapping[str, SimulatedAcceptance] | None = None,
+    settle: bool = False,
 ) -> Session:
     """A session of the check; in a rehearsal its steps are recorded where they would be captured.
+
+    Which kernel computes products of few rows takes half a minute to settle. One part does, and hands its choices on;
+    without them products are the library's.
 
     Args:
         bench: of the part.
@@ -81,16 +85,26 @@ def session(
         graphs: capture steps. A model that cannot be captured is then stepped eagerly, and its engine's report says so;
             in a rehearsal it is an error.
         compile, native, backend: of the engine.
+        settle: settle them here, when the engine is prepared.
     """
     from benchmarks.gpu_check import recorder
 
     free_memory()  # what a session before this one has captured is not in the way
     wanted = (True if bench.rehearse else None) if graphs else False
     with recorder.installed() if bench.rehearse else nullcontext():
-        return Session(
+        opened = Session(
             loaded, methods, capacity=capacity, slots=slots, kernels=Kernels(backend, wanted, compile, native),
             trace=trace, simulated=simulated,
         )  # fmt: skip
+    if not settle:
+        opened.engine.multiply_as(bench.journal.last("products", model=loaded.spec.name).get("choices", ()))
+    return opened
+
+
+def hand_on_products(bench: Bench, opened: Session) -> None:
+    """Writes down for later parts what computes products of few rows of a model."""
+    choices = opened.engine.report().get("products", ())
+    bench.journal.append("products", model=opened.model.spec.name, choices=choices)
 
 
 def prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:

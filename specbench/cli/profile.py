@@ -232,15 +232,16 @@ def _nodes_report(count: NodeCount, cards: Sequence[Gpu]) -> RenderableType:
 
 
 def _legend(count: NodeCount, cards: Sequence[Gpu]) -> Iterator[str]:
-    from specbench.profiling.nodes import NODE_S, ceilings_of
+    from specbench.profiling.nodes import COPIED, EXPECTED, NODE_S, OWN_ROWS, ceilings_of
 
     yield (
         "nodes: kernels that a captured step launches, counted as on an H200; outside: of layers. weights, KV: bytes "
         "that it reads, and of KV writes."
     )
     yield (
-        f"ms: {NODE_S * 1e6:g} µs for every node, and the longer of these bytes over the datasheet's bandwidth and of "
-        "FLOPs over its peak; no host. Real steps take longer, as far as a card stays below its datasheet."
+        f"ms: {NODE_S * 1e6:g} µs for every node, and the longer of these bytes over {COPIED:.3g} of the datasheet's "
+        f"bandwidth and of FLOPs over its peak; steps of more than {OWN_ROWS} rows read weights at "
+        f"{EXPECTED.library:g} of that. All assumed; no host."
     )
     if count.fusions:
         left = "".join(f"; not {what}: {why}" for what, why in count.not_fused.items())

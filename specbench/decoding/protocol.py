@@ -33,6 +33,7 @@ class Target:
             CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
         follow: takes device work that is launched behind each captured step with tapped layers, before the host has
             read what the step says: of :data:`specbench.engine.graphs.Follower`'s kind.
+        at_close: takes what frees the device's memory that a method holds; called when the run's engine is closed.
         load: another model by a ``--model`` value, in the target's precision and on its device, as a
             :class:`specbench.models.LoadedModel`; a copy of its own at each call.
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
@@ -60,6 +61,7 @@ class Target:
     attention: str = "auto"
     native: bool | None = None
     follow: Callable[[Callable[[Any], None]], None] = lambda work: None
+    at_close: Callable[[Callable[[], None]], None] = lambda work: None
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     warn: Callable[[str], None] = lambda line: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()

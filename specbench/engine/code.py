@@ -122,6 +122,10 @@ class LayerCode:
         for part in reversed(self._parts):
             part.detach()
 
+    def release(self) -> None:
+        """Drops the engine's layers, which hold its cache; they are detached."""
+        self._parts, self._fused = [], None
+
     def weights(self) -> dict[tuple[int, int], list[Tensor]]:
         """By shape the weights of products that ``products`` computes."""
         return self._fused.weights() if self._fused is not None and self._fused in self._parts else {}

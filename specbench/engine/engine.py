@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,8 @@ class Engine:
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
         self._followers: list[Follower] = []
+        self._at_close: list[Callable[[], None]] = []
+        self._collected = False
         self._assumed = [0] * slots  # cells of each slot that :meth:`assume` has given noise
         # Two at least: the lossless check steps two rows where no method steps more than one.
         self._max_rows = max(2, max_rows)
@@ -156,21 +159,40 @@ class Engine:
         )  # fmt: skip
 
     def attach(self) -> None:
-        """Gives the model the engine's attention and layers; :meth:`close` takes them back."""
+        """Gives the model the engine's attention and layers; :meth:`detach` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
         self._rotary.attach()
         self.code.attach()
 
-    def close(self) -> None:
-        """Gives the model back its own attention and layers."""
+    def detach(self) -> None:
+        """Gives the model back its own attention and layers, until :meth:`attach`."""
         self.code.detach()
         self._rotary.detach()
         self.model.set_attn_implementation(self.native_attention)
 
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Runs ``work`` when the engine is closed, so that what was made for it on its device is freed with it."""
+        self._at_close.append(work)
+
+    def close(self) -> None:
+        """Gives the model back and frees the KV cache and all graphs at once; the engine can do nothing any more.
+
+        Graphs hold the engine's methods and the engine holds its graphs. Without this, such a circle would keep their
+        memory until Python's collector runs, and the next engine would have to live beside it.
+        """
+        self.detach()
+        while self._at_close:
+            self._at_close.pop()()
+        self._followers.clear()
+        self._graphs, self._why_eager = None, "the engine is closed"
+        self.code.release()
+        if hasattr(self, "cache"):  # not yet where its own making failed
+            del self.cache
+
     @contextmanager
     def apart(self) -> Iterator[None]:
         """The model as it is without an engine."""
-        self.close()
+        self.detach()
         try:
             yield
         finally:
@@ -404,7 +426,9 @@ class Engine:
         if self._graphs is None:
             return
         assert all(length is None for length in self._lengths), "timing writes into every slot"
-        self._graphs.warm = False
+        if not self._collected:  # captures switch the collector off, and what it would free is memory that they need
+            gc.collect()
+            self._collected = True
         try:
             if (weights := self.code.weights()) and not self._products.why_not:  # before anything holds a kernel
                 self._products.settle(weights, skinny.cuda_time(self.device))
@@ -421,8 +445,6 @@ class Engine:
             if self._graphs_asked:
                 raise
             self._graphs, self._why_eager = None, str(error)
-        else:
-            self._graphs.warm = True
 
     def pad_as(self, steps: Sequence[Mapping[str, Any]], products: Sequence[Mapping[str, Any]] = ()) -> None:
         """Pads rows as an earlier engine of the kind did, and attends and multiplies as it did, by what it reported.
@@ -441,6 +463,10 @@ class Engine:
         self._graphs.choices = steps
         for chain in {str(each["attention"]) for each in steps if each.get("chains")}:
             self.attentions.keep(chain)
+
+    def multiply_as(self, products: Sequence[Mapping[str, Any]]) -> None:
+        """Multiplies as an earlier engine did, by what it reported of its ``products``; times no product itself."""
+        self._products.keep(products, only=True)
 
     @property
     def calibration_context(self) -> int:

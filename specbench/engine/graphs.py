@@ -7,6 +7,7 @@ so one capture serves every prompt.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,6 +40,18 @@ class CaptureFailed(EnvironmentRefused):
     """The model's forward does something that a CUDA graph cannot hold, such as reading the device on the host."""
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python's collector from running: a graph that it destroys while another is captured breaks the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def cuda_capture(device: torch.device) -> Capture:
     """Captures on a CUDA device, all graphs sharing one memory pool: no two of them ever run at the same time.
 
@@ -50,6 +63,7 @@ def cuda_capture(device: torch.device) -> Capture:
     pool = torch.cuda.graph_pool_handle()
     stream = torch.cuda.Stream(device)
 
+    @_no_collection()
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         stream.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
@@ -145,25 +159,11 @@ class StepGraph:
         self.probabilities: Tensor | None = None
         self._left: Tensor | None = None  # the output array; until another graph runs
 
-        def work() -> None:
-            static_in.copy_(host_in, non_blocking=True)
-            out, hidden, probabilities = run(static_in)
-            if hidden is not None:
-                if self.hidden is None:  # before the capture
-                    self.hidden = torch.empty_like(hidden)
-                self.hidden.copy_(hidden)
-            if probabilities is not None:
-                if self.probabilities is None:
-                    self.probabilities = place(probabilities)
-                self.probabilities.copy_(probabilities)
-            host_out.copy_(out, non_blocking=True)
-            self._left = out
-
         self.shape = shape
         self.input: pack.Ints = host_in.numpy()
         self._host_out, self._top_k = host_out.numpy(), top_k
-        self._device_in = static_in
-        self._work = work
+        self._host, self._device_in = (host_in, host_out), static_in
+        self._run, self._place = run, place
         self._capture = capture
         self._device = device
         self._replay: Callable[[], None] | None = None
@@ -175,6 +175,22 @@ class StepGraph:
     def capture(self) -> None:
         """Captures what is in ``input``; the step has been run when this returns."""
         self._replay = self._capture(self._work)
+
+    def _work(self) -> None:
+        """The step with its copies. A method and no closure, which would keep its graph alive in a circle."""
+        host_in, host_out = self._host
+        self._device_in.copy_(host_in, non_blocking=True)
+        out, hidden, probabilities = self._run(self._device_in)
+        if hidden is not None:
+            if self.hidden is None:  # before the capture
+                self.hidden = torch.empty_like(hidden)
+            self.hidden.copy_(hidden)
+        if probabilities is not None:
+            if self.probabilities is None:
+                self.probabilities = self._place(probabilities)
+            self.probabilities.copy_(probabilities)
+        host_out.copy_(out, non_blocking=True)
+        self._left = out
 
     def run(self) -> pack.Outcome:
         """Runs the step on what is in ``input`` and waits for its outcome, the step's one wait."""
@@ -211,7 +227,7 @@ class Captures:
 
     Attributes:
         count: graphs captured.
-        late: of these, after warm-up was over: inside a measured request.
+        late: of these, by the step that needed it and not beforehand: a request had to wait for it.
         seconds, bytes: of all of them.
     """
 
@@ -219,6 +235,22 @@ class Captures:
     late: int = 0
     seconds: float = 0.0
     bytes: int = 0
+
+
+class _Kept:
+    """Probabilities of the last step, whichever graph's, in one memory: a vocabulary for each row is large.
+
+    A smaller graph uses its beginning, and keeps an earlier, smaller one alive.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def __call__(self, probabilities: Tensor) -> Tensor:
+        rows = len(probabilities)
+        if self._memory is None or len(self._memory) < rows:
+            self._memory = torch.empty_like(probabilities)
+        return self._memory[:rows]
 
 
 @dataclass
@@ -244,12 +276,11 @@ class StepGraphs:
     capture: Capture
     choices: Sequence[Mapping[str, Any]] = ()
     pinned: bool = False
-    warm: bool = False  # whether warm-up is over, so that a capture is late
     captures: Captures = field(default_factory=Captures)
     _graphs: dict[tuple[int, Kind], StepGraph] = field(default_factory=dict)
     _best: dict[tuple[int, Kind], int] = field(default_factory=dict)
     _step_s: dict[tuple[int, Kind], float] = field(default_factory=dict)
-    _kept: Tensor | None = None  # probabilities of the last step, whichever graph's: a vocabulary for each row is large
+    _kept: _Kept = field(default_factory=_Kept)
 
     def row_buckets(self, fewest: int, most: int) -> list[int]:
         """Buckets that steps of so many rows may be padded to, those included that are tried in place of one row."""
@@ -276,6 +307,7 @@ class StepGraphs:
         pack.fill(graph.input, graph.shape, batch, lengths, forced)
         if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
             self._capture(graph)
+            self.captures.late += 1
         return graph
 
     def tune(self, steps: Steps, kind: Kind, context: int) -> None:
@@ -355,22 +387,14 @@ class StepGraphs:
         if key not in self._graphs:
             shape = self.shape(rows, kind)
             self._graphs[key] = StepGraph(
-                self.make(shape, kind), shape, kind.top_k, self.device, self.capture, self._place
+                self.make(shape, kind), shape, kind.top_k, self.device, self.capture, self._kept
             )
         return self._graphs[key]
-
-    def _place(self, probabilities: Tensor) -> Tensor:
-        """Memory that all graphs share for them; of a smaller graph its beginning. Graphs keep a smaller one alive."""
-        rows = len(probabilities)
-        if self._kept is None or len(self._kept) < rows:
-            self._kept = torch.empty_like(probabilities)
-        return self._kept[:rows]
 
     def _capture(self, graph: StepGraph) -> None:
         started, before = time.perf_counter(), _memory(self.device)
         graph.capture()
         self.captures.count += 1
-        self.captures.late += self.warm
         self.captures.seconds += time.perf_counter() - started
         self.captures.bytes += max(0, _memory(self.device) - before)
 

@@ -141,8 +141,14 @@ class HeadPass:
         if layers and OF_DEVICE.get(device.type) is FusedLayers:
             target.note(self.report())
         self._capture_all(target.capture)
+        target.at_close(self.release)
         if self._launches and not draws:  # what is drawn by is keyed by how long the text has become
             target.follow(self.follow)
+
+    def release(self) -> None:
+        """Frees its cache and its graphs, when the target's engine is closed: nothing is drafted any more."""
+        self._launches.clear()
+        del self._cache, self._features, self._kernels, self._read, self._draft
 
     @property
     def nbytes(self) -> int:

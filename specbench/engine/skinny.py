@@ -102,6 +102,7 @@ class SkinnyProducts:
         elif kernel is None:
             self.why_not = self._load()
         self._settled: dict[Shape, _Settled] = {}
+        self._final = False
         self.keep(choices)
 
     def _load(self) -> str:
@@ -132,8 +133,14 @@ class SkinnyProducts:
         assert self._kernel is not None
         return self._kernel(x.reshape(rows, -1), weight, bias, settled.config).view(*x.shape[:-1], -1)
 
-    def keep(self, choices: Sequence[Mapping[str, Any]]) -> None:
-        """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes."""
+    def keep(self, choices: Sequence[Mapping[str, Any]], *, only: bool = False) -> None:
+        """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes.
+
+        Args:
+            choices: of that report.
+            only: leave all other shapes to torch, and time nothing.
+        """
+        self._final |= only
         if not self.why_not:
             self._settled |= {_shape(each): _read(each) for each in choices}
 
@@ -150,7 +157,7 @@ class SkinnyProducts:
                 is timed is the memory and not a cache that holds one of them.
             time: of device work.
         """
-        if self.why_not:
+        if self.why_not or self._final:
             return
         for shape, each in weights.items():
             if shape not in self._settled:

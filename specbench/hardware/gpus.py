@@ -64,8 +64,18 @@ GPUS: tuple[Gpu, ...] = (
     # likewise.
     Gpu("h200", ("h200-sxm",), r"H200", 4800, 141, 989.5, 989.5, 1979, 67, 700),
     Gpu("h200-nvl", (), r"H200 NVL", 4800, 141, 835.5, 835.5, 1670.5, 60, 600),
+    # NVIDIA H800 GPU datasheet, column H800 SXM, halved likewise, which NVIDIA no longer has on its site and resellers
+    # have. Its FP32 peak was not looked up.
+    Gpu("h800", ("h800-sxm",), r"H800", 3350, 80, 989.5, 989.5, 1979, None, 700),
+    # NVIDIA GH200 Grace Hopper Superchip datasheet (nvidia.com/en-us/data-center/grace-hopper-superchip), column GH200:
+    # prints sparse | dense. Drivers name the module by its CPU's memory, 120 or 480 GB, beside which the GPU has the
+    # same 96 GB of HBM3. The power it states is that of CPU, GPU and memory together.
+    Gpu("gh200", ("gh200-96gb", "gh200-480gb"), r"GH200 (120|480)GB", 4000, 96, 990, 990, 1979, 67, None),
+    Gpu("gh200-144gb", ("gh200-hbm3e",), r"GH200 144G HBM3e", 4900, 144, 990, 990, 1979, 67, None),
     # NVIDIA HGX H20 datasheet, which NVIDIA does not have on its site and server vendors carry; dense figures.
     Gpu("h20", ("h20-96gb",), r"H20", 4000, 96, 148, 148, 296, 44, 400),
+    # The H20 with 141 GB, as server vendors list it: the peaks of the other H20. Its power was not looked up.
+    Gpu("h20-141gb", ("h20-3e",), r"H20-3e", 4800, 141, 148, 148, 296, 44, None),
     # NVIDIA DGX B200 datasheet (nvidia.com/en-us/data-center/dgx-b200) for memory and its bandwidth, NVIDIA HGX
     # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved. Power:
     # NVIDIA Blackwell datasheet, HGX B200.
@@ -87,6 +97,18 @@ GPUS: tuple[Gpu, ...] = (
     Gpu("rtx-4090", ("4090", "geforce-rtx-4090"), r"GeForce RTX 4090", 1008, 24, 165.2, 165.2, 330.3, 82.6, 450),
     # NVIDIA RTX Blackwell GPU Architecture whitepaper, GeForce RTX 5090 table, rows "with FP32 Accumulate".
     Gpu("rtx-5090", ("5090", "geforce-rtx-5090"), r"GeForce RTX 5090", 1792, 32, 209.5, 209.5, 419, 104.8, 575),
+    # The same whitepaper, tables of GeForce RTX 5080, 5070 Ti and 5070, the same rows.
+    Gpu("rtx-5080", ("5080", "geforce-rtx-5080"), r"GeForce RTX 5080", 960, 16, 112.6, 112.6, 225.1, 56.3, 360),
+    Gpu("rtx-5070-ti", ("5070-ti",), r"GeForce RTX 5070 Ti", 896, 16, 87.9, 87.9, 175.8, 43.9, 300),
+    Gpu("rtx-5070", ("5070", "geforce-rtx-5070"), r"GeForce RTX 5070", 672, 12, 61.7, 61.7, 123.5, 30.9, 250),
+    # NVIDIA GeForce RTX 5060 Ti specifications; the whitepaper is older, and nothing else states tensor figures with
+    # FP32 accumulation. Both sizes of memory have one name.
+    Gpu("rtx-5060-ti", ("rtx-5060-ti-16gb",), r"GeForce RTX 5060 Ti", 448, 16, None, None, None, 23.7, 180),
+    Gpu("rtx-5060-ti-8gb", (), r"GeForce RTX 5060 Ti", 448, 8, None, None, None, 23.7, 180),
+    # NVIDIA DGX Spark hardware page (docs.nvidia.com/dgx/dgx-spark) for memory and its bandwidth, which the CPU shares;
+    # NVIDIA at Hot Chips 2025 for FP32. The only tensor figure that it states is FP4 with sparsity, and the power is
+    # that of CPU and GPU together.
+    Gpu("gb10", ("dgx-spark",), r"GB10", 273, 128, None, None, None, 31, None),
     # NVIDIA RTX Blackwell PRO GPU Architecture whitepaper, RTX PRO 6000 Workstation Edition, the same rows.
     Gpu(
         "rtx-pro-6000",
@@ -183,9 +205,9 @@ def identify(device_name: str, memory_bytes: int | None) -> Gpu | None:
     """
     plain = re.sub(r"^\s*(NVIDIA|AMD)\s+|\s+$", "", device_name)
     for gpu in GPUS:
-        if re.fullmatch(gpu.match, plain, re.IGNORECASE):
-            whole = memory_bytes is None or memory_bytes >= _WHOLE_DEVICE * gpu.memory_gb * 1e9
-            return gpu if whole else None
+        whole = memory_bytes is None or memory_bytes >= _WHOLE_DEVICE * gpu.memory_gb * 1e9
+        if whole and re.fullmatch(gpu.match, plain, re.IGNORECASE):
+            return gpu
     return None
 
 

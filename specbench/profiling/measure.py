@@ -43,7 +43,7 @@ class Steps:
             for _ in range(slots):
                 self.engine.alloc()
         finally:
-            self.engine.close()
+            self.engine.detach()
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -52,7 +52,7 @@ class Steps:
         try:
             yield
         finally:
-            self.engine.close()
+            self.engine.detach()
 
     def seconds(self, cell: Cell) -> float:
         """Wall time of one step, host included; the engine is attached."""

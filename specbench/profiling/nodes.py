@@ -1,10 +1,11 @@
 """Nodes: what a step of a model launches and moves, and a prediction of its time on a card. No GPU and no weights.
 
 Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
-Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), bytes and FLOPs are the roofline's, bandwidth
-and peak are the datasheet's or measured ones, and the time of a node is an assumption. So that the sum is simple,
-launches hide behind nothing, and every node takes as long as the next one. :func:`predicted_s` is that sum, for
-``profile --nodes`` and for the GPU check. No torch before something is counted.
+Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), and bytes and FLOPs are the roofline's. Peak
+and bandwidth were measured, or follow from the datasheet; no card copies as fast as its datasheet says. What nobody has
+measured is :class:`Assumed`. The sum is simple: launches hide behind nothing, and every node takes as long as the next
+one. :meth:`StepNodes.seconds` is that sum, for ``profile --nodes`` and for the GPU check. No torch before something is
+counted.
 """
 
 from __future__ import annotations
@@ -27,8 +28,33 @@ from specbench.models.names import Source, configs, hub_in_reach
 if TYPE_CHECKING:
     from specbench.engine.nodes import MetaStep
 
-#: Assumed seconds from the start of one small kernel of a graph to that of the next, which waits for it.
-NODE_S = 2.25e-6
+#: Share of a datasheet's bandwidth that a copy reaches: 4.3 of an H200's 4.8 TB/s.
+COPIED = 4.3 / 4.8
+
+#: Rows of a product that our kernel computes at most, which reads a weight as fast as a copy does.
+OWN_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a prediction assumes.
+
+    Attributes:
+        node_s: seconds from the start of one small kernel of a graph to that of the next, which waits for it.
+        library: share of the copy bandwidth at which a library's product of more than :data:`OWN_ROWS` rows reads its
+            weight.
+        host_s: seconds of a round that the device waits for the host, where something is drafted.
+    """
+
+    node_s: float
+    library: float
+    host_s: float
+
+
+#: What is expected, and both ends of what is thought possible: the least and the most that steps take.
+EXPECTED = Assumed(2.25e-6, 0.885, 0.30e-3)
+LEAST, MOST = Assumed(2.1e-6, 0.90, 0.28e-3), Assumed(2.6e-6, 0.87, 0.35e-3)
+NODE_S = EXPECTED.node_s
 
 #: Rows of the steps, and cached tokens, unless others are asked for.
 ROWS, CONTEXT = (1, 16, 64), 1024
@@ -43,15 +69,16 @@ _TEMPERATURE = 0.8  # any above 0 launches the same
 _TODO = "give another model, or its config.json by config:FILE.json"
 
 
-def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings) -> float:
+def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
     """Seconds that so many kernels take, which compute and move so much, on a device with these ceilings."""
-    return nodes * NODE_S + bound_s(cost, ceilings)
+    return nodes * assumed.node_s + bound_s(cost, ceilings)
 
 
 def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
-    """What a card's datasheet says of a dtype; where it states no peak, FLOPs cost nothing."""
+    """What a card copies at and its peak for a dtype, by its datasheet; where it states no peak, FLOPs cost nothing."""
     found = datasheet(card, dtype)
-    return found or Ceilings(bytes_per_s=1e9 * card.bandwidth_gb_s, flops_per_s=_NO_PEAK)
+    peak = found.flops_per_s if found else _NO_PEAK
+    return Ceilings(bytes_per_s=1e9 * COPIED * card.bandwidth_gb_s, flops_per_s=peak)
 
 
 @dataclass(frozen=True)
@@ -67,6 +94,7 @@ class StepNodes:
         weight_bytes: of weights that it reads.
         cache_bytes: of keys and values that it reads and writes.
         flops: that it computes.
+        sequences: stepped together.
     """
 
     rows: int
@@ -77,6 +105,7 @@ class StepNodes:
     weight_bytes: float
     cache_bytes: float
     flops: float
+    sequences: int = 1
 
     @property
     def nodes(self) -> int:
@@ -88,13 +117,19 @@ class StepNodes:
         """What it computes and moves at least."""
         return Cost(self.flops, self.weight_bytes + self.cache_bytes)
 
-    def seconds(self, ceilings: Ceilings) -> float:
+    def seconds(self, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
         """Predicted, on a device with these ceilings."""
-        return predicted_s(self.nodes, self.cost, ceilings)
+        moved = self.moved_s(ceilings, assumed)
+        return self.nodes * assumed.node_s + max(moved, self.flops / ceilings.flops_per_s)
+
+    def moved_s(self, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
+        """Seconds in which its bytes are read."""
+        slower = 1.0 if self.rows * self.sequences <= OWN_ROWS else assumed.library
+        return (self.weight_bytes / slower + self.cache_bytes) / ceilings.bytes_per_s
 
     def computes(self, ceilings: Ceilings) -> bool:
         """Whether its FLOPs take longer than its bytes."""
-        return bound_s(self.cost, ceilings) > self.cost.bytes / ceilings.bytes_per_s
+        return self.flops / ceilings.flops_per_s > self.moved_s(ceilings)
 
 
 @dataclass(frozen=True)
@@ -218,6 +253,7 @@ def _steps(
                 weight_bytes=weights.bytes,
                 cache_bytes=cost.bytes - weights.bytes,
                 flops=cost.flops,
+                sequences=slots,
             )
         )
     return found
@@ -250,6 +286,11 @@ def as_data(count: NodeCount, cards: Sequence[Gpu]) -> dict[str, Any]:
                 "predicted_ms": {
                     card.name: 1e3 * step.seconds(ceilings_of(card, count.dtype)) if count.fits(card) else None
                     for card in cards
+                },
+                "predicted_ms_between": {
+                    card.name: [1e3 * step.seconds(ceilings_of(card, count.dtype), each) for each in (LEAST, MOST)]
+                    for card in cards
+                    if count.fits(card)
                 },
                 "bound_by_flops_on": [card.name for card in cards if step.computes(ceilings_of(card, count.dtype))],
             }

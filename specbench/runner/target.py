@@ -52,7 +52,7 @@ def target_of(
         return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most), True)]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
-        return Engine(
+        made = Engine(
             model,
             slots=engine.slots,
             capacity=engine.capacity,
@@ -60,6 +60,8 @@ def target_of(
             sampling=engine.sampling,
             **kernels,
         )
+        engine.at_close(made.close)
+        return made
 
     return Target(
         model=engine.model,
@@ -71,6 +73,7 @@ def target_of(
         step_seconds=step_seconds,
         capture=engine.capture,
         follow=lambda work: engine.follow(_blaming(work)),
+        at_close=engine.at_close,
         load=load,
         engine=engine_like_it,
         attention=kernels.get("backend", "auto"),

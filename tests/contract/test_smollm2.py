@@ -88,7 +88,7 @@ def attached(model: LoadedModel, asked: Sequence[Request], max_rows: int, slots:
     try:
         yield engine
     finally:
-        engine.close()
+        engine.detach()
 
 
 def decode(
@@ -172,7 +172,7 @@ def few(prepared: Any) -> Iterator[Any]:
     engine = prepared[0]
     engine.attach()
     yield prepared
-    engine.close()
+    engine.detach()
 
 
 # Each method in one of the two ways, in turn; a draft model as large as the target takes its time.

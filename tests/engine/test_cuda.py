@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, decode, prompt, supported
+from models_tiny import attached, autoregressive, decode, prompt, supported, tiny_llama
 from random_trees import hiding_tree
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree
+from specbench.engine import graphs as graphs_
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.sampler import Sampling
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+CUDA = torch.cuda.is_available()
+on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not CUDA, reason="needs a CUDA device")]
+in_the_interpreter = pytest.mark.skipif(CUDA, reason="Triton compiles its kernels here")
 TOKENS = 24
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral")
 SAMPLINGS = {
@@ -41,6 +43,8 @@ def trees(seed: int, truth: list[int], vocab: int) -> Any:
     return draft
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
 @pytest.mark.parametrize("backend", ["triton", "reference"])
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
@@ -60,6 +64,8 @@ def test_every_way_to_run_a_step_says_the_same(family: str, sampling: str, backe
         assert decode(engine, prompts[1], TOKENS, trees(9, expected[1], vocab)) == expected[1]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_a_seed_and_a_temperature_are_not_baked_into_a_graph() -> None:
     model = on_device("llama")
     ids = prompt(9, 97)
@@ -74,12 +80,29 @@ def test_a_seed_and_a_temperature_are_not_baked_into_a_graph() -> None:
     assert len(set(map(tuple, said[True]))) == 3
 
 
-def test_captures_are_made_beforehand_and_reported() -> None:
-    with attached(on_device("llama"), capacity=60, max_rows=16) as engine:
+@pytest.mark.parametrize(
+    "device", [pytest.param("cuda", marks=on_a_gpu), pytest.param("cpu", marks=in_the_interpreter)]
+)
+def test_captures_are_made_beforehand_and_reported(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device == "cpu":  # recorded, so that what no graph can hold is refused; the interpreter is too slow to replay
+        record = recorded_capture(torch.device("cpu"))
+        monkeypatch.setattr(graphs_, "cuda_capture", lambda _: lambda work: (record(work), lambda: None)[1])
+    model = tiny_llama(97, num_hidden_layers=1).to(device)
+    with attached(model, capacity=60, max_rows=16, graphs=True, backend="triton") as engine:
         engine.prepare(16, context=30)
         found = engine.report()
-        assert (found["graphs"], found["late_captures"]) == (5, 0)
+        kinds = engine.attentions.steps(16, 1)
+        assert [(kind.tall, kind.fewest, kind.widest) for kind in kinds] == [(False, 1, 8), (True, 9, 16)]
+        # Short tiles up to 8 rows, and their rows padded to 16 where that is faster; tall ones above.
+        made = [ROW_BUCKETS[: ROW_BUCKETS.index(16) + 1], [16]]
+        assert found["graphs"] == sum(map(len, made))
+        assert [[*curve["step_s"]] for curve in found["steps"]] == [list(each) for each in made]
+        assert found["late_captures"] == 0
         assert found["capture_s"] > 0
-        assert all(seconds > 0 for seconds in found["steps"][0]["step_s"].values())
-        autoregressive(engine, [3, 4], 5)
+        assert all(seconds > 0 for curve in found["steps"] for seconds in curve["step_s"].values())
+        for rows in range(1, 17) if CUDA else (1, 9):
+            slot = engine.alloc()
+            engine.prefill(slot, [3, 4])
+            engine.step({slot: TokenTree.chain([5] * rows)})
+            engine.free(slot)
         assert engine.report()["late_captures"] == 0

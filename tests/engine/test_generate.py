@@ -123,7 +123,7 @@ def test_top_scores_are_the_models_logits(family: Family) -> None:
     slot = engine.alloc()
     top = engine.prefill(slot, ids, top_k=3).top
     engine.free(slot)
-    engine.close()
+    engine.detach()
     with torch.inference_mode():
         own = engine.model(torch.tensor([ids])).logits[0, -1].topk(3)
     engine.attach()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
@@ -415,3 +416,17 @@ def test_what_broke_a_capture_is_named_and_memory_is_no_such_thing(monkeypatch: 
     card.capturing = True  # from its first warm-up on
     with pytest.raises(torch.OutOfMemoryError, match="this very operation"):
         capture(lambda: work(torch.OutOfMemoryError))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_never_runs_in_a_capture(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    Card(monkeypatch)
+    seen: list[bool] = []
+    was = gc.isenabled()
+    (gc.enable if before else gc.disable)()
+    try:
+        cuda_capture(torch.device("cuda"))(lambda: seen.append(gc.isenabled()))
+        assert gc.isenabled() is before
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert seen == [False] * 3  # twice before the capture, and in it

@@ -87,6 +87,7 @@ def test_a_round_of_jetspec(causal: bool) -> None:
 
 def test_what_gpu_check_predicts_a_round_by_is_what_is_counted() -> None:
     assert len(round_of(jetspec(5))) == predict.HEAD_NODES
+    assert len(round_of(eagle(8))) == predict.EAGLE_NODES
 
 
 def test_a_level_of_eagle() -> None:

@@ -261,7 +261,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], Engine]:
         for _ in range(slots):
             engine.alloc()
         engine.step(full(slots, rows))
-        engine.close()
+        engine.detach()
         return engine
 
     return make

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.gpu_check import page, published
 from benchmarks.gpu_check.catalog import PARTS
-from benchmarks.gpu_check.records import Figure, Journal, number, passed
+from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, number, passed
 from specbench.report.claims import claims
 
 
@@ -23,6 +23,11 @@ def journal(tmp_path: Path) -> Journal:
 
 def written(journal: Journal, *figures: Figure, state: str = "done") -> tuple[str, str]:
     journal.append("began", part="steps")
+    return written_on(journal, *figures, state=state)
+
+
+def written_on(journal: Journal, *figures: Figure, state: str) -> tuple[str, str]:
+    """The pages, once the part that has begun has ended."""
     for figure in figures:
         journal.figure("steps", figure)
     journal.append("ended", part="steps", state=state, why="" if state == "done" else "ended by SIGKILL", seconds=2.0)
@@ -56,9 +61,31 @@ def test_a_missed_speed_is_no_failure_and_a_wrong_answer_is_one(journal: Journal
 
 def test_a_part_without_an_end_is_named_first(journal: Journal) -> None:
     text, html = written(journal, Figure("one", 1.0), state="failed")
-    assert text.index("| steps | failed: ended by SIGKILL |") < text.index("| one | 1 |")
+    assert text.index("| steps | ended by SIGKILL |") < text.index("| one | 1 |")
     assert "<section class=bad><h2>Parts that failed</h2>" in html
     assert "`jetspec`: not run." in text
+
+
+def test_a_part_without_its_figures_still_has_predictions(journal: Journal) -> None:
+    journal.append("began", part="steps")
+    for name in ("one", "two"):
+        journal.append("predicted", part="steps", name=name, value=None, unit="ms", predicted=4.0, basis="by hand")
+    text, _ = written_on(journal, Figure("one", 5.0, "ms", predicted=4.0), state="failed")
+    assert "| one | 5 ms | 4 | 1.25 |" in text
+    assert "| two | – | 4 |  |  | predicted: by hand |" in text
+    text, _ = written_on(journal, state="done")
+    assert "| two |" not in text, "what a part that has ended left out says why by itself"
+
+
+def test_a_part_without_time_is_no_failure(journal: Journal) -> None:
+    text, html = written(journal, Figure("one", 1.0), state=NOT_MEASURED)
+    assert not passed(journal.outcomes()), "nothing was measured to its end"
+    assert "Parts that failed" not in text
+    assert text.index("## Parts that were not measured") < text.index("| steps | ended by SIGKILL |")
+    assert "class=bad" not in html
+    journal.append("began", part="jetspec")
+    journal.append("ended", part="jetspec", state="done", why="", seconds=1.0)
+    assert passed(journal.outcomes())
 
 
 def test_what_is_no_finite_number_is_left_out(journal: Journal) -> None:

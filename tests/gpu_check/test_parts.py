@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.gpu_check import sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.catalog import PARTS
-from benchmarks.gpu_check.parts import concurrency, lossless, model, steps
-from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT
+from benchmarks.gpu_check.parts import attention, compiled, concurrency, lossless, model, steps
+from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT, results
 from benchmarks.gpu_check.records import Figure, Journal
 from benchmarks.gpu_check.shapes import WANTED
+from specbench.engine import Engine, code, skinny
 from specbench.runner.methods import plan_methods
 
 CEILINGS = (Figure("copy", 10.0, "GB/s", key="copy"), Figure("product", 0.1, "TFLOP/s", key="flops"))
@@ -52,6 +54,60 @@ def test_steps_of_every_row_count_have_a_prediction(bench: Bench) -> None:
         for what in ("T=0.8", "T=0.8, top-k 50", "T=0.8, top-p 0.95"):
             assert 0.1 < (mine[f"step of 4 rows at {what} over greedy"].value or 0) < 100
         assert mine["products of few rows"].note == "the kernel is for CUDA devices"
+
+
+def test_products_are_settled_once_and_handed_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel of a GPU, whose place a product of torch takes."""
+    settled: list[tuple[int, int]] = []
+    used: set[tuple[int, int]] = set()
+
+    def kernel(x: Any, weight: Any, bias: Any, config: Any) -> Any:
+        used.add(tuple(weight.shape))
+        return torch.nn.functional.linear(x, weight, bias)
+
+    def load(products: Any) -> str:
+        products._kernel, products._candidates = kernel, lambda *_: []
+        return ""
+
+    def choose(products: Any, shape: tuple[int, int], *_: Any) -> Any:
+        settled.append(shape)
+        return skinny._Settled(skinny.Config(1, 1, 1, 1, 1), [9.0], [], "")
+
+    monkeypatch.setattr(skinny.SkinnyProducts, "_load", load)
+    monkeypatch.setattr(skinny.SkinnyProducts, "_choose", choose)
+    monkeypatch.setattr(skinny, "cuda_time", lambda device: None)
+    weight = torch.randn(12, 8)
+    monkeypatch.setattr(code.LayerCode, "weights", lambda layers: {(12, 8): [weight]})
+    monkeypatch.setattr(steps, "WANTED", WANTED[:1])
+    loaded = sessions.model_of(bench, WANTED[0], 64)[1]
+    assert loaded is not None
+    for settle, kept, timed in ((False, False, 0), (True, True, 1), (False, True, 1)):
+        with sessions.session(bench, loaded, plan_methods(["ar"], []), capacity=40, settle=settle) as opened:
+            opened.engine.prepare(1)
+            used.clear()
+            opened.engine._products(torch.randn(1, 8), weight)
+            if settle:
+                sessions.hand_on_products(bench, opened)
+        assert (bool(used), len(settled)) == (kept, timed)
+
+
+def test_concurrency_times_steps_that_were_captured_beforehand(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = sessions.decode
+    calls: list[int] = []
+
+    def counted(opened: Any, *given: Any) -> Any:
+        calls.append(opened.report()["late_captures"])
+        return decode(opened, *given)
+
+    monkeypatch.setattr(sessions, "decode", counted)
+    found = rehearse(bench, "concurrency")
+    assert len(calls) == 8, "warm-up and timed, of two methods, at 1 and 2 sequences"
+    assert calls == [0] * 8
+    assert ", 0 captures while timed" in found["jf, 2 sequences"].note
+    monkeypatch.setattr(Engine, "prepare", lambda *_, **__: None)
+    calls.clear()
+    rehearse(bench, "concurrency")
+    assert calls[-1] > 0, "what a step has captured for itself is late"
 
 
 def test_jetspec_rounds_have_phases_and_give_what_the_lot_decides(bench: Bench) -> None:
@@ -186,11 +242,68 @@ def test_a_step_that_cannot_be_captured_is_an_error_of_a_rehearsal(
             opened.engine.prepare(1, context=8)
 
 
+def test_attention_that_cannot_be_had_costs_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(bench: Bench, loaded: Any, name: str, rows: int, context: int) -> float:
+        if name == broken:
+            raise ImportError("undefined symbol: a_name_of_another_build\nand more")
+        return 1.0 + context
+
+    monkeypatch.setattr(attention, "_seconds", seconds)
+    for broken, other in (("reference", "triton"), ("triton", "reference")):
+        found = rehearse(bench, "attention")
+        missing = found[attention._NAMES[broken]]
+        assert missing.value is None
+        assert "ImportError: undefined symbol: a_name_of_another_build" in missing.note
+        for context in bench.size.contexts:
+            assert found[attention._named(other, bench.size.attention_rows, context)].value
+            assert attention._named(broken, bench.size.attention_rows, context) not in found
+
+
+def test_layers_that_cannot_be_compiled_cost_no_plain_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = sessions.session
+
+    def without_compiler(*given: Any, compile: bool, **named: Any) -> Any:
+        if compile:
+            raise RuntimeError("Failed to find C compiler")
+        return opened(*given, compile=compile, **named)
+
+    monkeypatch.setattr(sessions, "session", without_compiler)
+    found: list[Figure] = []
+
+    def measure() -> None:
+        for figure in compiled.run(bench):
+            found.append(figure)
+
+    with pytest.raises(RuntimeError, match="C compiler"):
+        measure()
+    assert [one.value is not None for one in found if one.name == "plain AR step"] == [True]
+
+
 def test_where_two_speeds_cross() -> None:
     assert concurrency.crossing({1: 2.0, 4: 1.0, 16: 0.25})[0] == pytest.approx(4)
     assert concurrency.crossing({1: 2.0, 4: 0.5})[0] == pytest.approx(2)
     assert concurrency.crossing({1: 0.9, 4: 0.5})[0] == 1
     assert concurrency.crossing({1: 2.0, 4: 1.5}) == (None, "it pays up to 4, the most that were measured")
+
+
+def test_a_file_of_tests_is_a_figure(tmp_path: Path) -> None:
+    """One process runs all files; one that ends it costs the figures of none before it."""
+    text = {
+        "test_good.py": "def test_a(): pass\ndef test_b(): pass\n",
+        "test_bad.py": "import pytest\ndef test_a(): pass\n@pytest.mark.parametrize('x', ['y z'])\n"
+        "def test_b(x): assert 0\n",
+        "test_skipped.py": "import pytest\n@pytest.mark.skip\ndef test_a(): pass\n",
+        "test_ends.py": "import os\ndef test_a(): pass\ndef test_b(): os.abort()\n",
+        "test_never.py": "def test_a(): pass\n",
+    }
+    for name, lines in text.items():
+        (tmp_path / name).write_text(lines)
+    found = {Path(one.name).name: one for one in results({f"{tmp_path / name}": {} for name in text})}
+    assert {name: one.value for name, one in found.items()} == {
+        "test_good.py": 0, "test_bad.py": 1, "test_skipped.py": 1, "test_ends.py": 1, "test_never.py": 1,
+    }  # fmt: skip
+    assert "test_b[y z]" in found["test_bad.py"].note
+    assert found["test_good.py"].note == "2 passed"
 
 
 def test_the_chosen_tests_are_in_the_suite() -> None:

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu_check import page
-from benchmarks.gpu_check.catalog import Part
+from benchmarks.gpu_check import child, foreign, page
+from benchmarks.gpu_check.catalog import PARTS, Part
 from benchmarks.gpu_check.processes import Processes
-from benchmarks.gpu_check.records import Journal, passed
+from benchmarks.gpu_check.records import NOT_MEASURED, Journal, passed
 
 LIMIT_S = 3.0  # of the part that hangs; the others are over in a tenth of it
 
@@ -75,8 +77,85 @@ def test_what_a_part_starts_ends_with_it(processes: Processes, journal: Journal)
 def test_no_part_is_begun_when_the_time_is_over(processes: Processes, journal: Journal) -> None:
     processes.until = time.monotonic() - 1
     processes.run(planted("good"))
-    assert journal.outcomes()["good"].state == "not begun"
+    assert journal.outcomes()["good"].state == NOT_MEASURED
     assert not journal.outcomes()["good"].figures
+
+
+def test_a_part_that_the_time_cuts_off_is_not_measured(processes: Processes, journal: Journal) -> None:
+    processes.until = time.monotonic() + 1
+    processes.run(planted("hangs"))
+    found = journal.outcomes()["hangs"]
+    assert (found.state, [figure.value for figure in found.figures]) == (NOT_MEASURED, [4])
+
+
+def test_a_part_that_lacks_a_package_of_the_bundle_is_not_measured(processes: Processes, journal: Journal) -> None:
+    for name in ("lacks", "good"):
+        processes.run(planted(name))
+    found = journal.outcomes()
+    assert (found["lacks"].state, [figure.value for figure in found["lacks"].figures]) == (NOT_MEASURED, [7])
+    assert found["lacks"].why.startswith("nvidia-ml-py ")
+    assert passed(found)
+
+
+@pytest.mark.parametrize("fault", ["raise ImportError('undefined symbol: x')", "import os; os.abort()"])
+def test_a_broken_flash_attn_breaks_no_part(
+    fault: str, processes: Processes, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was built for another torch; it may end the process that imports it."""
+    package = tmp_path / "foreign" / "flash_attn"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(fault)
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1]}{os.pathsep}{package.parent}")
+    for part in (planted("device"), planted("looks_for_flash"), planted("good")):
+        processes.run(part)
+    found = journal.outcomes()
+    assert {name: one.state for name, one in found.items()} == dict.fromkeys(found, "done")
+    assert [figure.value for figure in found["looks_for_flash"].figures] == [8]
+    assert foreign.why_hidden(journal, "flash_attn")
+    assert len([line for line in journal.lines() if line["kind"] == "imported"]) == 1, "one process has tried it"
+    assert foreign.why_hidden(journal, "flash_attn_interface") == ""
+
+
+def test_an_image_without_a_compiler_has_every_other_figure(
+    processes: Processes, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "")
+    parts = [planted(name) for name in ("compiles", "good")]
+    for part in parts:
+        processes.run(part)
+    found = journal.outcomes()
+    assert {name: [one.value for one in each.figures] for name, each in found.items()} == {
+        "compiles": [9],
+        "good": [1, 2],
+    }
+    page.write(journal, parts)
+    text = (journal.path.parent / "gpu-check.md").read_text()
+    assert "Failed to find C compiler" in text[text.index("| compiles |") :].splitlines()[0]
+
+
+def test_limits_follow_the_time_that_compiling_takes(processes: Processes, journal: Journal) -> None:
+    """Twice the seconds of a part, those of the compiler as long as they were measured to be."""
+    part, steps = Part("later", "", 10, "", compiles=4), next(one for one in PARTS if one.name == "steps")
+    assert part.limit_s(None) == 2 * (10 + 4), "nothing is known"
+    assert [part.limit_s(pace) for pace in (0.5, 1.0, 3.0)] == [20, 20, 2 * (10 + 2 * 4)]
+    assert Part("first", "", 10, "", least_s=90).limit_s(9.0) == 90
+    assert processes._pace() is None
+    for state, seconds in (("failed", 1.0), ("done", 2.5 * steps.compiles)):
+        journal.append("began", part="steps")
+        journal.append("compiled", part="steps", kernels=9, seconds=seconds)
+        journal.append("ended", part="steps", state=state, why="", seconds=1.0)
+        assert processes._pace() == (2.5 if state == "done" else None)
+
+
+def test_what_triton_compiles_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = SimpleNamespace(listener=None)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(knobs=SimpleNamespace(compilation=listening)))
+    seconds = child._watch_compiler()
+    for total, hit in ((1_500_000, False), (9_000_000, True), (500_000, False)):
+        more: dict[str, Any] = {"src": None, "metadata": {}, "metadata_group": {}}
+        listening.listener(times=SimpleNamespace(total=total), cache_hit=hit, **more)
+    assert seconds == [1.5, 0.5]
 
 
 def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: Journal) -> None:
@@ -105,7 +184,7 @@ def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: J
 def test_nor_the_tests_that_a_part_runs(tmp_path: Path) -> None:
     slow = tmp_path / "test_slow.py"
     slow.write_text("import time\ndef test_slow(): time.sleep(60)\n")
-    code = "import sys; from benchmarks.gpu_check.parts import tests; tests._file(sys.argv[1], {})"
+    code = "import sys; from benchmarks.gpu_check.parts import tests; [*tests.results({sys.argv[1]: {}})]"
     part = subprocess.Popen([sys.executable, "-c", code, str(slow)], cwd=Path(__file__).parents[2])
     started, until = Path(f"/proc/{part.pid}/task/{part.pid}/children"), time.monotonic() + 30
     while not (children := started.read_text().split()):

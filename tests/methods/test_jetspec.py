@@ -264,8 +264,9 @@ def test_slots_come_back_however_a_sequence_ends() -> None:
 
 
 def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = prepared(supported("llama")).shared.passes
-    assert shared.draft_seconds(passes, 16, 20) > 0
-    assert passes.open() == 0  # nothing is left in use
+    with attached(supported("llama"), capacity=40, max_rows=64) as engine:
+        passes = ready(engine).shared.passes
+        assert shared.draft_seconds(passes, 16, 20) > 0
+        assert passes.open() == 0  # nothing is left in use
     monkeypatch.setattr(shared, "draft_seconds", lambda *_: 0.5)
     assert prepared(supported("llama"), tree="auto", budget=64).shared.knobs.step_seconds[64] == 2.5

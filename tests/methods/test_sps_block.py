@@ -401,7 +401,7 @@ def test_in_graphs_the_same_is_drafted_and_accepted_and_nothing_is_captured_late
 
     asked = [request(number, 5 + 3 * number, 10) for number in range(3)]
     expected = decode(engine, made(engine, 2), asked, sampling, 2)
-    engine.close()
+    engine.detach()
     try:
         with models_tiny.attached(engine.model, **options, max_rows=3, graphs=True) as captured:
             captured.prepare(3, probabilities=True, context=20)

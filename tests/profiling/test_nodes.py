@@ -21,9 +21,10 @@ from specbench.engine.nodes import MetaStep, launches
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Kind
 from specbench.hardware.gpus import find
+from specbench.hardware.roofline import Ceilings
 from specbench.models import names
 from specbench.models.names import configs
-from specbench.profiling.nodes import NODE_S, NodeCount, StepNodes, as_data, ceilings_of, count_nodes
+from specbench.profiling.nodes import COPIED, LEAST, NODE_S, NodeCount, StepNodes, as_data, ceilings_of, count_nodes
 from specbench.profiling.shape import shape_of
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
@@ -90,9 +91,19 @@ def test_nodes_are_those_of_a_step_that_has_run_before(tiny: NodeCount) -> None:
 def test_seconds_are_bytes_and_nodes(tiny: NodeCount) -> None:
     step = tiny.steps[0]
     assert step.seconds(ceilings_of(H200, "bfloat16")) == pytest.approx(
-        (step.weight_bytes + step.cache_bytes) / 4.8e12 + (sum(step.layers) + step.outside) * NODE_S
+        (step.weight_bytes + step.cache_bytes) / 4.3e12 + (sum(step.layers) + step.outside) * NODE_S
     )
     assert NODE_S == 2.25e-6
+    assert step.seconds(ceilings_of(H200, "bfloat16"), LEAST) < step.seconds(ceilings_of(H200, "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "sequences", "slower"), [(16, 1, False), (17, 1, True), (1, 16, False), (1, 17, True)]
+)
+def test_more_rows_than_our_products_take_are_read_slower(rows: int, sequences: int, slower: bool) -> None:
+    step = StepNodes(rows, False, True, (9,), 30, 0.9e9, 0.1e9, flops=0.0, sequences=sequences)
+    ceilings = Ceilings(bytes_per_s=1e12, flops_per_s=1e15)
+    assert step.moved_s(ceilings) == pytest.approx((0.9 / 0.885 if slower else 0.9) * 1e-3 + 0.1e-3)
 
 
 def test_one_kind_of_layers_alone_is_counted_as_beside_the_other(tiny: NodeCount) -> None:
@@ -105,7 +116,7 @@ def test_one_kind_of_layers_alone_is_counted_as_beside_the_other(tiny: NodeCount
 @pytest.mark.parametrize(("flops", "computes"), [(0.99e12, False), (2e12, True)])
 def test_a_step_takes_the_longer_of_its_bytes_and_its_flops(flops: float, computes: bool) -> None:
     card = dataclasses.replace(
-        H200, bf16=1000.0, bandwidth_gb_s=1000.0
+        H200, bf16=1000.0, bandwidth_gb_s=1000.0 / COPIED
     )  # a millisecond each of 1e12 FLOPs and 1e9 bytes
     step = StepNodes(8, False, True, (9, 9), 30, weight_bytes=0.9e9, cache_bytes=0.1e9, flops=flops)
     assert step.computes(ceilings_of(card, "bfloat16")) == computes
@@ -115,6 +126,8 @@ def test_a_step_takes_the_longer_of_its_bytes_and_its_flops(flops: float, comput
     count = NodeCount("some", "bfloat16", 100, 1, 140.9e9, ("norm",), {}, "", (step,))
     (told,) = as_data(count, [card])["steps"]
     assert told["bound_by_flops_on"] == (["h200"] if computes else [])
+    low, high = told["predicted_ms_between"]["h200"]
+    assert low < told["predicted_ms"]["h200"] < high
     assert told["predicted_ms"]["h200"] == pytest.approx((2 if computes else 1) + 48 * 2.25e-3)
     larger = dataclasses.replace(count, held_bytes=141.1e9)
     assert as_data(larger, [card])["steps"][0]["predicted_ms"] == {"h200": None}

@@ -108,7 +108,7 @@ def test_smollm2_goes_through_the_same_states(smollm2: LoadedModel, tmp_path: Pa
     asked = [smollm2.encode(Prompt("p", text, True)) for text in ("What is 3 + 4?", "Name two colours.")]
     with attached(smollm2.model, capacity=80, max_rows=8) as engine:
         texts = [Text(f"set/{at}", ids, autoregressive(engine, ids, 18)) for at, ids in enumerate(asked)]
-        engine.close()
+        engine.detach()
         found = collect(smollm2, texts, Sampling(), Collecting(block_size=8, keep_circles=0), tmp_path, rows=64)
         engine.attach()
         assert (found["answers"], found["blocks_dropped_tie"]) == (2, 0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import traceback
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check import predict, sessions, shapes
+from benchmarks.gpu_check import foreign, predict, sessions, shapes
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.predict import Known
 from benchmarks.gpu_check.records import Figure
@@ -57,28 +58,38 @@ def run(bench: Bench) -> Iterator[Figure]:
     names = list(_NAMES)
     if bench.rehearse or importlib.util.find_spec("flash_attn") is None:
         names.remove("flash")
-        yield Figure("flash-attn", None, note="it is not installed" if not bench.rehearse else "it needs a CUDA device")
+        hidden = foreign.why_hidden(bench.journal, "flash_attn")
+        why = f"it cannot be imported: {hidden}" if hidden else "it is not installed"
+        yield Figure("flash-attn", None, note="it needs a CUDA device" if bench.rehearse and not hidden else why)
     loaded = _narrow(bench)
     target = shapes.rehearsed(_FAMILY) if bench.rehearse else shapes.whole(_FAMILY)
     layers, shape = target.layers, target.name
     expected = predict.expected(bench, partial(_expected, target))
-    bare = {name: _seconds(bench, loaded, name, rows, 1) for name in names}
+    bare: dict[str, float] = {}
+    for name in names:
+        try:
+            bare[name] = _seconds(bench, loaded, name, rows, 1)
+        except Exception as error:  # a package of another build, or no compiler: the others are timed all the same
+            traceback.print_exc()
+            reason = (str(error).splitlines() or [""])[0]
+            yield Figure(_NAMES[name], None, note=f"cannot be timed: {type(error).__name__}: {reason}", shape=shape)
     for context in contexts:
-        taken = {}
-        for name in names:
+        taken: dict[str, float] = {}
+        for name in bare:
             taken[name] = (_seconds(bench, loaded, name, rows, context) - bare[name]) / layers
             named = _named(name, rows, context)
             yield Figure(
                 named, 1e6 * taken[name], "µs", shape=shape, note="less the step behind one token",
                 **expected.fields(named),
             )  # fmt: skip
-        for name in names[1:]:
-            if taken["triton"] > 0:
+        for name in bare:
+            if name != "triton" and taken.get("triton", 0) > 0:
                 yield Figure(
                     f"tree attention over {_NAMES[name]}, {rows} rows behind {context}", taken[name] / taken["triton"],
                     aim=">= 1" if name == "reference" else "", shape=shape,
                 )  # fmt: skip
-    yield from _alone(bench, shape, rows)
+    if "triton" in bare:
+        yield from _alone(bench, shape, rows)
 
 
 def _seconds(bench: Bench, loaded: LoadedModel, backend: str, rows: int, context: int) -> float:

@@ -12,20 +12,22 @@ from benchmarks.gpu_check.records import Figure
 from specbench.hardware import gpus
 from specbench.hardware.gpus import Gpu
 from specbench.profiling.ceilings import measure_ceilings
+from specbench.profiling.nodes import COPIED
 
 _SECONDS = 6.0
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """What the datasheet says."""
+    """What follows from the datasheet."""
     if known.card is not None:
         yield from _expected(known.card)
 
 
 def _expected(card: Gpu) -> Iterator[Figure]:
     basis = f"datasheet of {card.name}"
+    copied = f"{COPIED:.3g} (assumed) of the {basis}"
     for name in ("copy bandwidth", "read bandwidth"):
-        yield Figure(name, None, "GB/s", predicted=card.bandwidth_gb_s, basis=basis)
+        yield Figure(name, None, "GB/s", predicted=COPIED * card.bandwidth_gb_s, basis=copied)
     if card.bf16:
         yield Figure("matrix product", None, "TFLOP/s", predicted=card.bf16, basis=basis)
 

@@ -12,6 +12,7 @@ from benchmarks.gpu_check.parts.steps import expected_of, ladder, one_row, row_c
 from benchmarks.gpu_check.predict import Known
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
+from specbench.models import LoadedModel
 from specbench.runner.methods import plan_methods
 
 _ROWS = 64
@@ -52,23 +53,29 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
     yield from said
     if shape is None or loaded is None:
         return
+    yield from each(_layers(family), partial(_steps, bench, shape, loaded, rows, capacity))
+
+
+def _steps(
+    bench: Bench, shape: Shape, loaded: LoadedModel, rows: int, capacity: int, layers: predict.Layers
+) -> Iterator[Figure]:
+    """Steps whose layers run in one way: an image without a compiler still has the other."""
     methods = plan_methods(["jacobi"], [f"jacobi.n={rows}"])
-    for layers in _layers(family):
-        expected = predict.expected(bench, partial(_expected, shape, layers))
-        compiled = layers == "compiled"
-        # Compiled kernels are no operations of torch any more, which is what a rehearsal records.
-        graphs = not (bench.rehearse and compiled)
-        native = None if compiled else False
-        with sessions.session(
-            bench, loaded, methods, capacity=capacity, compile=compiled, graphs=graphs, native=native
-        ) as opened:
-            fused = bench.journal.find("ar_ms", shape.name)
-            for figure in one_row(bench, shape, opened, expected, layers):
-                yield figure
-                if fused and figure.key == f"{layers} ar_ms" and figure.value:
-                    name = f"{layers} AR step over fused"
-                    yield Figure(
-                        name, figure.value / fused, shape=shape.name, key=layers, **expected.fields(name)
-                    )  # fmt: skip
-            yield from ladder(bench, shape, opened, rows, expected, layers=layers)
-            yield from sessions.captures(shape.name, opened.engine)
+    expected = predict.expected(bench, partial(_expected, shape, layers))
+    compiled = layers == "compiled"
+    # Compiled kernels are no operations of torch any more, which is what a rehearsal records.
+    graphs = not (bench.rehearse and compiled)
+    native = None if compiled else False
+    with sessions.session(
+        bench, loaded, methods, capacity=capacity, compile=compiled, graphs=graphs, native=native
+    ) as opened:
+        fused = bench.journal.find("ar_ms", shape.name)
+        for figure in one_row(bench, shape, opened, expected, layers):
+            yield figure
+            if fused and figure.key == f"{layers} ar_ms" and figure.value:
+                name = f"{layers} AR step over fused"
+                yield Figure(
+                    name, figure.value / fused, shape=shape.name, key=layers, **expected.fields(name)
+                )  # fmt: skip
+        yield from ladder(bench, shape, opened, rows, expected, layers=layers)
+        yield from sessions.captures(shape.name, opened.engine)

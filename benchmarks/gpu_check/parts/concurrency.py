@@ -76,11 +76,12 @@ def run(bench: Bench) -> Iterator[Figure]:
     ratios: dict[int, float] = {}
     expected = predict.expected(bench, partial(_expected, shape))
     with sessions.session(bench, loaded, methods, capacity=capacity, slots=max(counts), simulated=simulated) as opened:
+        opened.capture(size.crowd_context)
         for count in counts:
             prompts = [sessions.prompt(loaded, size.crowd_context, at) for at in range(count)]
             speeds = []
             for method in opened.methods:
-                sessions.decode(opened, method, prompts, tokens, count)  # captures what it needs
+                sessions.decode(opened, method, prompts, tokens, count)  # warm-up
                 before = opened.report().get("late_captures", 0)
                 records = sessions.decode(opened, method, prompts, tokens, count)
                 late = opened.report().get("late_captures", 0) - before

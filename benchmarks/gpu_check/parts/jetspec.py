@@ -21,6 +21,7 @@ from specbench.runner.methods import plan_methods
 
 _FAMILY = shapes.WANTED[0]  # the shape of the published heads
 _LAYERS, _TAPS = 5, 5  # of a head of the published shape
+_EAGLE_ROWS, _EAGLE_DEPTH, _EAGLE_TOKENS = 60, 8, 32_000  # of EAGLE-3's defaults, and of the published heads' scorers
 
 
 def predicted(known: Known) -> Iterator[Figure]:
@@ -28,10 +29,11 @@ def predicted(known: Known) -> Iterator[Figure]:
     for shape in known.shapes([_FAMILY]):
         for budget in known.size.budgets:
             yield from _expected(shape, budget, known)
+        yield from _expected_eagle(shape, known)
 
 
 def _expected(shape: Shape, budget: int, known: Known) -> Iterator[Figure]:
-    """Drafting on the host costs nothing here, and so does the draft head's arithmetic."""
+    """The draft head's arithmetic costs nothing here."""
     cost = known.cost(shape)
     read = _head_bytes(shape) + cost.head * cost.weight_bytes
     one, round_ = known.step(shape, 1), known.round_of_head(known.step(shape, budget), read)
@@ -44,6 +46,27 @@ def _expected(shape: Shape, budget: int, known: Known) -> Iterator[Figure]:
         ):
             name = f"{_named(budget, mean)}: {what}"
             yield Figure(name, None, unit, shape=shape.name, predicted=value, basis=round_.basis)
+
+
+def _expected_eagle(shape: Shape, known: Known) -> Iterator[Figure]:
+    """A round of EAGLE-3 at its defaults, on a published head. The check measures none; a run with ``--trace`` does."""
+    values = shapes.values_of(shape)
+    hidden = values["hidden_size"]
+    head = values.get("head_dim") or hidden // values["num_attention_heads"]
+    queries, keys = (values[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
+    # Its one layer reads a token's embedding beside the features, and its scorer knows the commonest tokens alone.
+    weights = 2 * hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * values["intermediate_size"]
+    level = 2 * (weights + _EAGLE_TOKENS * hidden)
+    step, one = known.step(shape, min(_EAGLE_ROWS, known.size.rows)), known.step(shape, 1)
+    round_ = known.round_of_head(step, _EAGLE_DEPTH * level, predict.EAGLE_NODES, predict.EAGLE_LIBRARY)
+    for what, value, unit in (
+        ("round", 1e3 * round_.seconds, "ms"),
+        ("round over AR step", round_.seconds / one.seconds, "ratio"),
+    ):
+        yield Figure(
+            f"EAGLE-3, {_EAGLE_ROWS} rows, depth {_EAGLE_DEPTH}: {what}", None, unit, shape=shape.name, predicted=value,
+            basis=round_.basis,
+        )  # fmt: skip
 
 
 def _named(budget: int, mean: float) -> str:

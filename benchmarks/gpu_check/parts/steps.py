@@ -105,8 +105,9 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
         return
     methods = plan_methods(["jacobi"], [f"jacobi.n={size.rows}"])
     expected = predict.expected(bench, partial(expected_of, shape, size.rows), partial(_expected_beside, shape))
-    with sessions.session(bench, loaded, methods, capacity=capacity) as opened:
+    with sessions.session(bench, loaded, methods, capacity=capacity, settle=True) as opened:
         yield from one_row(bench, shape, opened, expected)
+        sessions.hand_on_products(bench, opened)
         done = 1
         for rows in sorted({min(_FIRST_ROWS, size.rows), size.rows}):
             yield from ladder(bench, shape, opened, rows, expected, above=done)

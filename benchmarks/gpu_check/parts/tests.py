@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ CHOSEN: Mapping[str, Mapping[str, str]] = {
     "tests/engine/test_cuda.py": {
         "test_every_way_to_run_a_step_says_the_same": "(qwen2 or qwen3) and triton",
         "test_a_seed_and_a_temperature_are_not_baked_into_a_graph": "",
-        "test_captures_are_made_beforehand_and_reported": "",
+        "test_captures_are_made_beforehand_and_reported": "cuda",
     },
     "tests/methods/test_jetspec_cuda.py": {"test_graphs_and_kernels_draft_what_the_oracle_drafts": "qwen3"},
     "tests/engine/kernels/test_tree_attention.py": {
@@ -45,27 +46,63 @@ CHOSEN: Mapping[str, Mapping[str, str]] = {
 REHEARSED: Mapping[str, Mapping[str, str]] = {"tests/decoding/test_tree.py": {}}
 
 
+#: A line of ``pytest -v``: the file, the test, how it went.
+_RESULT = re.compile(r"(\S+\.py)::(.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
+
+
 def run(bench: Bench) -> Iterator[Figure]:
-    """A process of pytest per file."""
+    """One process of pytest: its imports take longer than most of the tests."""
     lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     chosen = REHEARSED if bench.rehearse else CHOSEN
     if lacking or not (ROOT / "tests").is_dir():
         why = f"not installed: {', '.join(lacking)}" if lacking else "the tests are not here"
         yield Figure("chosen tests", None, note=f"left out; {why}")
         return
-    for file, tests in chosen.items():
-        yield _file(file, tests)
+    yield from results(chosen)
 
 
-def _file(file: str, tests: Mapping[str, str]) -> Figure:
-    each = [f"({name}{' and ' + parameters if parameters else ''})" for name, parameters in tests.items()]
-    wanted = ["-k", " or ".join(each)] if each else []
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *wanted, file],
-        capture_output=True, text=True, cwd=ROOT, preexec_fn=partial(end_with_the_parent, os.getpid()),
-    )  # fmt: skip
-    last = (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    # 5: nothing was collected, which is no success here
-    count = len(failed) or 1 if done.returncode else 0
-    return Figure(f"tests of {file}", count, "failures", "== 0", "; ".join([last, *failed[:8]])[:500])
+def results(chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Figure]:
+    """The failures of each file, as soon as the next file begins.
+
+    Args:
+        chosen: file -> tests of it, all where there are none -> what ``-k`` says of their parameters.
+    """
+    command = [sys.executable, "-u", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--no-header", "--color=no"]
+    each = [
+        f"({name}{' and (' + parameters + ')' if parameters else ''})"
+        for tests in chosen.values()
+        for name, parameters in tests.items()
+    ]
+    with subprocess.Popen(
+        [*command, *(["-k", " or ".join(each)] if each else []), *chosen],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        preexec_fn=partial(end_with_the_parent, os.getpid()),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        names = {Path(file).name: file for file in chosen}  # a file outside of the project has another path there
+        tallies: dict[str, dict[str, list[str]]] = {}
+        last, said = "", set[str]()
+        for text in process.stdout:
+            last = text.strip() or last
+            if found := _RESULT.match(text):
+                file, test, how = names[Path(found[1]).name], found[2], found[3]
+                tallies.setdefault(file, {}).setdefault(how, []).append(test)
+                for other in tallies.keys() - {file} - said:
+                    said.add(other)
+                    yield _of_file(other, tallies[other])
+            sys.stderr.write(text)  # the part's log has tracebacks
+        status = process.wait()
+    for file in tallies.keys() - said:
+        # It was in this one that a process which did not end by itself has ended.
+        yield _of_file(file, tallies[file], "" if status in (0, 1) else f"pytest ended with status {status}: {last}")
+    for file in chosen.keys() - tallies.keys():
+        yield Figure(f"tests of {file}", 1, "failures", "== 0", f"none was run; pytest: {last}"[:500])
+
+
+def _of_file(file: str, tally: Mapping[str, Sequence[str]], ended: str = "") -> Figure:
+    """The failures of a file; of one without a test that passed there is one at least."""
+    failed = [*tally.get("FAILED", ()), *tally.get("ERROR", ())]
+    counts = ", ".join(f"{len(tests)} {how.lower()}" for how, tests in tally.items())
+    count = len(failed) + bool(ended) or int("PASSED" not in tally)
+    note = "; ".join(filter(None, [counts, ended, *failed[:8]]))[:500]
+    return Figure(f"tests of {file}", count, "failures", "== 0", note)
