@@ -31,7 +31,7 @@ from specbench.engine.graphs import Running, settle
 from specbench.engine.head_rows import HeadRows, Surroundings
 from specbench.engine.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
-from specbench.engine.ops import Ancestry, Ops, TorchOps
+from specbench.engine.ops import Ancestry, Ops, Outcomes, TorchOps
 from specbench.engine.parts import Unlike
 from specbench.engine.products import Linears, kind_for
 from specbench.engine.sampler import Stream, uniforms
@@ -142,6 +142,7 @@ class HeadPass:
             target.note(self.report())
         self._capture_all(target.capture)
         if self._launches and not draws:  # what is drawn by is keyed by how long the text has become
+            self._take_nothing()
             target.follow(self.follow)
 
     @property
@@ -262,13 +263,24 @@ class HeadPass:
             seat = self._seat(slot)
             seat.followed, columns[slot] = True, [seat.length, 0, 0, 1, *[0] * self._new_rows]
         self._send(columns)
+        self._take(step.outcome, step.fields.layout.first, step.hidden, slots)
+        self._launches[slots]()
+
+    def _take(self, outcome: Outcomes, firsts: Tensor, hidden: Tensor, slots: int) -> None:
+        """Reads what a step leaves for the first ``slots`` slots, as far as the device is told that they follow it."""
         _, new, anchor, follows = self._device_in[:_TOKENS, :slots]
-        next_token, path, count, bonus = step.outcome
+        next_token, path, count, bonus = outcome
         self._ops.take(
-            (next_token, path, count[:slots], bonus[:slots]), step.fields.layout.first[:slots], step.hidden, follows,
+            (next_token, path, count[:slots], bonus[:slots]), firsts[:slots], hidden, follows,
             new, anchor, self._device_in[_TOKENS:, :slots], self._features[:slots],
         )  # fmt: skip
-        self._launches[slots]()
+
+    @torch.inference_mode()
+    def _take_nothing(self) -> None:
+        """Reads an empty step for no slot: what compiles at its first launch does so now, not in a timed request."""
+        slots, _, size = self._features.shape
+        none = torch.zeros(slots, dtype=torch.int32, device=self._device)
+        self._take((none, none, none, none), none, self._features.new_zeros(slots, size), slots)
 
     def _follows(self, slot: int, tree: TokenTree) -> bool:
         """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
@@ -405,7 +417,8 @@ class HeadPass:
             some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
             count, end = len(some), seat.length + len(some)
             ids = torch.tensor([some], dtype=torch.int64, device=self._device)
-            length, new = torch.tensor([[seat.length], [count]], dtype=torch.int64, device=self._device)
+            # In the type of a round's, so that it takes the same kernels.
+            length, new = torch.tensor([[seat.length], [count]], dtype=torch.int32, device=self._device)
             # Not by pointer jumping over a thousand rows: a text is a chain.
             reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
             order = Ancestry(torch.arange(count, device=self._device), reach)

@@ -94,13 +94,24 @@ def test_arrivals_are_counted_from_zero_every_time(device: str) -> None:
     x, weight = (noise(n, 200, seed=n, dtype=HALF, device=device) for n in (5, 70))
     cut = tiles(HALF, splits=4)
     first = skinny(x, weight, None, cut)
-    parts, arrived = kernels._shared(x.device, 4 * 16 * 70, 3)
+    parts, arrived = kernels._parts(x.device, 8192), kernels.counters(x.device, weight.data_ptr(), 3)
     assert not arrived.any()
     parts.fill_(float("nan"))  # what was there before is not added
     assert torch.equal(skinny(x, weight, None, cut), first)
     assert not arrived.any()
     assert parts.isnan().logical_not().sum() == 4 * 5 * 70  # that memory it was
-    assert kernels._shared(x.device, 4 * 16 * 70, 3)[1] is arrived
+
+
+def test_each_weight_has_counters_of_its_own(device: str) -> None:
+    x, cut = noise(5, 200, seed=1, dtype=HALF, device=device), tiles(HALF, splits=4)
+    one, other = (noise(70, 200, seed=n, dtype=HALF, device=device) for n in (2, 3))
+    expected = skinny(x, other, None, cut)
+    skinny(x, one, None, cut)
+    counts = kernels.counters(x.device, one.data_ptr(), 3)
+    counts.fill_(1)  # as in the middle of a launch
+    assert torch.equal(skinny(x, other, None, cut), expected)
+    assert counts.tolist() == [1, 1, 1]
+    counts.zero_()
 
 
 def test_the_parts_are_added_in_their_order(device: str) -> None:

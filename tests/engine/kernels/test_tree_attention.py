@@ -167,9 +167,9 @@ def test_splits_make_no_difference(splits: int, device: str) -> None:
 def test_splits_are_counted_anew_by_every_launch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Tensor] = []
 
-    def arrivals(where: torch.device, count: int) -> Tensor:
+    def arrivals(keys: Tensor, count: int) -> Tensor:
         if not made:
-            made.append(torch.zeros(count, dtype=torch.int32, device=where))
+            made.append(torch.zeros(count, dtype=torch.int32, device=keys.device))
         return made[0]
 
     monkeypatch.setattr(launch, "_arrivals", arrivals)
