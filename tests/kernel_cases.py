@@ -148,7 +148,7 @@ def _tree_cases() -> Iterator[Case]:
 
 
 def _choice_cases() -> Iterator[Case]:
-    from specbench.engine.kernels import filters, sample
+    from specbench.engine.kernels import best, filters, sample
 
     plain = frozenset({"queries", "splits", "pieces", "shift", "position_stride"})
     types = {"positions": "*i64", "seed": "*i64", "temperature": "*fp32", "partial": "*i64", "vocab": "i32"}
@@ -162,6 +162,11 @@ def _choice_cases() -> Iterator[Case]:
         words = f"{dtype} {'greedy' if greedy else 'sampled'}" + " within limits" * cut
         its = types | {"logits": f"*{dtype}"} | (dict.fromkeys(limits, "*i32") if cut else {})
         yield Case("choose", words, sample._best_of_split, its, sizes, sample._OPTIONS, plain)
+    for count, tiles in ((1, 32), (7, 256), (16, 256)):
+        its = {"scores": "*bf16", "logp": "*fp32", "tokens": "*i64", "tops": "*i64", "maxima": "*fp32", "sums": "*fp32"}
+        its |= {"arrived": "*i32", "vocab": "i32"}
+        sizes = {"K": count, "WIDE": 1 << (count - 1).bit_length(), "TILES": tiles, "BLOCK": best._BLOCK}
+        yield Case("best", f"{count} of {tiles} tiles", best._best, its, sizes, best._OPTIONS, frozenset())
     for splits in (32, 256):  # at most, of a vocabulary
         its, options = {"partial": "*i64", "chosen": "*i32"}, {"num_warps": 1, "enable_fp_fusion": True}
         yield Case("reduce", f"{splits} splits", sample._best_of_row, its, {"BLOCK": splits}, options, plain)

@@ -31,6 +31,7 @@ from specbench.engine.graphs import Running, settle
 from specbench.engine.head_rows import HeadRows, Surroundings
 from specbench.engine.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
+from specbench.engine.merged import by_shape, serve
 from specbench.engine.ops import Ancestry, Ops, Outcomes, TorchOps
 from specbench.engine.parts import Unlike
 from specbench.engine.products import Linears, kind_for
@@ -125,6 +126,8 @@ class HeadPass:
                 "or --concurrency"
             ) from error
         self._kernels = self._kernels_of(layers, target.native)
+        if self._kernels is not None:
+            self._multiply(modules, self._kernels, target)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
         # Length, number of new rows, the last of their tokens, whether a step says these, all of them.
         self._host_in = torch.zeros(_TOKENS + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
@@ -314,6 +317,21 @@ class HeadPass:
         except Unlike as unlike:
             self._why_plain = f"{unlike}"
             return None
+
+    def _multiply(self, modules: Sequence[nn.Module], kernels: HeadKernels, target: Target) -> None:
+        """Has the products of a few rows computed as the target's are."""
+        merged = list(kernels.products)
+        parts = {id(part) for product in merged for part in product.linears}
+        linears = [each for module in modules for each in module.modules() if type(each) is nn.Linear]
+        alone = [each for each in linears if id(each) not in parts]
+        weights = [each.weight for each in merged] + [each.weight.detach() for each in alone]
+        by = target.products(by_shape(weights))
+        if by is None:
+            return
+        for product in merged:
+            product.by = by
+        for linear in alone:
+            serve(linear, by)
 
     def report(self) -> dict[str, Any]:
         """Which pieces of its layers are kernels', and why the others are not."""

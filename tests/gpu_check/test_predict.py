@@ -67,7 +67,7 @@ def test_a_step_is_kernels_and_the_longer_of_bytes_and_flops() -> None:
     assert wide.basis.startswith("390 kernels (counted) × 2.25 µs (assumed) + ")
     assert wide.basis.endswith(" TFLOP / 800 TFLOP/s")
     rounds = known.round_of_head(few, 4e9)
-    assert rounds.seconds == pytest.approx(few.seconds + 93 * 2.25e-6 + 1e-3)
+    assert rounds.seconds == pytest.approx(few.seconds + predict.HEAD_NODES * 2.25e-6 + 1e-3)
 
 
 def test_compiled_layers_are_assumed_and_say_so() -> None:
