@@ -55,7 +55,7 @@ class Variants:
 def _pointer(argument: Any) -> Any:
     if not isinstance(argument, Tensor):
         return argument
-    return _Pointer(argument.dtype, argument.storage_offset() * argument.element_size())
+    return _Pointer(argument.dtype, int(argument.storage_offset()) * argument.element_size())
 
 
 @cache

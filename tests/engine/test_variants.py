@@ -14,14 +14,17 @@ from models_tiny import SUPPORTED
 
 from specbench.decoding import TokenTree
 from specbench.engine import code, pack
+from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.buckets import ROW_BUCKETS, SLOT_BUCKETS
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running
 from specbench.engine.head_pass import HeadPass
 from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.layout import Group
 from specbench.engine.nodes import META, MetaStep, launches
+from specbench.engine.ops import TorchOps
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import Kind
+from specbench.engine.step import Kind, Program
 
 SAMPLED = Sampling(0.8, top_k=50, top_p=0.95, seed=1)
 #: Kernels of a step that are compiled more than once, by what: attention and its splits by tiles, trees by their size.
@@ -59,6 +62,24 @@ def test_top_k_and_top_p_compile_few_more() -> None:
     found = ladder(1, Sampling(), SAMPLED)
     assert beyond(found, SEVERAL_SAMPLED | {"_best_of_split": 2}) == {}  # with limits and without
     assert found.total() <= 28
+
+
+def test_prompts_of_any_length_compile_nothing_more() -> None:
+    meta, found = MetaStep(on_meta(SUPPORTED["qwen3"]), TritonOps(META), capacity=2048), Variants()
+    plain = Program(meta.model, TorchOps())
+    with launches(found.note):
+        for rows in ROW_BUCKETS:
+            meta.run(rows, Kind(Sampling(), attention="triton", tall=rows > 4))
+        before = found.counts()
+        for length in (1, 7, 16, 100, 1024):
+            shape = pack.Shape(1, 1)
+            packed, ids = torch.zeros(shape.width_in, dtype=torch.int32, device=META), torch.zeros(length, device=META)
+            plain.run(
+                packed, shape, Kind(Sampling()), meta.cache, ReferenceAttention, head=ids.long(), commit=False,
+                groups=(Group(slice(0, 1), slice(0, 1), 1, causal=True),),
+            )  # fmt: skip
+    assert {"_add_norm", "_rotate", "_gated"} <= before.keys()
+    assert found.counts() == before
 
 
 def test_every_launch_says_whether_products_are_fused() -> None:

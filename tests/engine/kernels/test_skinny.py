@@ -1,7 +1,7 @@
 """Products of few rows, against exact ones and torch's: any sizes, any split, and a row alike in any company.
 
-Without a GPU Triton's interpreter runs the kernel; it multiplies bfloat16 as if it were integers, so halves are float16
-there.
+Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
+every bit is asked for.
 """
 
 from __future__ import annotations
@@ -64,6 +64,16 @@ def test_product(
     assert exact(x, weight, bias, found)
     expected = nn.functional.linear(x, weight, bias)
     assert (found - expected).float().norm() <= BOUND[dtype] * expected.float().norm()
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_products_of_bf16(splits: int, device: str) -> None:
+    dtype = torch.bfloat16
+    x, weight = (noise(n, 141, seed=n, dtype=dtype, device=device) for n in (5, 33))
+    found = skinny(x, weight, None, tiles(dtype, splits=splits))
+    expected = nn.functional.linear(x.double(), weight.double())
+    assert (found - expected).norm() <= BOUND[dtype] * expected.norm()
+    assert torch.equal(skinny(x[:1], weight, None, tiles(dtype, splits=splits)), found[:1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
