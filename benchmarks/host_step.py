@@ -185,9 +185,9 @@ def outcome_of(trees: Mapping[int, TokenTree], shape: pack.Shape) -> Any:
     out[: batch.rows] = [token for tree in trees.values() for token in tree.tokens]
     for slot, tree in trees.items():
         path = path_in(tree)
-        start = shape.rows + batch.first[slot]
+        start = shape.of_rows + batch.first[slot]
         out[start : start + len(path)] = path
-        out[2 * shape.rows + slot], out[2 * shape.rows + shape.slots + slot] = len(path), 7
+        out[2 * shape.of_rows + slot], out[2 * shape.of_rows + shape.of_slots + slot] = len(path), 7
     return out
 
 

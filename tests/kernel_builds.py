@@ -81,6 +81,7 @@ def build(case: Case, capability: int) -> dict[str, Any]:
     count = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
     ptx = built.asm["ptx"]
     before_store = ptx.split("st.global")[0]
+    before_wait = ptx.split("griddepcontrol.wait")[0]
     return {
         "kernel": case.kernel,
         "configuration": case.configuration,
@@ -94,6 +95,10 @@ def build(case: Case, capability: int) -> dict[str, Any]:
         "async_16_bytes": len(re.findall(r"\bLDGSTS\.E\.BYPASS\.\S*128", code)),
         "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)),
         "vectors": ptx.count("ld.global.v4.b32"),
+        "waits": ptx.count("griddepcontrol.wait"),
+        "starts_the_next": ptx.count("griddepcontrol.launch_dependents"),
+        "before_waiting": len(re.findall(r"\b(?:ld\.global|st\.global|cp\.async|atom\.)", before_wait)),
+        "prefetched": before_wait.count("prefetch.global.L2"),
         "barriers": before_store.rsplit("ld.global", 1)[-1].count("bar.sync"),
     }
 

@@ -77,10 +77,18 @@ _BY_SLOT = dict.fromkeys(("firsts", "counts", "lengths"), "*i32")
 _PARTIAL = ("partial", "maxima", "totals")
 
 
+def _dependent(capability: int) -> tuple[dict[str, bool], dict[str, bool]]:
+    """(compile-time arguments, options) of kernels that are launched while the one before ends, where a card can."""
+    return {"PDL": capability >= 90}, {"launch_pdl": True} if capability >= 90 else {}
+
+
 def attention_cases(capability: int) -> Iterator[Case]:
     """The attention kernel with every tile, and the kernel that joins splits."""
     from specbench.engine.kernels import tree_attention_kernels as kernels
+    from specbench.engine.kernels.bits import OPTIONS
     from specbench.engine.kernels.tree_attention import _JOINED_ROWS
+
+    depends, launch = _dependent(capability)
 
     for heads, steps in ((HEADS, STEPS), (MORE_HEADS, TILES)):
         for (group, size), step in product(heads, steps):
@@ -102,49 +110,47 @@ def attention_cases(capability: int) -> Iterator[Case]:
                 "joins": joins,
                 "block_m": tile.block_m, "block_n": tile.block_n, "block_k": padded_size(size),
                 "block_v": padded_size(size), "block_s": 64,
-                "chunk": tile.chunk, "min_tiles": step.min_tiles, "stages": tile.stages,
+                "chunk": tile.chunk, "min_tiles": step.min_tiles, "stages": tile.stages, **depends,
             }  # fmt: skip
-            options = {"num_warps": tile.warps, "num_stages": tile.stages}
+            options = {"num_warps": tile.warps, "num_stages": tile.stages, **OPTIONS, **launch}
             yield Case("attend", ", ".join(words), kernels.attend, types, constants, options, _PLAIN, "i32")
     for most in (4, MAX_SPLITS):
         constants = {"group": 7, "value_size": 128, "has_window": False, "block_n": 64, "block_c": most}
-        constants |= {"block_v": 64, "min_tiles": 1}
+        constants |= {"block_v": 64, "min_tiles": 1, **depends}
         types = _BY_SLOT | dict.fromkeys(_PARTIAL, "*fp32") | {"out": "*bf16", "slot_of": "*i32"}
-        options = {"num_warps": 4 if most > 16 else 1}
+        options = {"num_warps": 4 if most > 16 else 1, **OPTIONS, **launch}
         yield Case("combine", f"{most} splits", kernels.combine, types, constants, options, _PLAIN)
 
 
-def small_cases() -> Iterator[Case]:
-    """The others. Triton makes a compile-time argument of an int that is 1, so the cases of one row have those too."""
+def small_cases(capability: int) -> Iterator[Case]:
+    """The others."""
     yield from _tree_cases()
     yield from _choice_cases()
     yield from _cache_cases()
-    yield from _layer_cases()
-    yield from _skinny_cases()
+    yield from _layer_cases(capability)
+    yield from _skinny_cases(capability)
 
 
 def _tree_cases() -> Iterator[Case]:
     from specbench.engine.kernels import accept, bits
 
     i32, plain = "*i32", frozenset({"rows", "words"})
-    for rows in (1, 64, 512):
-        block = max(32, rows)
+    for block in bits._BLOCKS:
         types = dict.fromkeys(("parents", "slot_of", "firsts", "counts", "bits", "depth"), i32)
-        sizes: dict[str, Any] = {"ROUNDS": (rows - 1).bit_length(), "BLOCK": block} | _ones(rows, "rows", "words")
-        yield Case("bits", f"{rows} rows", bits._tree_bits, types, sizes, {"num_warps": 4}, plain)
+        sizes: dict[str, Any] = {"ROUNDS": (block - 1).bit_length(), "BLOCK": block}
+        options = {"num_warps": 4, **bits.OPTIONS}
+        yield Case("bits", f"{block} rows", bits._tree_bits, types, sizes, options, plain)
         types |= dict.fromkeys(("tokens", "next_token", "taken", "path", "bonus"), i32)
         for flag in ("i1", "i32"):
-            sizes = {"BLOCK": block, "WORDS": block // 32} | _ones(rows, "rows", "words")
-            options = {"num_warps": 8 if block > 128 else 4}
-            yield Case(
-                "accept", f"{rows} rows {flag}", accept._accept, types | {"accept": f"*{flag}"}, sizes, options, plain
-            )
+            sizes, its = {"BLOCK": block, "WORDS": block // 32}, types | {"accept": f"*{flag}"}
+            options = {"num_warps": 8 if block > 128 else 4, **bits.OPTIONS}
+            yield Case("accept", f"{block} rows {flag}", accept._accept, its, sizes, options, plain)
 
 
 def _choice_cases() -> Iterator[Case]:
-    from specbench.engine.kernels import filters, sample
+    from specbench.engine.kernels import best, filters, sample
 
-    plain = frozenset({"queries", "splits", "pieces", "shift"})
+    plain = frozenset({"queries", "splits", "pieces", "shift", "position_stride"})
     types = {"positions": "*i64", "seed": "*i64", "temperature": "*fp32", "partial": "*i64", "vocab": "i32"}
     types |= {"span": "i32"}
     for dtype, greedy, cut in (
@@ -153,14 +159,17 @@ def _choice_cases() -> Iterator[Case]:
     ):  # fmt: skip
         limits = dict.fromkeys(("limits", "shares"))
         sizes = {"GREEDY": greedy, "FILTER": cut, "BLOCK": sample._BLOCK} | ({} if cut else limits)
-        sizes |= _ones(1, *["queries", "position_stride"] * greedy)
         words = f"{dtype} {'greedy' if greedy else 'sampled'}" + " within limits" * cut
         its = types | {"logits": f"*{dtype}"} | (dict.fromkeys(limits, "*i32") if cut else {})
         yield Case("choose", words, sample._best_of_split, its, sizes, sample._OPTIONS, plain)
-    for splits in (1, 128):
-        sizes = {"BLOCK": splits} | _ones(splits, "splits")
-        its = {"partial": "*i64", "chosen": "*i32"}
-        yield Case("reduce", f"{splits} splits", sample._best_of_row, its, sizes, {"num_warps": 1}, plain)
+    for count, tiles in ((1, 32), (7, 256), (16, 256)):
+        its = {"scores": "*bf16", "logp": "*fp32", "tokens": "*i64", "tops": "*i64", "maxima": "*fp32", "sums": "*fp32"}
+        its |= {"arrived": "*i32", "vocab": "i32"}
+        sizes = {"K": count, "WIDE": 1 << (count - 1).bit_length(), "TILES": tiles, "BLOCK": best._BLOCK}
+        yield Case("best", f"{count} of {tiles} tiles", best._best, its, sizes, best._OPTIONS, frozenset())
+    for splits in (32, 256):  # at most, of a vocabulary
+        its, options = {"partial": "*i64", "chosen": "*i32"}, {"num_warps": 1, "enable_fp_fusion": True}
+        yield Case("reduce", f"{splits} splits", sample._best_of_row, its, {"BLOCK": splits}, options, plain)
     types = {name: types[name] for name in ("temperature", "vocab", "span")} | {"kept": "*fp32", "shift": "i32"}
     types |= dict.fromkeys(("wanted", "last_sums", "last_state", "sums", "state"), "*i64")
     types |= dict.fromkeys(("maxima", "floor", "limits", "shares"), "*i32")
@@ -195,28 +204,30 @@ def _cache_cases() -> Iterator[Case]:
     from specbench.engine.kernels import kv, take
 
     plain, by_slot = frozenset({"rows", "slots", "heads"}), dict.fromkeys(("firsts", "lengths"), "*i32")
-    for size, value, rows in ((128, 128, 1), (128, 128, 16), (96, 64, 16), (576, 512, 16)):
-        tile_rows, _ = kv._tile(rows, max(size, value))
+    options = {"num_warps": 4, **kv.OPTIONS}
+    for size, value in ((128, 128), (96, 64), (576, 512)):
+        tile_rows, _ = kv._tile(max(size, value))
         types = dict.fromkeys(("key", "value", "keys", "values"), "*bf16") | {"slot_of": "*i32"} | by_slot
-        sizes = {"KEY": size, "KEY_WIDE": kv._tile(rows, size)[1], "VALUE": value}
-        sizes |= {"VALUE_WIDE": kv._tile(rows, value)[1], "TILE_ROWS": tile_rows} | _ones(rows, "rows", "slots")
-        yield Case("write", f"{size} {value} {rows} rows", kv._write, types, sizes, {"num_warps": 4}, plain)
-        tile_rows, wide = kv._tile(rows, size)
+        sizes = {"KEY": size, "KEY_WIDE": kv._tile(size)[1], "VALUE": value}
+        sizes |= {"VALUE_WIDE": kv._tile(value)[1], "TILE_ROWS": tile_rows}
+        yield Case("write", f"{size} {value}", kv._write, types, sizes, options, plain)
+        tile_rows, wide = kv._tile(size)
         types = {"buffer": "*bf16", "count": "*i32", "path": "*i32"} | by_slot
-        sizes = {"SIZE": size, "WIDE": wide, "TILE_ROWS": tile_rows} | _ones(rows, "slots", "heads")
-        yield Case("commit", f"{size} {rows} rows", kv._commit, types, sizes, {"num_warps": 4}, plain)
+        sizes = {"SIZE": size, "WIDE": wide, "TILE_ROWS": tile_rows}
+        yield Case("commit", f"{size}", kv._commit, types, sizes, options, plain)
     names = ("next_token", "path", "count", "bonus", "firsts", "follows", "new", "anchor", "tokens")
     types = dict.fromkeys(names, "*i32") | dict.fromkeys(("hidden", "features"), "*bf16")
-    plain = frozenset({"rows", "tokens_row"})
-    yield Case("take", "features", take._take, types, {"BLOCK": take._BLOCK}, {"num_warps": 4}, plain)
+    plain = frozenset({"rows", "hidden_row", "tokens_row"})
+    yield Case("take", "features", take._take, types, {"BLOCK": take._BLOCK}, take._OPTIONS, plain)
 
 
-def _layer_cases() -> Iterator[Case]:
-    """Between a layer's products: of Qwen3-8B, SmolLM2-135M, Gemma3 and odd heads; a row alone and many."""
+def _layer_cases(capability: int) -> Iterator[Case]:
+    """Between a layer's products: of Qwen3-8B, SmolLM2-135M, Gemma3 and odd heads."""
     from triton import next_power_of_2
 
     from specbench.engine.kernels import gated, norm, rotate
 
+    depends, launch = _dependent(capability)
     for size, dtype, gemma in (
         (4096, "bf16", False), (576, "bf16", False), (8192, "bf16", False),
         (2560, "bf16", True), (4096, "fp16", False), (4096, "fp32", False),
@@ -225,24 +236,24 @@ def _layer_cases() -> Iterator[Case]:
         of_rows = ("residual", "branch", "weight", "branch_weight", "total", "normed")
         types = dict.fromkeys(of_rows, f"*{dtype}") | dict.fromkeys(("eps", "branch_eps"), "fp32")
         for adds in (True, False):
-            sizes = {"SIZE": size, "ADDS": adds, "BRANCH_NORM": gemma, "WIDE": wide}
+            sizes = {"SIZE": size, "ADDS": adds, "BRANCH_NORM": gemma, "WIDE": wide, **depends}
             sizes |= dict.fromkeys(("OFFSET", "BRANCH_OFFSET"), int(gemma))
             words = f"{size} {dtype}" + " both norms" * gemma + ("" if adds else " no sum")
-            options = {"num_warps": norm.warps_for(wide), **norm._OPTIONS}
+            options = {"num_warps": norm.warps_for(wide), **norm._OPTIONS, **launch}
             yield Case("add_norm", words, norm._add_norm, types, sizes, options, frozenset())
     for size, dtype, silu in (
         (12288, "bf16", True), (1536, "bf16", True), (10240, "bf16", False), (12288, "fp16", True),
         (12288, "fp32", True),
     ):  # fmt: skip
         types = dict.fromkeys(("both", "out"), f"*{dtype}")
-        sizes = {"SIZE": size, "SILU": silu, "BLOCK": gated._BLOCK}
+        sizes = {"SIZE": size, "SILU": silu, "BLOCK": gated._BLOCK, **depends}
         words = f"{size} {dtype} {'silu' if silu else 'gelu'}"
-        yield Case("gated", words, gated._gated, types, sizes, gated._OPTIONS, frozenset())
+        yield Case("gated", words, gated._gated, types, sizes, gated._OPTIONS | launch, frozenset())
     plain = frozenset({"rows", "slots", "heads", "kv_heads"})
-    for size, rotary, normed, offset, rows, dtype in (
-        (128, 128, True, 0, 1, "bf16"), (128, 128, True, 0, 64, "bf16"), (128, 128, False, 0, 64, "bf16"),
-        (64, 64, False, 0, 64, "bf16"), (256, 256, True, 1, 64, "bf16"), (96, 96, False, 0, 64, "bf16"),
-        (80, 32, False, 0, 64, "bf16"), (128, 128, True, 0, 64, "fp16"), (128, 128, True, 0, 64, "fp32"),
+    for size, rotary, normed, offset, dtype in (
+        (128, 128, True, 0, "bf16"), (128, 128, False, 0, "bf16"),
+        (64, 64, False, 0, "bf16"), (256, 256, True, 1, "bf16"), (96, 96, False, 0, "bf16"),
+        (80, 32, False, 0, "bf16"), (128, 128, True, 0, "fp16"), (128, 128, True, 0, "fp32"),
     ):  # fmt: skip
         wide = next_power_of_2(size)
         names = ("query", "key", "value", "cos", "sin", "query_weight", "key_weight", "turned", "keys", "values")
@@ -250,17 +261,18 @@ def _layer_cases() -> Iterator[Case]:
         types |= dict.fromkeys(("query_eps", "key_eps"), "fp32")
         sizes = {"SIZE": size, "VALUE": size, "ROTARY": rotary, "QUERY_NORM": normed, "KEY_NORM": normed}
         sizes |= {"QUERY_OFFSET": offset, "KEY_OFFSET": offset, "WIDE": wide}
-        sizes |= {"TILE_ROWS": max(1, rotate._TILE // wide)} | _ones(rows, "rows", "slots")
-        words = f"{size} {dtype} {rows} rows" + f" of {rotary}" * (rotary != size) + " norms" * normed
-        yield Case("rotate", words, rotate._rotate, types, sizes, rotate._OPTIONS, plain)
+        sizes |= {"TILE_ROWS": max(1, rotate._TILE // wide), **depends}
+        words = f"{size} {dtype}" + f" of {rotary}" * (rotary != size) + " norms" * normed
+        yield Case("rotate", words, rotate._rotate, types, sizes, rotate._OPTIONS | launch, plain)
 
 
-def _skinny_cases() -> Iterator[Case]:
+def _skinny_cases(capability: int) -> Iterator[Case]:
     """Products of few rows as they are cut for an H200; of a width that no tile divides, too, and with a bias."""
     import torch
 
     from specbench.engine.kernels import skinny
 
+    depends, launch = _dependent(capability)
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     for outputs, inputs, dtype, bias in (
         (4096, 4096, "bf16", False), (4096, 14336, "bf16", False), (4096, 4096, "fp32", False),
@@ -271,17 +283,14 @@ def _skinny_cases() -> Iterator[Case]:
             shared = {"parts": "*fp32", "arrived": "*i32"} if config.splits > 1 else {}
             types = dict.fromkeys(("x", "weight", "bias", "out", "parts", "arrived"), f"*{dtype}") | shared
             sizes = {"BIAS": bias, "WHOLE": inputs % config.block_k == 0, "SPLITS": config.splits, "ROWS": 16}
-            sizes |= {"BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
+            sizes |= {"BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "AHEAD": config.stages - 1, **depends}
+            sizes |= {"LINE": skinny._LINE // dtypes[dtype].itemsize}
             words = f"{outputs} of {inputs} {dtype} by {config.block_n} x {config.block_k} in {config.splits}"
-            options = {"num_warps": config.warps, "num_stages": config.stages, **skinny._OPTIONS}
+            options = {"num_warps": config.warps, "num_stages": config.stages, **skinny._OPTIONS, **launch}
             yield Case("skinny", words, skinny._skinny, types, sizes, options, frozenset({"rows"}), "i32")
-
-
-def _ones(rows: int, *arguments: str) -> dict[str, Any]:
-    return dict.fromkeys(arguments, 1) if rows == 1 else {}
 
 
 def cases(capability: int) -> Iterator[Case]:
     """All of them."""
     yield from attention_cases(capability)
-    yield from small_cases()
+    yield from small_cases(capability)

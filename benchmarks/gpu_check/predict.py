@@ -27,14 +27,9 @@ Layers = Literal["fused", "plain", "compiled"]
 #: Kernels that a layer through torch.compile is assumed to launch beyond those of a fused one. Nobody has counted them.
 COMPILED_MORE: Mapping[str, int] = {"qwen2.5-7b": 6, "qwen3-8b": 7}
 
-#: Kernels of one pass of JetSpec's head with five layers, as counted without a device, a call of the library as one.
-HEAD_NODES = 93
-
-#: The same of a round of EAGLE-3 at its default depth.
-EAGLE_NODES = 339
-
-#: Kernels that the library launches beyond one for each call: logsumexp takes 6 to 8, and top-k of a vocabulary 3 to 6.
-HEAD_LIBRARY, EAGLE_LIBRARY = 17, 97
+#: Kernels of one pass of JetSpec's head with five layers, and of a round of EAGLE-3 at its default depth, as counted
+#: without a device.
+HEAD_NODES, EAGLE_NODES = 89, 313
 
 
 @dataclass(frozen=True)
@@ -130,21 +125,18 @@ class Known:
         peaks = self.peaks or self.ceilings
         return Prediction(bound_s(cost, peaks), _bound(cost, peaks))
 
-    def round_of_head(
-        self, verify: Prediction, head_bytes: float, nodes: int = HEAD_NODES, library: int = HEAD_LIBRARY
-    ) -> Prediction:
+    def round_of_head(self, verify: Prediction, head_bytes: float, nodes: int = HEAD_NODES) -> Prediction:
         """A round: the target's step, the head's passes after it, and a wait for the host.
 
         Args:
             verify: the target's step.
             head_bytes: of weights that the head's passes read.
             nodes: kernels of these passes, as counted.
-            library: kernels that the library launches beyond them.
         """
-        head = predicted_s(nodes + library, Cost(0.0, head_bytes), self.ceilings, self.assumed)
+        head = predicted_s(nodes, Cost(0.0, head_bytes), self.ceilings, self.assumed)
         basis = (
-            f"{verify.basis}; head: {nodes} kernels (counted) and {library} of the library's, "
-            f"{head_bytes / 1e9:.3g} GB; host: {self.assumed.host_s * 1e3:g} ms (assumed)"
+            f"{verify.basis}; head: {nodes} kernels (counted), {head_bytes / 1e9:.3g} GB; "
+            f"host: {self.assumed.host_s * 1e3:g} ms (assumed)"
         )
         return Prediction(verify.seconds + head + self.assumed.host_s, basis)
 

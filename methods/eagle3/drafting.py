@@ -171,10 +171,7 @@ class Drafts:
 
     def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The W best drafts behind each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
-        scores = self._head.scores(outputs, rows.pieces)
-        best, found = scores.topk(self._width, dim=-1)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        return (best.to(wide) - scores.to(wide).logsumexp(-1, keepdim=True)).float(), found
+        return rows.best(self._head.scores(outputs, rows.pieces), self._width)
 
     def _known(self, found: Tensor) -> Tensor:
         """The target's ids of what the head calls by its own."""

@@ -108,9 +108,5 @@ class BlockPass:
             return block.attend(index, query, key, value, scale=scale, window=window)
 
         hidden = self._head(self._embed(tokens).to(self._head.dtype), block.positions, attend, block.pieces)
-        logits = self._scorer(hidden[:, 1 : self._depth + 1])
-        best, found = logits.topk(self._width, dim=-1)
-        if self._ids is not None:
-            found = self._ids[found]
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        return found, (best.to(wide) - logits.to(wide).logsumexp(-1, keepdim=True)).float()
+        logp, found = block.best(self._scorer(hidden[:, 1 : self._depth + 1]), self._width)
+        return found if self._ids is None else self._ids[found], logp

@@ -40,6 +40,8 @@ class Target:
             the slots, the capacity and the choice of kernels and graphs of the target's.
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
         native: whether layers run by the engine's own code; None is where that can be had.
+        products: weights of a draft head by (outputs, inputs) -> what multiplies its rows with them, as the target's
+            products are computed; None is torch.
         note: takes what the run's record is to say of a draft head, such as which of its parts are kernels'.
         warn: takes a line that the user has to know, such as what a draft model was not made for; it is recorded.
         measured: (name, what takes seconds) -> the seconds by that name: taken once on this machine and stored, so that
@@ -62,6 +64,7 @@ class Target:
     native: bool | None = None
     follow: Callable[[Callable[[Any], None]], None] = lambda work: None
     at_close: Callable[[Callable[[], None]], None] = lambda work: None
+    products: Callable[[Mapping[tuple[int, int], Sequence[Any]]], Any] = lambda weights: None
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     warn: Callable[[str], None] = lambda line: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()

@@ -533,6 +533,16 @@ class Engine:
         work()
         return work
 
+    def products(self, weights: Mapping[skinny.Shape, Sequence[Tensor]]) -> skinny.SkinnyProducts:
+        """What multiplies a draft head's rows, as the target's are multiplied.
+
+        Args:
+            weights: of the head. A shape that the target has too is timed on the target's, which are more.
+        """
+        if self._graphs is not None and not self._products.why_not:
+            self._products.settle({**weights, **self.code.weights()}, skinny.cuda_time(self.device))
+        return self._products
+
     def follow(self, work: Follower) -> None:
         """Launches ``work`` behind every captured step with tapped layers, while the step is still running."""
         self._followers.append(work)

@@ -13,7 +13,6 @@ transformers has it and as we do, and what differs by more than rounding is left
 from __future__ import annotations
 
 import importlib.util
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodType
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
-from specbench.engine.merged import Linear, Product
+from specbench.engine.merged import Linear, Product, by_shape
 from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
 from specbench.engine.step import decoder_layers
 
@@ -60,6 +59,7 @@ class FusedLayers:
         for parts in self._parts:
             for linears in _together(parts):
                 self._products[linears[0]] = Product(linears, by)
+        self._device: torch.device = model.device
         self._last = _last_norm(model, self._layers)
         head = model.get_output_embeddings()
         self._head, self._by = (head if type(head) is nn.Linear else None), by
@@ -87,11 +87,8 @@ class FusedLayers:
 
     def weights(self) -> dict[tuple[int, int], list[Tensor]]:
         """By (outputs, inputs) the weights [outputs, inputs] of that shape that products read."""
-        found: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
         last = [] if self._head is None else [self._head.weight.detach()]
-        for weight in [*(product.weight for product in self._products.values()), *last]:
-            found[weight.shape[0], weight.shape[1]].append(weight)
-        return dict(found)
+        return by_shape([*(product.weight for product in self._products.values()), *last])
 
     @contextmanager
     def learn(self) -> Iterator[None]:
@@ -201,8 +198,14 @@ class FusedLayers:
         self.why_not[fusion] = why
 
     def report(self) -> dict[str, Any]:
-        """Which fusions run, and why the others do not."""
-        return {"fusions": [each for each in FUSIONS if each in self.on], "not_fused": self.why_not}
+        """Which fusions run, why the others do not, and whether kernels start while the one before ends."""
+        from specbench.engine.kernels import dependent  # triton is not everywhere
+
+        return {
+            "fusions": [each for each in FUSIONS if each in self.on],
+            "not_fused": self.why_not,
+            "dependent_launches": dependent.why_not(self._device) or "on",
+        }
 
 
 class _Left(NamedTuple):

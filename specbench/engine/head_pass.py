@@ -31,7 +31,8 @@ from specbench.engine.graphs import Running, settle
 from specbench.engine.head_rows import HeadRows, Surroundings
 from specbench.engine.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
-from specbench.engine.ops import Ancestry, Ops, TorchOps
+from specbench.engine.merged import by_shape, serve
+from specbench.engine.ops import Ancestry, Ops, Outcomes, TorchOps
 from specbench.engine.parts import Unlike
 from specbench.engine.products import Linears, kind_for
 from specbench.engine.sampler import Stream, uniforms
@@ -125,6 +126,8 @@ class HeadPass:
                 "or --concurrency"
             ) from error
         self._kernels = self._kernels_of(layers, target.native)
+        if self._kernels is not None:
+            self._multiply(modules, self._kernels, target)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
         # Length, number of new rows, the last of their tokens, whether a step says these, all of them.
         self._host_in = torch.zeros(_TOKENS + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
@@ -143,6 +146,7 @@ class HeadPass:
         self._capture_all(target.capture)
         target.at_close(self.release)
         if self._launches and not draws:  # what is drawn by is keyed by how long the text has become
+            self._take_nothing()
             target.follow(self.follow)
 
     def release(self) -> None:
@@ -268,13 +272,24 @@ class HeadPass:
             seat = self._seat(slot)
             seat.followed, columns[slot] = True, [seat.length, 0, 0, 1, *[0] * self._new_rows]
         self._send(columns)
+        self._take(step.outcome, step.fields.layout.first, step.hidden, slots)
+        self._launches[slots]()
+
+    def _take(self, outcome: Outcomes, firsts: Tensor, hidden: Tensor, slots: int) -> None:
+        """Reads what a step leaves for the first ``slots`` slots, as far as the device is told that they follow it."""
         _, new, anchor, follows = self._device_in[:_TOKENS, :slots]
-        next_token, path, count, bonus = step.outcome
+        next_token, path, count, bonus = outcome
         self._ops.take(
-            (next_token, path, count[:slots], bonus[:slots]), step.fields.layout.first[:slots], step.hidden, follows,
+            (next_token, path, count[:slots], bonus[:slots]), firsts[:slots], hidden, follows,
             new, anchor, self._device_in[_TOKENS:, :slots], self._features[:slots],
         )  # fmt: skip
-        self._launches[slots]()
+
+    @torch.inference_mode()
+    def _take_nothing(self) -> None:
+        """Reads an empty step for no slot: what compiles at its first launch does so now, not in a timed request."""
+        slots, _, size = self._features.shape
+        none = torch.zeros(slots, dtype=torch.int32, device=self._device)
+        self._take((none, none, none, none), none, self._features.new_zeros(slots, size), slots)
 
     def _follows(self, slot: int, tree: TokenTree) -> bool:
         """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
@@ -308,6 +323,21 @@ class HeadPass:
         except Unlike as unlike:
             self._why_plain = f"{unlike}"
             return None
+
+    def _multiply(self, modules: Sequence[nn.Module], kernels: HeadKernels, target: Target) -> None:
+        """Has the products of a few rows computed as the target's are."""
+        merged = list(kernels.products)
+        parts = {id(part) for product in merged for part in product.linears}
+        linears = [each for module in modules for each in module.modules() if type(each) is nn.Linear]
+        alone = [each for each in linears if id(each) not in parts]
+        weights = [each.weight for each in merged] + [each.weight.detach() for each in alone]
+        by = target.products(by_shape(weights))
+        if by is None:
+            return
+        for product in merged:
+            product.by = by
+        for linear in alone:
+            serve(linear, by)
 
     def report(self) -> dict[str, Any]:
         """Which pieces of its layers are kernels', and why the others are not."""
@@ -411,7 +441,8 @@ class HeadPass:
             some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
             count, end = len(some), seat.length + len(some)
             ids = torch.tensor([some], dtype=torch.int64, device=self._device)
-            length, new = torch.tensor([[seat.length], [count]], dtype=torch.int64, device=self._device)
+            # In the type of a round's, so that it takes the same kernels.
+            length, new = torch.tensor([[seat.length], [count]], dtype=torch.int32, device=self._device)
             # Not by pointer jumping over a thousand rows: a text is a chain.
             reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
             order = Ancestry(torch.arange(count, device=self._device), reach)

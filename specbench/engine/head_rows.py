@@ -192,6 +192,14 @@ class HeadRows:
         at = (self._new.long() - 1).clamp(min=0).view(-1, *[1] * (outputs.dim() - 1))
         return outputs.gather(1, at.expand(-1, 1, *outputs.shape[2:]))
 
+    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The best drafts behind each row, of ``scores`` [..., V].
+
+        Returns:
+            (log-probabilities float32 [..., count] over all V, their indices int64 [..., count]).
+        """
+        return self._around.ops.best(scores, count)
+
     def drawn(self, probabilities: Tensor, place: int) -> Tensor:
         """A draft of each text drawn from what the head says, int64 [S], for block verification.
 

@@ -7,7 +7,7 @@ over random rows, before the first round; what differs by more than rounding sta
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -62,6 +62,11 @@ class HeadKernels:
         self.on: set[Piece] = set()
         self.why_not: dict[Piece, str] = {}
         self.learning = False
+
+    @property
+    def products(self) -> Iterable[Product]:
+        """Those that its layers run."""
+        return self._products.values()
 
     def of(self, rows: HeadRows) -> KernelPieces:
         """The pieces over some rows."""

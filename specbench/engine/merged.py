@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ class Product:
         by: computes it: ``nn.functional.linear``, or what is faster.
 
     Attributes:
+        by: as given; may be changed.
+        linears: the layers.
         weight: [N, K], of all of them.
 
     Raises:
@@ -32,14 +35,32 @@ class Product:
         biases = [linear.bias for linear in linears if linear.bias is not None]
         if biases and len(biases) < len(linears):
             raise Unlike("some of its products that read one input have a bias, and others have none")
-        self._by = by
+        self.by, self.linears = by, linears
         self.weight = _merged([linear.weight for linear in linears])
         self._bias = _merged(biases) if biases else None
 
     def __call__(self, x: Tensor, start: int = 0) -> Tensor:
         """Outputs of rows [N, size], from number ``start`` on."""
         bias = self._bias if self._bias is None else self._bias[start:]
-        return self._by(x, self.weight[start:], bias)
+        return self.by(x, self.weight[start:], bias)
+
+
+def serve(linear: nn.Linear, by: Linear) -> None:
+    """Computes a linear layer that is a product of its own by another function, but for a training's forward."""
+
+    def forward(x: Tensor) -> Tensor:
+        product = nn.functional.linear if torch.is_grad_enabled() else by
+        return product(x, linear.weight, linear.bias)
+
+    linear.__dict__["forward"] = forward  # found before the class's own
+
+
+def by_shape(weights: Iterable[Tensor]) -> dict[tuple[int, int], list[Tensor]]:
+    """By (outputs, inputs) the weights [outputs, inputs] of that shape."""
+    found: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+    for weight in weights:
+        found[weight.shape[0], weight.shape[1]].append(weight)
+    return dict(found)
 
 
 def _merged(parts: Sequence[Tensor]) -> Tensor:

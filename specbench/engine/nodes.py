@@ -2,7 +2,8 @@
 
 The device is torch's "meta": tensors without memory, on which every operation says what it would launch. A node is a
 call of torch whose result lies in memory of its own, or that writes to an argument, or a launch of a Triton kernel,
-chosen as an H200 gets it. A library call may launch more than one, so a count is a prediction.
+chosen as an H200 gets it. Some library calls launch several, by what torch's source has for CUDA: those are counted as
+so many nodes, and of others (a product that is split, say) a count is a prediction.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ FIGURES = (227 * 1024, 132)
 _MEMORY_ALONE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view")
 _OFF = ("dropout",)  # in evaluation
 _NONE: Any = object()
+#: Kernels of calls that are several: of torch's own top-k more where a row is long; a log-sum-exp is a maximum, two
+#: masks against infinities, a difference, exponentials, their sum, its logarithm and a sum.
+_LOGSUMEXP, _TOPK, _LONG_TOPK, _LONG_ROW, _SORT = 7, 2, 5, 4096, 5
 
 
 class Node(NamedTuple):
@@ -64,7 +68,8 @@ class Nodes(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if name not in (*_MEMORY_ALONE, *_OFF) and (_writes(func) or _memory(found) - _memory((args, kwargs))):
-            self.add(name)
+            for _ in range(_kernels(name, args)):
+                self.add(name)
         return found
 
     def add(self, name: str) -> None:
@@ -79,6 +84,13 @@ class Nodes(TorchDispatchMode):
     def others(self) -> list[str]:
         """Names of what belongs to no layer."""
         return [node.name for node in self.seen if node.layer is None]
+
+
+def _kernels(name: str, args: Sequence[Any]) -> int:
+    """How many kernels a call launches, as far as that is known."""
+    if name == "topk":
+        return _LONG_TOPK if args[0].shape[-1] > _LONG_ROW else _TOPK
+    return {"logsumexp": _LOGSUMEXP, "sort": _SORT}.get(name, 1)
 
 
 def _writes(func: Any) -> bool:

@@ -66,6 +66,7 @@ class Ops(Protocol):
         tokens: Tensor,
         features: Tensor,
     ) -> None: ...
+    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]: ...
     def same_graph(self, sampling: Sampling) -> Sampling: ...
     def set_sampling(self, sampling: Sampling) -> None: ...
 
@@ -160,6 +161,17 @@ class TorchOps:
         anchor.copy_(torch.where(following, bonus, anchor))
         tokens.copy_(torch.where(following[:, None], torch.where(real, behind, 0), tokens.T).T)
         features.copy_(torch.where(real[:, :, None], hidden[row].to(features.dtype), features))
+
+    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """What a draft head asks of its ``scores`` [..., V]: the K best tokens of each row.
+
+        Returns:
+            (log-probabilities float32 [..., K] over all V, tokens int64 [..., K]); the order of equal scores is
+            anybody's.
+        """
+        top, found = scores.topk(count, dim=-1)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return (top.to(wide) - scores.to(wide).logsumexp(-1, keepdim=True)).float(), found
 
     def same_graph(self, sampling: Sampling) -> Sampling:
         """What of a sampling is baked into a graph that is captured with it: here all of it."""

@@ -1,8 +1,9 @@
 """Packing: what crosses between host and device in a step, one array each way.
 
-The layout of both is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs. The device
-waits while the host packs, so a step's trees are written and read together: what Python does for each of them is a few
-slices of lists, however many there are.
+The layout of both is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs. Each field
+takes a multiple of 4 entries, so that all begin at 16 bytes whatever the rows and slots: a kernel that is compiled for
+how its arguments are aligned is compiled once. The device waits while the host packs, so a step's trees are written and
+read together: what Python does for each of them is a few slices of lists, however many there are.
 """
 
 from __future__ import annotations
@@ -44,13 +45,33 @@ class Shape(NamedTuple):
     height: int = 0
 
     @property
+    def of_rows(self) -> int:
+        """Entries of a field that has one for each row."""
+        return _whole(self.rows)
+
+    @property
+    def of_slots(self) -> int:
+        """Entries of a field that has one for each slot."""
+        return _whole(self.slots)
+
+    @property
     def width_in(self) -> int:
         """Entries of the input array."""
-        return 5 * self.rows + 3 * self.slots
+        return 5 * self.of_rows + 3 * self.of_slots
+
+    @property
+    def width_decided(self) -> int:
+        """Entries of the output array before the top scores."""
+        return 2 * self.of_rows + 2 * self.of_slots
 
     def width_out(self, top_k: int) -> int:
         """Entries of the output array."""
-        return 2 * self.rows * (1 + top_k) + 2 * self.slots
+        return self.width_decided + 2 * self.rows * top_k
+
+
+def _whole(entries: int) -> int:
+    """So many entries, or as many more as fill 16 bytes."""
+    return -(-entries // 4) * 4
 
 
 @dataclass(frozen=True)
@@ -128,9 +149,10 @@ def fill(
         BadTree: a token that the model does not have, or parents that do not come before their children: a device
             would read past its tables, and some never work again after that.
     """
-    rows, slots, used = shape.rows, shape.slots, batch.rows
+    slots, used = shape.slots, batch.rows
     packed[:] = _blank(shape)
-    by_row, by_slot = packed[: 5 * rows].reshape(5, rows), packed[5 * rows :].reshape(3, slots)
+    by_row, by_slot = np.split(packed, [5 * shape.of_rows])
+    by_row, by_slot = by_row.reshape(5, -1), by_slot.reshape(3, -1)[:, :slots]
     tokens, parents, accept, instead, slot_of = by_row[:, :used]
     starts, counts = [0] * slots, [0] * slots
     for (slot, start), each in zip(batch.first.items(), batch.counts, strict=True):
@@ -190,17 +212,16 @@ def _every(count: int) -> Ints:
 def _blank(shape: Shape) -> Ints:
     """int32 [shape.width_in], the input of a step without a tree; not to be written to."""
     blank = np.zeros(shape.width_in, dtype=np.int32)
-    by_row = blank[: 5 * shape.rows].reshape(5, shape.rows)
-    by_row[1], by_row[3], by_row[4] = _every(shape.rows), COMPUTED, shape.slots
+    by_row = blank[: 5 * shape.of_rows].reshape(5, -1)
+    by_row[1], by_row[3], by_row[4] = _every(shape.of_rows), COMPUTED, shape.slots
     return blank
 
 
 def split(packed: Tensor, shape: Shape, groups: tuple[Group, ...] | None = None) -> Fields:
     """The fields of an input array on any device; ``groups`` where the host knows them."""
-    rows, slots = shape.rows, shape.slots
-    by_row, by_slot = packed.split([5 * rows, 3 * slots])
-    tokens, parents, accept, forced, slot_of = by_row.view(5, rows).unbind(0)
-    first, count, lengths = by_slot.view(3, slots).unbind(0)
+    by_row, by_slot = packed.split([5 * shape.of_rows, 3 * shape.of_slots])
+    tokens, parents, accept, forced, slot_of = by_row.view(5, -1)[:, : shape.rows].unbind(0)
+    first, count, lengths = by_slot.view(3, -1)[:, : shape.slots].unbind(0)
     layout = Layout(slot_of, first, count, shape.height, groups)
     return Fields(tokens, parents, accept, forced, lengths, layout)
 
@@ -209,17 +230,21 @@ def join(
     next_token: Tensor, path: Tensor, count: Tensor, bonus: Tensor, top: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
     """The output array int32 [shape.width_out(k)]; scores of ``top`` travel as their bits."""
-    parts = [next_token, path, count, bonus]
+    parts = []
+    for part in (next_token, path, count, bonus):
+        part = part.to(torch.int32)
+        parts += [part, part[:1].expand(_whole(len(part)) - len(part))]
     if top is not None:
         scores, ids = top
-        parts += [ids.flatten(), scores.float().flatten().view(torch.int32)]
-    return torch.cat([part.to(torch.int32) for part in parts])
+        parts += [ids.flatten().to(torch.int32), scores.float().flatten().view(torch.int32)]
+    return torch.cat([part for part in parts if len(part)])
 
 
 def unjoin(packed: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(next_token, path, count, bonus) of an output array, as views."""
-    rows, slots = shape.rows, shape.slots
-    next_token, path, count, bonus = packed[: 2 * (rows + slots)].split([rows, rows, slots, slots])
+    by_row, by_slot = packed[: shape.width_decided].split([2 * shape.of_rows, 2 * shape.of_slots])
+    next_token, path = by_row.view(2, -1)[:, : shape.rows].unbind(0)
+    count, bonus = by_slot.view(2, -1)[:, : shape.slots].unbind(0)
     return next_token, path, count, bonus
 
 
@@ -251,9 +276,11 @@ class Outcome:
             hidden, probabilities: as :class:`specbench.engine.step.Computed` has them.
             verdicts: on chains that were verified as blocks.
         """
-        rows, slots = self.shape.rows, self.shape.slots
-        said: list[int] = self.packed[: 2 * (rows + slots)].tolist()
-        kept, behind = said[2 * rows : 2 * rows + slots], said[2 * rows + slots :]
+        shape = self.shape
+        said: list[int] = self.packed[: shape.width_decided].tolist()
+        rows, counts = shape.of_rows, 2 * shape.of_rows
+        kept = said[counts : counts + shape.slots]
+        behind = said[counts + shape.of_slots :][: shape.slots]
         for slot, verdict in verdicts.items():
             kept[slot], behind[slot] = 1 + verdict.accepted, verdict.token
         tops = self._tops(batch) if self.top_k else _NOTHING
@@ -274,7 +301,7 @@ class Outcome:
 
     def _tops(self, batch: Batch) -> Iterable[tuple[Tensor, Tensor]]:
         """(scores, ids) [rows, k] of each slot."""
-        ids, scores = self.packed[2 * (self.shape.rows + self.shape.slots) :].reshape(2, self.shape.rows, self.top_k)
+        ids, scores = self.packed[self.shape.width_decided :].reshape(2, self.shape.rows, self.top_k)
         copies = torch.from_numpy(scores.view(np.float32).copy()), torch.from_numpy(ids.astype(np.int64))
         return zip(*map(batch.parts, copies), strict=True)
 

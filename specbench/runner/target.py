@@ -78,6 +78,7 @@ def target_of(
         engine=engine_like_it,
         attention=kernels.get("backend", "auto"),
         native=kernels.get("native"),
+        products=engine.products,
         note=note,
         warn=warn,
         measured=measured,

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
-from fake_gpu import on_meta
-from models_tiny import SUPPORTED
-from targets import alone
+from fake_heads import Make, eagle, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
 from specbench.engine import code
 from specbench.engine.fused_layers import FusedLayers
-from specbench.engine.nodes import META, Nodes, launches
-from specbench.methods.eagle3.config import HeadConfig as EagleConfig
-from specbench.methods.eagle3.drafting import Drafts
-from specbench.methods.eagle3.head import DraftHead as EagleHead
-from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.engine.nodes import Nodes, launches
 
 #: Of a layer: as of a target's, where a block has many rows and a level has few.
 BLOCK = [
@@ -35,33 +26,15 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(code.OF_DEVICE, "meta", FusedLayers)
 
 
-def round_of(make: Callable[[Any, Any], Any]) -> list[str]:
+def round_of(make: Make) -> list[str]:
     """Names of what a round launches, but for the copies between device and host."""
-    model = on_meta(SUPPORTED["qwen3"])
     with launches(lambda *_: None):
-        target = alone(model, slots=1, capacity=64, attention="triton", capture=lambda work: work)
-        passes = make(model.config, target)._passes
+        passes = passes_of(make)
         assert passes.report()["not_fused"] == {}
         nodes = Nodes()
     with torch.inference_mode(), launches(lambda kernel, *_: nodes.add(kernel.__name__)), nodes:
         passes._compute(1)
     return nodes.others()
-
-
-def jetspec(layers: int, *, causal: bool = True) -> Callable[[Any, Any], Any]:
-    def make(config: Any, target: Any) -> BlockPass:
-        shape = HeadConfig.for_target(config, mask_token_id=299, block_size=16, layers=layers, causal=causal)
-        return BlockPass(DraftHead.random(shape, device=META, dtype=torch.bfloat16), target, depth=15, width=7)
-
-    return make
-
-
-def eagle(depth: int) -> Callable[[Any, Any], Any]:
-    def make(config: Any, target: Any) -> Drafts:
-        head = EagleHead.random(EagleConfig.for_target(config), device=META, dtype=torch.bfloat16)
-        return Drafts(head, target, depth=depth, width=4)
-
-    return make
 
 
 def within(names: Sequence[str], part: Sequence[str]) -> int:

@@ -72,7 +72,18 @@ def plainly_filled(
             instead[at + row] = forced[slot][row] if slot in forced else COMPUTED
             slot_of[at + row] = slot
         at += len(tree)
-    return [*tokens, *parents, *accept, *instead, *slot_of, *first, *count, *lengths]
+    more, fields = -shape.rows % 4, [tokens, parents, accept, instead, slot_of]
+    # Each field takes a multiple of 4 entries: what fills it up is padding, as far as rows are.
+    fills = [
+        [0] * more,
+        [shape.rows + each for each in range(more)],
+        [0] * more,
+        [COMPUTED] * more,
+        [shape.slots] * more,
+    ]
+    by_row = [entry for field, fill in zip(fields, fills, strict=True) for entry in (*field, *fill)]
+    by_slot = [entry for field in (first, count, lengths) for entry in (*field, *[0] * (-shape.slots % 4))]
+    return by_row + by_slot
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -113,7 +124,7 @@ def test_a_wrong_number_of_forced_tokens_is_an_error_unless_it_is_one(forced: li
 
 def test_a_token_that_no_32_bits_hold_is_an_error() -> None:
     with pytest.raises(BadTree, match="tokens that are no ids"):
-        fill(np.zeros(8, dtype=np.int32), Shape(1, 1), Batch.of({0: TokenTree.chain([2**31])}), [0])
+        fill(np.zeros(Shape(1, 1).width_in, dtype=np.int32), Shape(1, 1), Batch.of({0: TokenTree.chain([2**31])}), [0])
 
 
 # ------------------------------------------------------------------ out of it
@@ -153,14 +164,8 @@ class Said:
     @property
     def outcome(self) -> Outcome:
         """As it arrives."""
-        parts: list[Any] = [
-            self.next,
-            self.path,
-            self.kept,
-            self.behind,
-            self.ids.ravel(),
-            self.scores.ravel().view(np.int32),
-        ]
+        decided = [[*field, *[-9] * (-len(field) % 4)] for field in (self.next, self.path, self.kept, self.behind)]
+        parts: list[Any] = [*decided, self.ids.ravel(), self.scores.ravel().view(np.int32)]
         return Outcome(np.concatenate(parts).astype(np.int32), Shape(self.rows, SLOTS), self.top_k)
 
 

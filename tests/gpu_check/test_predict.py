@@ -70,18 +70,21 @@ def test_a_step_is_kernels_and_the_longer_of_bytes_and_flops() -> None:
     assert wide.basis.startswith("390 kernels (counted) × 2.25 µs (assumed) + ")
     assert wide.basis.endswith(" TFLOP / 800 TFLOP/s")
     rounds = known.round_of_head(few, 4e9)
-    assert rounds.seconds == pytest.approx(few.seconds + (93 + 17) * 2.25e-6 + 1e-3 + 0.3e-3)
+    assert rounds.seconds == pytest.approx(few.seconds + predict.HEAD_NODES * 2.25e-6 + 1e-3 + 0.3e-3)
 
 
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
         ("AR step", 4.3, 4.5), ("step of 64 rows", 4.8, 5.1),
-        ("JetSpec, 64 rows, 4 tokens a round: round", 6.2, 6.5), ("EAGLE-3, 60 rows, depth 8: round", 7.4, 7.8),
+        ("JetSpec, 64 rows, 4 tokens a round: round", 6.1, 6.5), ("EAGLE-3, 60 rows, depth 8: round", 7.0, 7.5),
     ],
 )  # fmt: skip
 def test_an_h200_is_predicted_as_it_was_estimated(name: str, low: float, high: float) -> None:
-    """By hand, of a copy at 4.3 TB/s, before anything was measured; of each the range is about as wide."""
+    """By hand, of a copy at 4.3 TB/s, before anything was measured; of each the range is about as wide.
+
+    A head's best tokens and their sum are one kernel since, which was estimated to save 0.1 and 0.4 ms of the rounds.
+    """
     part = import_module(f"benchmarks.gpu_check.parts.{'jetspec' if 'round' in name else 'steps'}")
     found = {figure.name: figure for figure in predict.with_range(part.predicted, on("h200")) if "8b" in figure.shape}
     figure = found[name]

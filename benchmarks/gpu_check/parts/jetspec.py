@@ -58,7 +58,7 @@ def _expected_eagle(shape: Shape, known: Known) -> Iterator[Figure]:
     weights = 2 * hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * values["intermediate_size"]
     level = 2 * (weights + _EAGLE_TOKENS * hidden)
     step, one = known.step(shape, min(_EAGLE_ROWS, known.size.rows)), known.step(shape, 1)
-    round_ = known.round_of_head(step, _EAGLE_DEPTH * level, predict.EAGLE_NODES, predict.EAGLE_LIBRARY)
+    round_ = known.round_of_head(step, _EAGLE_DEPTH * level, predict.EAGLE_NODES)
     for what, value, unit in (
         ("round", 1e3 * round_.seconds, "ms"),
         ("round over AR step", round_.seconds / one.seconds, "ratio"),

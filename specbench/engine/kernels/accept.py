@@ -9,11 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specbench.engine.kernels.bits import WORD, widest_slot
+from specbench.engine.kernels.bits import OPTIONS, UNALIGNED, WORD, block_of, widest_slot
 from specbench.engine.layout import Layout
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["rows", "words"],
+    do_not_specialize_on_alignment=[*UNALIGNED, "tokens", "accept", "next_token", "taken", "path", "bonus"],
+)
 def _accept(
     tokens, parents, accept, bits, depth, next_token, slot_of, firsts, counts, taken, path, bonus, rows, words,
     BLOCK: tl.constexpr, WORDS: tl.constexpr,
@@ -99,10 +102,10 @@ def accept_paths(
     slots, (rows, words) = len(layout.first), bits.shape
     count, bonus = torch.empty(2, slots, dtype=torch.int32, device=tokens.device)
     path = torch.empty(rows, dtype=torch.int32, device=tokens.device)
-    block = max(WORD, triton.next_power_of_2(widest_slot(layout)))
+    block = block_of(widest_slot(layout))
     _accept[(slots + 1,)](
         tokens, parents, accept, bits, depth, next_token, layout.slot, layout.first, layout.count,
         count, path, bonus, rows, words,
-        BLOCK=block, WORDS=block // WORD, num_warps=8 if block > 128 else 4,
+        BLOCK=block, WORDS=block // WORD, num_warps=8 if block > 128 else 4, **OPTIONS,
     )  # fmt: skip
     return count, path, bonus

@@ -17,6 +17,15 @@ from specbench.engine.layout import Layout
 
 WORD = 32  # rows per word of a bitmask
 MOST_ROWS = 512  # of a slot, that a program holds on the chip
+_BLOCKS = (32, 128, MOST_ROWS)  # rows that a program holds: each is a compilation of its own
+OPTIONS = {"enable_fp_fusion": True}  # triton's default depends on its version
+# What is packed into one array lies where the number of rows says, so its alignment would be a compilation too.
+UNALIGNED = ("parents", "slot_of", "firsts", "counts", "lengths")
+
+
+def block_of(rows: int) -> int:
+    """Rows that a program holds, for slots of up to so many."""
+    return next(block for block in _BLOCKS if block >= rows)
 
 
 def widest_slot(layout: Layout) -> int:
@@ -28,16 +37,16 @@ def widest_slot(layout: Layout) -> int:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "words"], do_not_specialize_on_alignment=UNALIGNED)
 def _tree_bits(
     parents, slot_of, firsts, counts, bits, depth, rows, words, ROUNDS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Program (slot, word): pointer doubling on one word of the mask of each of the slot's rows.
 
-    After round k a row's word holds the ancestors nearer than 2^k, and ``hop`` is the ancestor 2^k above, or the root.
-    Words do not depend on each other, so they are programs of their own: all state is one value per row, which
-    ``tl.gather`` exchanges on the chip, and nothing passes through global memory. The programs of one slot more than
-    there are give padding its depth.
+    After round k a row's word holds the ancestors nearer than 2^k, and ``hop`` is the ancestor 2^k above, or the root;
+    more rounds than a tree is deep change nothing. Words do not depend on each other, so they are programs of their
+    own: all state is one value per row, which ``tl.gather`` exchanges on the chip, and nothing passes through global
+    memory. The programs of one slot more than there are give padding its depth.
     """
     slot, word = tl.program_id(0), tl.program_id(1)
     if slot == tl.num_programs(0) - 1:
@@ -82,12 +91,12 @@ def tree_bits(parents: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     if not parents.is_contiguous():
         raise ValueError("tree_bits needs contiguous parents")
     rows, most = len(parents), widest_slot(layout)
-    words = triton.cdiv(most, WORD)
+    words, block = triton.cdiv(most, WORD), block_of(most)
     bits = torch.empty(rows, words, dtype=torch.int32, device=parents.device)
     depth = torch.empty(rows, dtype=torch.int32, device=parents.device)
     _tree_bits[(len(layout.first) + 1, words)](
         parents, layout.slot, layout.first, layout.count, bits, depth, rows, words,
-        ROUNDS=(most - 1).bit_length(), BLOCK=max(WORD, triton.next_power_of_2(most)), num_warps=4,
+        ROUNDS=(block - 1).bit_length(), BLOCK=block, num_warps=4, **OPTIONS,
     )  # fmt: skip
     return bits, depth
 

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specbench.engine.kernels.sample import Limits, _order, _within, span_of
+from specbench.engine.kernels.sample import Limits, _order, _within, most_pieces, span_of, strides_of
 
 _BLOCK = 512  # tokens of a tile; 16 sums of 64 bits for each of them are in registers
 # Without fused multiply-add every operation rounds as IEEE says, here as in the interpreter.
@@ -85,7 +85,7 @@ def _found(sums, state, wanted, row, pieces, FIRST: tl.constexpr, MASS: tl.const
     return digits * 16 + found, left - above
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries"])
 def _largest_of_piece(logits, maxima, vocab, queries, slot_stride, row_stride, span, BLOCK: tl.constexpr):
     """Program (row, piece): the largest key."""
     row, piece = tl.program_id(0), tl.program_id(1)
@@ -99,7 +99,7 @@ def _largest_of_piece(logits, maxima, vocab, queries, slot_stride, row_stride, s
     tl.store(maxima + row.to(tl.int64) * tl.num_programs(1) + piece, tl.max(most, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "shift"])
 def _weigh(
     logits, temperature, maxima, floor, wanted, last_sums, last_state, sums, state, vocab, queries, slot_stride,
     row_stride, span, shift,
@@ -145,7 +145,7 @@ def _weigh(
     tl.store(sums + (row.to(tl.int64) * pieces + piece) * 16 + digit, tl.sum(total, 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces", "shift"])
 def _settle(
     temperature, maxima, wanted, last_sums, last_state, limits, shares, pieces, shift,
     MASS: tl.constexpr, PIECES: tl.constexpr,
@@ -173,7 +173,7 @@ def _settle(
     tl.store(shares + row.to(tl.int64) * pieces + piece, stay, mask=piece < pieces)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries"])
 def _keep(
     logits, temperature, limits, shares, kept, vocab, queries, slot_stride, row_stride, span, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -217,8 +217,7 @@ def limits_of(
     rows, device = slots * queries, logits.device
     span = span_of(rows, vocab, device, processors, _MOST_PIECES)
     pieces = triton.cdiv(vocab, span)
-    grid, wide = (rows, pieces), triton.next_power_of_2(pieces)
-    strides = logits.stride(0), logits.stride(1)
+    grid, wide, strides = (rows, pieces), min(most_pieces(vocab), _MOST_PIECES), strides_of(logits)
     digits = _DIGITS[logits.dtype]
     limits: Limits | None = None
     maxima = None
@@ -256,7 +255,7 @@ def keep(logits: Tensor, limits: Limits, *, temperature: Tensor) -> Tensor:
     slots, queries, vocab = logits.shape
     kept = torch.empty(slots, queries, vocab, dtype=torch.float32, device=logits.device)
     _keep[(slots * queries, limits.shares.shape[1])](
-        logits, temperature, limits.keys, limits.shares, kept, vocab, queries, logits.stride(0), logits.stride(1),
-        limits.span, BLOCK=_BLOCK, **_OPTIONS,
+        logits, temperature, limits.keys, limits.shares, kept, vocab, queries, *strides_of(logits), limits.span,
+        BLOCK=_BLOCK, **_OPTIONS,
     )  # fmt: skip
     return kept

@@ -9,6 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specbench.engine.kernels import dependent
+from specbench.engine.kernels.dependent import wait_for_inputs
+
 _BLOCK = 1024
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
@@ -20,8 +23,11 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _gated(both, out, both_row, SIZE: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr):
+def _gated(
+    both, out, both_row, SIZE: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
     """Program (block of columns, row)."""
+    wait_for_inputs(PDL)
     at, row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     inside = at < SIZE
     x = tl.load(both + row * both_row + at, mask=inside, other=0.0).to(tl.float32)
@@ -53,6 +59,7 @@ def gated(both: Tensor, activation: str) -> Tensor:
     rows, size = both.shape[0], both.shape[1] // 2
     out = torch.empty(rows, size, dtype=both.dtype, device=both.device)
     _gated[(triton.cdiv(size, _BLOCK), rows)](
-        both, out, both.stride(0), SIZE=size, SILU=activation in ("silu", "swish"), BLOCK=_BLOCK, **_OPTIONS
-    )
+        both, out, both.stride(0), SIZE=size, SILU=activation in ("silu", "swish"), BLOCK=_BLOCK, **_OPTIONS,
+        **dependent.options(both.device),
+    )  # fmt: skip
     return out

@@ -13,16 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specbench.engine.kernels.bits import OPTIONS, UNALIGNED
 from specbench.engine.layout import Layout
 
 _TILE = 2048  # elements of a tile: 16 of each of 128 threads
 _MAX_TILE_ROWS = 16
 
 
-def _tile(rows: int, size: int) -> tuple[int, int]:
-    """(rows, elements) of a tile over cells of ``size`` elements; powers of two."""
+def _tile(size: int) -> tuple[int, int]:
+    """(rows, elements) of a tile over cells of ``size`` elements, whatever rows there are; powers of two."""
     wide = triton.next_power_of_2(size)
-    return min(triton.next_power_of_2(rows), _MAX_TILE_ROWS, max(1, _TILE // wide)), wide
+    return min(_MAX_TILE_ROWS, max(1, _TILE // wide)), wide
 
 
 @triton.jit
@@ -33,7 +34,7 @@ def _copy_rows(source, target, inside, SIZE: tl.constexpr, WIDE: tl.constexpr):
     tl.store(target[:, None] + column, tl.load(source[:, None] + column, mask=mask), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "slots"], do_not_specialize_on_alignment=UNALIGNED)
 def _write(
     key, value, keys, values, slot_of, firsts, lengths, rows, slots,
     key_head, key_row, value_head, value_row,
@@ -76,16 +77,17 @@ def write_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: L
         raise ValueError("write_kv needs keys, values and lengths that are contiguous in their last dimension")
     _, heads, rows, key_size = key.shape
     value_size = value.shape[-1]
-    tile_rows, _ = _tile(rows, max(key_size, value_size))
+    tile_rows, _ = _tile(max(key_size, value_size))
     _write[(heads, triton.cdiv(rows, tile_rows))](
         key, value, keys, values, layout.slot, layout.first, lengths, rows, len(layout.first),
         *key.stride()[1:3], *value.stride()[1:3], *keys.stride()[:3], *values.stride()[:3],
         KEY=key_size, KEY_WIDE=triton.next_power_of_2(key_size),
         VALUE=value_size, VALUE_WIDE=triton.next_power_of_2(value_size), TILE_ROWS=tile_rows, num_warps=4,
+        **OPTIONS,
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots", "heads"], do_not_specialize_on_alignment=[*UNALIGNED, "count", "path"])
 def _commit(
     buffer, firsts, lengths, count, path, slots, heads, layer_stride, slot_stride, head_stride, cell_stride,
     SIZE: tl.constexpr, WIDE: tl.constexpr, TILE_ROWS: tl.constexpr,
@@ -134,8 +136,8 @@ def commit_rows(buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, coun
         raise ValueError("commit_rows needs a path and buffers that are contiguous in their last dimension")
     for buffer in buffers:
         layers, slots, heads, _, size = buffer.shape
-        tile_rows, wide = _tile(len(path), size)
+        tile_rows, wide = _tile(size)
         _commit[(layers * slots * heads,)](
             buffer, layout.first, lengths, count, path, slots, heads, *buffer.stride()[:4],
-            SIZE=size, WIDE=wide, TILE_ROWS=tile_rows, num_warps=4,
+            SIZE=size, WIDE=wide, TILE_ROWS=tile_rows, num_warps=4, **OPTIONS,
         )  # fmt: skip

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specbench.engine.kernels import dependent
+from specbench.engine.kernels.dependent import wait_for_inputs
 from specbench.engine.parts import Norm
 
 _OPTIONS = {"enable_fp_fusion": False}
@@ -34,9 +36,10 @@ def _scaled(x, weight, at, inside, eps, SIZE: tl.constexpr, OFFSET: tl.constexpr
 def _add_norm(
     residual, branch, weight, branch_weight, total, normed, residual_row, branch_row, eps, branch_eps,
     SIZE: tl.constexpr, ADDS: tl.constexpr, BRANCH_NORM: tl.constexpr, OFFSET: tl.constexpr,
-    BRANCH_OFFSET: tl.constexpr, WIDE: tl.constexpr,
+    BRANCH_OFFSET: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (row): so that the order of its sum depends on no other row."""
+    wait_for_inputs(PDL)
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE)
     inside = at < SIZE
     dtype = normed.dtype.element_ty
@@ -81,6 +84,7 @@ def add_norm(
         norm.eps, before.eps,
         SIZE=size, ADDS=branch is not None, BRANCH_NORM=branch_norm is not None,
         OFFSET=norm.offset, BRANCH_OFFSET=before.offset, WIDE=wide, num_warps=warps_for(wide), **_OPTIONS,
+        **dependent.options(residual.device),
     )  # fmt: skip
     return normed, total
 

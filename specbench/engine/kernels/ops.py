@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.kernels.accept import accept_paths
+from specbench.engine.kernels.best import best, takes
 from specbench.engine.kernels.bits import MOST_ROWS, reach_of, tree_bits, tree_bits_by_torch, widest_slot
 from specbench.engine.kernels.filters import keep, limits_of
 from specbench.engine.kernels.kv import commit_rows, write_kv
@@ -92,6 +93,10 @@ class TritonOps:
         features: Tensor,
     ) -> None:
         take(outcome, firsts, hidden, follows, new, anchor, tokens, features)
+
+    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        # Those of one head's round follow from each other, so they are one site.
+        return best(scores, count, self._seed.data_ptr()) if takes(scores, count) else TorchOps().best(scores, count)
 
     def same_graph(self, sampling: Sampling) -> Sampling:
         """Of a sampling only which of its parts there are is baked in."""

@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specbench.engine.kernels import dependent
+from specbench.engine.kernels.bits import UNALIGNED
+from specbench.engine.kernels.dependent import wait_for_inputs
 from specbench.engine.layout import Layout
 from specbench.engine.parts import Attention
 
@@ -52,15 +55,18 @@ def _turned(
     return tl.where(turns[None, :], turned, x).to(DTYPE)
 
 
-@triton.jit(do_not_specialize=["rows", "slots"])  # a prompt of any length, without another compilation
+# A prompt of any length, without another compilation.
+@triton.jit(do_not_specialize=["rows", "slots"], do_not_specialize_on_alignment=UNALIGNED)
 def _rotate(
     query, key, value, cos, sin, query_weight, key_weight, turned, keys, values, slot_of, firsts, lengths,
     rows, slots, heads, kv_heads, query_row, key_row, value_row,
     keys_slot, keys_head, keys_cell, values_slot, values_head, values_cell, query_eps, key_eps,
     SIZE: tl.constexpr, VALUE: tl.constexpr, ROTARY: tl.constexpr, QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr,
     QUERY_OFFSET: tl.constexpr, KEY_OFFSET: tl.constexpr, TILE_ROWS: tl.constexpr, WIDE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (head, tile of rows): heads of queries first, then of keys, then of values."""
+    wait_for_inputs(PDL)
     head, row = tl.program_id(0), tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     at = tl.arange(0, WIDE)
     dtype = turned.dtype.element_ty
@@ -142,6 +148,6 @@ def rotate(
         SIZE=heads.size, VALUE=heads.value_size, ROTARY=turning,
         QUERY_NORM=of_query is not None, KEY_NORM=of_key is not None,
         QUERY_OFFSET=0 if of_query is None else of_query.offset, KEY_OFFSET=0 if of_key is None else of_key.offset,
-        TILE_ROWS=tile_rows, WIDE=wide, **_OPTIONS,
+        TILE_ROWS=tile_rows, WIDE=wide, **_OPTIONS, **dependent.options(query.device),
     )  # fmt: skip
     return turned.transpose(0, 1)[None]

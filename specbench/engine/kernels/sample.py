@@ -134,7 +134,7 @@ def _within(key, inside, limit, share, before):
     return inside & (key > limit) | equal & (count <= share), tl.max(count, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "position_stride"], do_not_specialize_on_alignment=["positions"])
 def _best_of_split(
     logits, positions, seed, temperature, limits, shares, partial, vocab, queries, slot_stride, row_stride,
     position_stride, span, GREEDY: tl.constexpr, FILTER: tl.constexpr, BLOCK: tl.constexpr,
@@ -172,7 +172,7 @@ def _best_of_split(
     tl.store(partial + row.to(tl.int64) * tl.num_programs(1) + split, tl.max(packed, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _best_of_row(partial, chosen, splits, BLOCK: tl.constexpr):
     """Program (row): the best of its splits."""
     row = tl.program_id(0)
@@ -185,10 +185,22 @@ def _best_of_row(partial, chosen, splits, BLOCK: tl.constexpr):
 def span_of(rows: int, vocab: int, device: torch.device, processors: int | None, most: int | None = None) -> int:
     """Tokens of a piece when rows are cut into enough pieces, but ``most`` at most, to fill the multiprocessors."""
     if processors is None:
-        processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+        processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type != "cpu" else 1
     tiles = triton.cdiv(vocab, _BLOCK)
     pieces = min(tiles, triton.cdiv(_PROGRAMS_EACH * processors, rows), most or tiles)
     return int(triton.cdiv(tiles, pieces) * _BLOCK)
+
+
+def most_pieces(vocab: int) -> int:
+    """Pieces of a row at most, a power of two: whatever the rows, so that they share a compilation."""
+    return int(triton.next_power_of_2(triton.cdiv(vocab, _BLOCK)))
+
+
+def strides_of(logits: Tensor) -> tuple[int, int]:
+    """Of slots and rows. Only one slot needs none: with what its rows add up to each number of them would be compiled
+    anew, where a vocabulary is no multiple of 16.
+    """
+    return (0 if len(logits) == 1 else logits.stride(0)), logits.stride(1)
 
 
 def choose(
@@ -231,8 +243,8 @@ def choose(
     chosen = torch.empty(slots, queries, dtype=torch.int32, device=logits.device)
     _best_of_split[(rows, splits)](
         logits, positions, seed, temperature, limits and limits.keys, limits and limits.shares, partial, vocab, queries,
-        logits.stride(0), logits.stride(1), positions.stride(0), span,
+        *strides_of(logits), positions.stride(0), span,
         GREEDY=greedy, FILTER=limits is not None, BLOCK=_BLOCK, **_OPTIONS,
     )  # fmt: skip
-    _best_of_row[(rows,)](partial, chosen, splits, BLOCK=triton.next_power_of_2(splits), num_warps=1)
+    _best_of_row[(rows,)](partial, chosen, splits, BLOCK=most_pieces(vocab), num_warps=1, enable_fp_fusion=True)
     return chosen

@@ -4,6 +4,9 @@ The rows are padded to the 16 of a matrix instruction whatever their number, and
 on the same tiles: what comes out for a row does not depend on the rows beside it. Where the outputs alone make too few
 programs for a card, several share the inputs of a tile; the last of them to arrive adds the parts, in the order of the
 parts and not of the arrivals, so that a product repeats bit by bit. One launch, that is one node of a graph.
+
+With programmatic dependent launch a program asks for its first weights before it waits for its rows: no kernel before
+it writes them. They come to L2, and what is computed, and in which order, is the same.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -18,6 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specbench.engine.kernels import dependent
+from specbench.engine.kernels.dependent import counters, wait_for_inputs
 from specbench.engine.skinny import MOST_ROWS, Config
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -39,13 +44,27 @@ _TILES = (
 )
 
 
+_LINE = 128  # bytes that one prefetch asks for
+
+
+@triton.jit
+def _prefetch(at):
+    """Asks for the lines that pointers are in; nothing waits for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
 @triton.jit(do_not_specialize=["rows"])  # one row and 16 rows are the same code
 def _skinny(
     x, weight, bias, out, parts, arrived, rows, outputs, inputs, x_row, weight_row, span,
     BIAS: tl.constexpr, WHOLE: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, LINE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile of outputs, split): over ``span`` inputs, which are whole tiles; with ``WHOLE`` all inputs are."""
+    """Program (tile of outputs, split): over ``span`` inputs, which are whole tiles; with ``WHOLE`` all inputs are.
+
+    ``AHEAD`` tiles of the weight are asked for before the rows are there, lines of ``LINE`` elements.
+    """
     tile, split = tl.program_id(0), tl.program_id(1)
     first, begin = tile * BLOCK_N, split * span
     at_row, at_n, at_k = tl.arange(0, ROWS), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
@@ -54,6 +73,14 @@ def _skinny(
     near = tl.minimum(at_n, outputs - 1 - first)
     few_from = x + at_row[:, None] * x_row + at_k[None, :]
     weight_from = weight + first.to(tl.int64) * weight_row + near[:, None] * weight_row + at_k[None, :]
+    if PDL:
+        lines: tl.constexpr = BLOCK_K // LINE
+        of_weight = weight + first.to(tl.int64) * weight_row + near[:, None] * weight_row
+        last = tl.minimum(begin + span, inputs) - 1
+        for tile_ahead in tl.static_range(AHEAD):
+            line = begin + tile_ahead * BLOCK_K + tl.arange(0, lines) * LINE
+            _prefetch(of_weight + tl.minimum(line, last)[None, :])
+    wait_for_inputs(PDL)
     acc = tl.zeros([ROWS, BLOCK_N], tl.float32)
     for k in range(begin, tl.minimum(begin + span, inputs), BLOCK_K):
         if WHOLE:
@@ -86,8 +113,9 @@ def _skinny(
 def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Tensor:
     """``nn.functional.linear`` of up to 16 rows: summed in float32, the bias too, and rounded once.
 
-    Products that share their inputs use memory of the device that all launches share, so no two may run at the same
-    time; it is made at a configuration's first launch, which therefore may not be inside a capture.
+    Programs that share their inputs leave parts in memory that all launches share, which is written after the launches
+    before have finished, and count themselves in for this weight alone. Both are made at a weight's first launch, which
+    therefore may not be inside a capture.
 
     Args:
         x: [n, K], n from 1 to 16, in bf16, fp16 or fp32; the last dimension contiguous.
@@ -112,13 +140,16 @@ def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Te
     span, splits = _spans(inputs, config)
     tiles = triton.cdiv(outputs, config.block_n)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    parts, arrived = _shared(x.device, splits * MOST_ROWS * outputs, tiles) if splits > 1 else (out, out)
+    parts = arrived = out
+    if splits > 1:
+        parts = _parts(x.device, triton.next_power_of_2(splits * MOST_ROWS * outputs))
+        arrived = counters(x.device, weight.data_ptr(), tiles)
     _skinny[(tiles, splits)](
         x, weight, out if bias is None else bias, out, parts, arrived, rows, outputs, inputs,
         inputs if rows == 1 else x.stride(0), weight.stride(0), span,
         BIAS=bias is not None, WHOLE=inputs % config.block_k == 0, SPLITS=splits, ROWS=MOST_ROWS,
         BLOCK_N=config.block_n, BLOCK_K=config.block_k, num_warps=config.warps, num_stages=config.stages,
-        **_OPTIONS,
+        LINE=_LINE // x.element_size(), AHEAD=config.stages - 1, **_OPTIONS, **dependent.options(x.device),
     )  # fmt: skip
     return out
 
@@ -129,18 +160,10 @@ def _spans(inputs: int, config: Config) -> tuple[int, int]:
     return span, triton.cdiv(inputs, span)
 
 
-def _shared(device: torch.device, parts: int, tiles: int) -> tuple[Tensor, Tensor]:
-    """(float32 for the parts of outputs, int32 zeros that count a tile's arrivals), as many as asked for or more."""
-    return _allocated(device, triton.next_power_of_2(parts), triton.next_power_of_2(tiles))
-
-
 @cache
-def _allocated(device: torch.device, parts: int, tiles: int) -> tuple[Tensor, Tensor]:
-    """Kept for good: captured launches hold their addresses."""
-    return (
-        torch.empty(parts, dtype=torch.float32, device=device),
-        torch.zeros(tiles, dtype=torch.int32, device=device),
-    )
+def _parts(device: torch.device, count: int) -> Tensor:
+    """float32 [count] for the parts of outputs; kept for good, because captured launches hold its address."""
+    return torch.empty(count, dtype=torch.float32, device=device)
 
 
 def configs(outputs: int, inputs: int, dtype: torch.dtype, processors: int) -> list[Config]:

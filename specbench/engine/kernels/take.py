@@ -9,9 +9,15 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024
+_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["rows", "hidden_row", "tokens_row"],
+    do_not_specialize_on_alignment=[  # parts of arrays that are as large as the rows of a step
+        "next_token", "path", "count", "bonus", "firsts", "follows", "new", "anchor", "tokens", "features",
+    ],
+)  # fmt: skip
 def _take(
     hidden, next_token, path, count, bonus, firsts, follows, new, anchor, tokens, features,
     rows, size, hidden_row, tokens_row, BLOCK: tl.constexpr,
@@ -52,5 +58,5 @@ def take(
     slots, places, size = features.shape
     _take[(max(1, triton.cdiv(size, _BLOCK)), places, slots)](
         hidden, next_token, path, count, bonus, firsts, follows, new, anchor, tokens, features,
-        len(next_token), size, hidden.stride(0), tokens.stride(0), BLOCK=_BLOCK, num_warps=4,
+        len(next_token), size, hidden.stride(0), tokens.stride(0), BLOCK=_BLOCK, **_OPTIONS,
     )  # fmt: skip

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from triton.runtime import driver
 
-from specbench.engine.kernels import tiles
+from specbench.engine.kernels import dependent, tiles
+from specbench.engine.kernels.bits import OPTIONS
+from specbench.engine.kernels.dependent import counters
 from specbench.engine.kernels.tiles import Tile, padded_size
 from specbench.engine.kernels.tree_attention_kernels import attend, combine
 from specbench.engine.layout import Layout
@@ -31,7 +33,6 @@ _FEW_SLOTS = 64  # one kernel serves up to so many
 # Packed rows whose splits one program joins. It reads about 60 bytes a cycle: 16 rows of 128 numbers, split 16 times,
 # take it a microsecond, less than a launch; 64 rows would take four.
 _JOINED_ROWS = 16
-_ARRIVALS = 1 << 14  # counts of a buffer at least
 
 
 @lru_cache(maxsize=16)
@@ -45,16 +46,9 @@ def _figures(device: torch.device) -> tuple[int, int]:
     return found["max_shared_mem"], found["multiprocessor_count"]
 
 
-_kept: list[Tensor] = []  # a captured launch counts in the buffer that it was captured with
-_buffers: dict[torch.device, Tensor] = {}
-
-
-def _arrivals(device: torch.device, count: int) -> Tensor:
-    """int32 zeros, as many as ``count`` or more: launches leave them as they find them, so one buffer serves all."""
-    if device not in _buffers or len(_buffers[device]) < count:
-        _buffers[device] = torch.zeros(max(count, _ARRIVALS), dtype=torch.int32, device=device)
-        _kept.append(_buffers[device])
-    return _buffers[device]
+def _arrivals(keys: Tensor, count: int) -> Tensor:
+    """int32 zeros, of each layer's cache its own; launches leave them as they find them."""
+    return counters(keys.device, keys.data_ptr(), count)
 
 
 def tile_height(rows: int, group: int, tall: bool, device: torch.device, kv_heads: int = 1) -> int:
@@ -128,7 +122,7 @@ def tree_attention(
     # With one split the partial buffers are only arguments; `out` stands in, so that nothing is allocated.
     partial = maxima = totals = arrivals = out
     if joins:
-        arrivals = _arrivals(query.device, slots * kv_heads * share)
+        arrivals = _arrivals(keys, slots * kv_heads * share)
     if not direct:
         lines = slots * kv_heads * share * height * group
         partial, maxima, totals = (
@@ -149,6 +143,7 @@ def tree_attention(
         "block_n": tile.block_n,
         "min_tiles": min_tiles,
     }
+    launch = {**OPTIONS, **dependent.options(query.device)}
     attend[(grid, kv_heads)](
         query,
         keys,
@@ -185,6 +180,7 @@ def tree_attention(
         num_warps=tile.warps,
         num_stages=tile.stages,
         **shape,
+        **launch,
     )
     if not (direct or joins):
         block_v = min(_COMBINE_COLUMNS, padded_size(value_size))
@@ -200,6 +196,7 @@ def tree_attention(
             block_v=block_v,
             num_warps=4 if most > 16 else 1,
             **shape,
+            **launch,
         )
     return out
 

@@ -6,11 +6,15 @@ whichever came last. A tall tile's partial results are more than one program sho
 does it, with a program for each row.
 """
 
+# ruff: noqa: N803 - the one compile-time argument that all kernels have is upper case
+
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from specbench.engine.kernels.bits import UNALIGNED
+from specbench.engine.kernels.dependent import wait_for_inputs
 from specbench.engine.kernels.sharing import place_of, plan
 
 # In place of -inf where a maximum starts: the difference of two of them is 0 and not NaN, and a row that sees nothing
@@ -74,7 +78,10 @@ def _absorb(scores, v, acc, highest, total):
     return acc, above, total * fade + tl.sum(weights, 1)
 
 
-@triton.jit(do_not_specialize=["slots", "rows", "words", "height", "programs_each", "window", "share", "most"])
+@triton.jit(
+    do_not_specialize=["slots", "rows", "words", "height", "programs_each", "window", "share", "most"],
+    do_not_specialize_on_alignment=UNALIGNED,
+)
 def attend(
     query,
     keys,
@@ -120,6 +127,7 @@ def attend(
     chunk: tl.constexpr,
     min_tiles: tl.constexpr,
     stages: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Packed rows of one tile of one slot and one KV head, over one split of the slot's cells.
 
@@ -131,6 +139,7 @@ def attend(
     last split of the tile brings it from there to ``out``; ``arrivals`` int32 [S, Hkv, share] is zero before the launch
     and behind it.
     """
+    wait_for_inputs(PDL)
     kv_head = tl.program_id(1)
     heads = tl.num_programs(1) * group
     slot, place = place_of(
@@ -257,7 +266,10 @@ def attend(
                 tl.store(arrivals + pair + place % tiles, 0)
 
 
-@triton.jit(do_not_specialize=["slots", "height", "programs_each", "window", "share", "most"])
+@triton.jit(
+    do_not_specialize=["slots", "height", "programs_each", "window", "share", "most"],
+    do_not_specialize_on_alignment=UNALIGNED,
+)
 def combine(
     partial,
     maxima,
@@ -280,12 +292,14 @@ def combine(
     block_c: tl.constexpr,
     block_v: tl.constexpr,
     min_tiles: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Joins the splits of one row and query head, ``block_v`` columns of it.
 
     Grid (N x G, blocks of columns, KV heads); of a tile with one split nothing is left to do. All splits are loaded at
     once, ``block_c`` is as many or more: at one row per program nothing else hides the latency.
     """
+    wait_for_inputs(PDL)
     mine = tl.program_id(0) // group
     slot = tl.load(slot_of + mine)
     if slot >= slots:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +22,33 @@ if importlib.util.find_spec("triton") is None:
 @pytest.fixture(scope="session")
 def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _products_of_bf16(device: str) -> Iterator[None]:
+    """The interpreter holds bf16 as integers and multiplies these: here a product is given the numbers they stand for.
+
+    Exact, as in a matrix unit: the product of two bf16 numbers has 16 bits, and is added up in float32.
+    """
+    if device != "cpu":
+        yield
+        return
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    own = InterpreterBuilder.create_dot
+
+    def number(side: Any) -> Any:
+        if side.dtype.scalar != tl.bfloat16:
+            return side
+        return TensorHandle((side.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(builder: Any, a: Any, b: Any, *more: Any) -> Any:
+        return own(builder, number(a), number(b), *more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(InterpreterBuilder, "create_dot", create_dot)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

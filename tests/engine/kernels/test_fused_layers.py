@@ -16,7 +16,7 @@ from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, code, fused_layers, graphs, skinny
 from specbench.engine.fused_layers import FUSIONS, FusedLayers
-from specbench.engine.kernels import gated, norm, rotate
+from specbench.engine.kernels import dependent, gated, norm, rotate
 from specbench.engine.sampler import Sampling
 from specbench.engine.skinny import Config, SkinnyProducts
 
@@ -57,6 +57,7 @@ def test_fused_layers_decode_what_the_models_own_decode(family: str) -> None:
     with attached(model, sampling=sampling, **OPTIONS) as engine:
         assert fusions(engine) == [*FUSIONS]
         assert engine.report()["not_fused"] == {}
+        assert (engine.report()["dependent_launches"] == "on") == (dependent.why_not(engine.device) == "")
         assert autoregressive(engine, ids, TOKENS) == expected
         engine.alloc()
         rng = random.Random(1)
@@ -169,9 +170,11 @@ def test_without_triton_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch)
 def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine settles them before it captures, says so, and a resumed one takes what it said."""
     asked: list[tuple[int, int, int]] = []
+    read: set[int] = set()
 
     def ours(x: Any, weight: Any, bias: Any, config: Config) -> Any:
         asked.append((len(x), *weight.shape))
+        read.add(weight.data_ptr())
         return torch.cat([torch.nn.functional.linear(row, weight, bias) for row in x.split(1)])
 
     def load(self: SkinnyProducts) -> str:
@@ -220,3 +223,14 @@ def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.Mon
         asked.clear()
         assert autoregressive(engine, ids, TOKENS) == expected
         assert not asked
+    with attached(model, graphs=True, **few) as engine:  # a draft head comes before anything is prepared
+        shared, other = torch.ones(*(shape := next(iter(weights)))), torch.ones(24, 40)
+        read.clear()
+        by = engine.products({shape: [shared], (24, 40): [other]})
+        assert {(each["out"], each["in"]) for each in engine.report()["products"]} == {*weights, (24, 40)}
+        assert other.data_ptr() in read
+        assert shared.data_ptr() not in read, "the target's weights of that shape are more, and no cache holds them"
+        asked.clear()
+        assert torch.equal(by(torch.ones(16, 40), other), torch.full((16, 24), 40.0))
+        by(torch.ones(17, 40), other)
+        assert asked == [(16, 24, 40)]

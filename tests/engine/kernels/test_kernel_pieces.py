@@ -72,16 +72,18 @@ def head(kind: str) -> Any:
 NOTED: list[Any] = []
 
 
-def passes(kind: str, drafts: Any, native: bool | None) -> Any:
-    what = replace(alone(target(), slots=2, capacity=60), native=native, note=NOTED.append)
+def passes(kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None) -> Any:
+    what = replace(alone(target(), slots=2, capacity=60), native=native, note=NOTED.append, products=products)
     if isinstance(drafts, DraftHead):
         return BlockPass(drafts, what, depth=3, width=5)
     return Drafts(drafts, what, depth=3, width=1 if kind == "chain" else 2)
 
 
-def said(kind: str, drafts: Any, native: bool | None) -> tuple[list[tuple[torch.Tensor, ...]], dict[str, Any]]:
+def said(
+    kind: str, drafts: Any, native: bool | None, products: Any = lambda weights: None
+) -> tuple[list[tuple[torch.Tensor, ...]], dict[str, Any]]:
     """What rounds hand to the host, and the report."""
-    found, generator = passes(kind, drafts, native)._passes, torch.Generator().manual_seed(1)
+    found, generator = passes(kind, drafts, native, products)._passes, torch.Generator().manual_seed(1)
     rounds = []
     for _ in range(2):
         found.open()
@@ -152,3 +154,36 @@ def test_layers_of_another_kind_are_torchs(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kernel_pieces.importlib.util, "find_spec", lambda name: None)
     _, report = said("block", head("block"), None)
     assert report["not_fused"] == {"all": "triton is not installed"}
+
+
+@pytest.mark.parametrize("kind", ["block", "chain"])
+def test_products_of_few_rows_are_the_targets(kind: str) -> None:
+    """All of a head's weights are handed over, and every product of a round is asked for there."""
+    drafts, given, asked = head(kind), dict[tuple[int, int], Any](), set[tuple[int, int]]()
+
+    def by(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        asked.add((weight.shape[0], weight.shape[1]))
+        return torch.nn.functional.linear(x, weight, bias)
+
+    def products(weights: Any) -> Any:
+        given.update(weights)
+        return by
+
+    plain, _ = said(kind, drafts, False)
+    got, _ = said(kind, drafts, None, products)
+    assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(sum(plain, ()), sum(got, ()), strict=True))
+    config, hidden = drafts.config, target().config.hidden_size
+    read = 1 if kind == "block" else 2  # a layer of EAGLE's reads a token's embedding, too
+    heads = config.num_attention_heads + 2 * config.num_key_value_heads
+    expected = {
+        (hidden, drafts.fc.in_features), (heads * config.head_dim, read * hidden),
+        (hidden, config.num_attention_heads * config.head_dim), (2 * config.intermediate_size, hidden),
+        (hidden, config.intermediate_size),
+    }  # fmt: skip
+    expected |= set() if kind == "block" else {(config.draft_vocab_size, hidden)}  # else it is the target's own
+    assert {*given} == expected
+    assert asked >= expected
+    generator = torch.randn(1, drafts.fc.in_features, requires_grad=True, device=drafts.device)
+    asked.clear()
+    drafts.fc(generator).sum().backward()
+    assert not asked, "a training's forward must be torch's, which has a backward"

@@ -1,7 +1,7 @@
 """Products of few rows, against exact ones and torch's: any sizes, any split, and a row alike in any company.
 
-Without a GPU Triton's interpreter runs the kernel; it multiplies bfloat16 as if it were integers, so halves are float16
-there.
+Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
+every bit is asked for.
 """
 
 from __future__ import annotations
@@ -66,6 +66,16 @@ def test_product(
     assert (found - expected).float().norm() <= BOUND[dtype] * expected.float().norm()
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_products_of_bf16(splits: int, device: str) -> None:
+    dtype = torch.bfloat16
+    x, weight = (noise(n, 141, seed=n, dtype=dtype, device=device) for n in (5, 33))
+    found = skinny(x, weight, None, tiles(dtype, splits=splits))
+    expected = nn.functional.linear(x.double(), weight.double())
+    assert (found - expected).norm() <= BOUND[dtype] * expected.norm()
+    assert torch.equal(skinny(x[:1], weight, None, tiles(dtype, splits=splits)), found[:1])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_configuration_computes_the_product(dtype: torch.dtype, device: str) -> None:
     x, weight = (noise(n, 264, seed=n, dtype=dtype, device=device) for n in (3, 140))
@@ -94,13 +104,24 @@ def test_arrivals_are_counted_from_zero_every_time(device: str) -> None:
     x, weight = (noise(n, 200, seed=n, dtype=HALF, device=device) for n in (5, 70))
     cut = tiles(HALF, splits=4)
     first = skinny(x, weight, None, cut)
-    parts, arrived = kernels._shared(x.device, 4 * 16 * 70, 3)
+    parts, arrived = kernels._parts(x.device, 8192), kernels.counters(x.device, weight.data_ptr(), 3)
     assert not arrived.any()
     parts.fill_(float("nan"))  # what was there before is not added
     assert torch.equal(skinny(x, weight, None, cut), first)
     assert not arrived.any()
     assert parts.isnan().logical_not().sum() == 4 * 5 * 70  # that memory it was
-    assert kernels._shared(x.device, 4 * 16 * 70, 3)[1] is arrived
+
+
+def test_each_weight_has_counters_of_its_own(device: str) -> None:
+    x, cut = noise(5, 200, seed=1, dtype=HALF, device=device), tiles(HALF, splits=4)
+    one, other = (noise(70, 200, seed=n, dtype=HALF, device=device) for n in (2, 3))
+    expected = skinny(x, other, None, cut)
+    skinny(x, one, None, cut)
+    counts = kernels.counters(x.device, one.data_ptr(), 3)
+    counts.fill_(1)  # as in the middle of a launch
+    assert torch.equal(skinny(x, other, None, cut), expected)
+    assert counts.tolist() == [1, 1, 1]
+    counts.zero_()
 
 
 def test_the_parts_are_added_in_their_order(device: str) -> None:

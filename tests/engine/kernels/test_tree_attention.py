@@ -1,7 +1,7 @@
 """Tree attention by the kernel equals the oracle's dense mask, on random trees, caches and layouts of rows.
 
-Without a GPU Triton's interpreter runs the kernel; it multiplies bfloat16 as if it were integers, so halves are float16
-there.
+Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
+every bit is asked for.
 """
 
 from __future__ import annotations
@@ -164,12 +164,17 @@ def test_splits_make_no_difference(splits: int, device: str) -> None:
         )
 
 
+def test_bf16_is_attended_to_as_it_is_on_a_card(device: str) -> None:
+    check(Case(lengths=(90, 0), sizes=(9, 5), splits=3, kv_heads=2, dtype=torch.bfloat16), device)
+    check(Case(lengths=(90, 0), sizes=(9, 5), splits=1, tile=TALL, height=20, dtype=torch.bfloat16), device)
+
+
 def test_splits_are_counted_anew_by_every_launch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Tensor] = []
 
-    def arrivals(where: torch.device, count: int) -> Tensor:
+    def arrivals(keys: Tensor, count: int) -> Tensor:
         if not made:
-            made.append(torch.zeros(count, dtype=torch.int32, device=where))
+            made.append(torch.zeros(count, dtype=torch.int32, device=keys.device))
         return made[0]
 
     monkeypatch.setattr(launch, "_arrivals", arrivals)
