@@ -12,7 +12,6 @@ transformers has it and as we do, and what differs by more than rounding is left
 
 from __future__ import annotations
 
-import importlib.util
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
+from specbench.engine.fast_paths import reason, triton_fault
 from specbench.engine.merged import Linear, Product
 from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
 from specbench.engine.step import decoder_layers
@@ -48,12 +48,12 @@ class FusedLayers:
         why_not: of the others, in words.
 
     Raises:
-        Unlike: this model's layers are not of the kind, or there is no triton.
+        Unlike: this model's layers are not of the kind, or Triton's kernels cannot be used.
     """
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls, by: Linear = nn.functional.linear) -> None:
-        if importlib.util.find_spec("triton") is None:
-            raise Unlike("triton is not installed")
+        if why := triton_fault(model.device):
+            raise Unlike(why)
         self._layers = decoder_layers(model)
         self._parts = [parts_of(layer, cache.shapes, calls, any_mlp=True) for layer in self._layers]
         self._products: dict[nn.Module, Product] = {}
@@ -181,7 +181,7 @@ class FusedLayers:
             try:
                 ours = self._fused(at, rows, given, set(on))
             except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this model
-                return f"layer {at}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                return f"layer {at}: {reason(error)}"
             found = float((ours - own).float().norm() / (own - rows).float().norm().clamp_min(1e-30))
             return "" if found <= TOLERANCE[rows.dtype] else f"layer {at} comes out {found:.2g} off"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import random
 import sys
@@ -18,9 +19,11 @@ from torch import Tensor
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine.attention import backends, choice
-from specbench.engine.attention.backends import FlashAttention, ReferenceAttention, causal_mask
+from specbench.engine import fast_paths
+from specbench.engine.attention import backends, choice, flash
+from specbench.engine.attention.backends import ReferenceAttention, causal_mask
 from specbench.engine.attention.choice import Attentions
+from specbench.engine.attention.flash import FlashAttention
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Shape, fill, split
@@ -151,8 +154,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Says which packages there are."""
 
     def only(*names: str) -> None:
-        monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: name if name in names else None)
-        monkeypatch.setattr(choice, "_interpreted", lambda: False)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in names else None)
+        monkeypatch.setattr(choice, "interpreted", lambda: False)
+        monkeypatch.setattr(fast_paths, "_launch_fault", lambda device: "")
+        monkeypatch.setattr(flash, "flash_fault", lambda *asked: "")
 
     return only
 
