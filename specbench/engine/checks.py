@@ -37,9 +37,10 @@ _MOST_LENGTHS = 16
 # Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
 # mask, position or scale moves the logits by about their own size.
 #
-# How much depth amplifies is the model's: where the engine is farther off than this, the model's own forward is run with
-# its sums in another order, and the engine may be off by NOISE times as much as that is, but never by more than CEILING
-# times the tolerance. What is a little wrong and as small is found in float32 (:mod:`specbench.engine.layer_check`).
+# How much depth amplifies depends on the model. Where the engine is farther off than this, the model's own forward is
+# run with its sums in another order, and the engine may be off by NOISE times as much as that one is, but never by more
+# than CEILING times the tolerance. An attention that is a little wrong and hides in that is found in float32
+# (:mod:`specbench.engine.layer_check`).
 NOISE = 3.0
 CEILING = 5.0
 FAR = 3.0  # of half precisions, times as much behind noise in the cache

@@ -112,12 +112,14 @@ class LayerCode:
         try:
             check()
         except Exception as error:
-            if not self._compile or memory.ran_out(error) or (isinstance(error, SpecbenchError) and not error.__cause__):
+            stated = isinstance(error, SpecbenchError) and error.__cause__ is None
+            if stated or not self._compile or memory.ran_out(error):
                 raise
             self.detach()
             self._take([linears], kind)
             check()  # raises again what is no fault of the compiler's
-            raise EnvironmentRefused(f"cannot compile this model's layers: {reason(error)}; leave --compile out") from error
+            why = f"cannot compile this model's layers: {reason(error)}; leave --compile out"
+            raise EnvironmentRefused(why) from error
 
     def _take(self, parts: list[Any], linears: str) -> None:
         self._parts, self.linears = parts, linears

@@ -155,8 +155,9 @@ class Engine:
                 if ours or memory.ran_out(error) or not self.attentions.fall_back(error):
                     raise
                 use_attention()
-                self.code.detach()
+                self._detach()  # layer code notes the attention that the model has of its own
                 self.code = layer_code()
+                self.attach()
                 self.code.settle(self.cache, calls, check)
         except BaseException as error:
             self.close()
@@ -568,9 +569,9 @@ class Engine:
         kind = Kind(self.sampling, top_k, taps)
         start, batch = self.length(slot), Batch.of({slot: tree}, self._vocabulary)
         before = torch.tensor(head, dtype=torch.int64, device=self.device) if head else None
-        shape = Shape(len(tree), self.slots)
+        shape, attention = Shape(len(tree), self.slots), self.attentions.backend(self.attentions.of_prompt(tree))
         out = self._plain.run(
-            self._packed(batch, shape), shape, kind, self.cache, self.attentions.backend(self.attentions.of_prompt(tree)),
+            self._packed(batch, shape), shape, kind, self.cache, attention,
             groups=batch.prompt(self._cached), head=before, commit=False,
         )  # fmt: skip
         outcome = Outcome(out.outcome.cpu().numpy(), shape, top_k)

@@ -26,7 +26,7 @@ def fault(attempt: Callable[[], object]) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line. Behind an error of our own it is the first one that counts: ours says what to do instead."""
+    """An error in one line; in place of an error of our own, which says what to do, what it was made from."""
     while isinstance(error, SpecbenchError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     text = one_line((str(error).splitlines() or [""])[0], 200)
@@ -34,7 +34,7 @@ def reason(error: BaseException) -> str:
 
 
 def triton_fault(device: torch.device) -> str:
-    """Why Triton's kernels cannot be used; empty where they can. On a CUDA device one kernel is launched to find out."""
+    """Why Triton's kernels cannot be used; empty where they can. On a CUDA device one is launched to find out."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device.type != "cuda" or interpreted():

@@ -88,7 +88,8 @@ def _last_product(model: Any) -> Any:
     called: list[Any] = []
 
     def keep(module: nn.Module, _: Any, __: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.shape[-1] == hidden and isinstance(getattr(module, "weight", None), Tensor):
+        weighs = isinstance(getattr(module, "weight", None), Tensor)
+        if weighs and isinstance(output, Tensor) and output.shape[-1] == hidden:
             called.append(module)
 
     hidden = model.get_output_embeddings().weight.shape[1]
@@ -132,5 +133,5 @@ def _size(rows: Tensor) -> float:
 def _last_norm(model: nn.Module, size: int) -> Any:
     """The norm before the LM head: the last module outside of the layers whose weight has an entry a feature."""
     inside = {m for modules in model.modules() if isinstance(modules, nn.ModuleList) for m in modules.modules()}
-    found = [m for m in model.modules() if m not in inside and getattr(getattr(m, "weight", None), "shape", None) == (size,)]
-    return found[-1] if found else None
+    outside: list[Any] = [m for m in model.modules() if m not in inside and hasattr(m, "weight")]
+    return next((m for m in reversed(outside) if getattr(m.weight, "shape", None) == (size,)), None)

@@ -52,7 +52,7 @@ def target_of(
         return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most), True)]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
-        return Engine(
+        made = Engine(
             model,
             slots=engine.slots,
             capacity=engine.capacity,
@@ -60,6 +60,9 @@ def target_of(
             sampling=engine.sampling,
             **kernels,
         )
+        for line in made.notes:
+            warn(line)
+        return made
 
     return Target(
         model=engine.model,

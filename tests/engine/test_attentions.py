@@ -170,20 +170,20 @@ def test_auto_is_the_oracle_on_a_cpu_and_the_kernels_on_a_gpu(installed: Callabl
     assert (there.of([TREE])[0], there.of([CHAIN])[0]) == ("triton", "triton")
 
 
-@pytest.mark.parametrize(("flash", "winner"), [(1.0, "flash"), (3.0, "triton")])
+@pytest.mark.parametrize(("rival", "winner"), [(1.0, "flash"), (3.0, "triton")])
 def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
-    installed: Callable[..., None], flash: float, winner: str
+    installed: Callable[..., None], rival: float, winner: str
 ) -> None:
     installed("triton", "flash_attn")
     found = Attentions("auto", model("cuda"))
     assert found.of([CHAIN])[0] == "triton"  # until something is measured
-    found.settle({"triton": 2.0, "flash": flash}.__getitem__)
+    found.settle({"triton": 2.0, "flash": rival}.__getitem__)
     kinds = ([CHAIN], [ROW, ROW], [TREE], [CHAIN, TREE], [CHAIN, CHAIN])
     assert [found.of(trees)[0] for trees in kinds] == [winner, winner, "triton", "triton", "triton"]
     assert {steps.attention for steps in found.steps(1, 4)} == {winner}
     assert {steps.attention for steps in found.steps(9, 4)} == {winner, "triton"}
     loser = "triton" if winner == "flash" else "flash"
-    assert f"{max(2.0, flash) / min(2.0, flash):.2f} × {loser}" in found.report()["why"]
+    assert f"{max(2.0, rival) / min(2.0, rival):.2f} × {loser}" in found.report()["why"]
 
 
 def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None]) -> None:
@@ -247,10 +247,10 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
     """By trees of all sizes, of one sequence or several, with and without flash-attn, at any ratio of heads."""
     installed("triton", "flash_attn")
     rng = random.Random(0)
-    for group, flash in itertools.product((1, 4, 7, 32), (1.0, 3.0)):
+    for group, rival in itertools.product((1, 4, 7, 32), (1.0, 3.0)):
         found = Attentions("auto", model("cuda"))
         found.check_shapes({0: (2, 64, 64)}, {0: 2 * group})
-        found.settle({"triton": 2.0, "flash": flash}.__getitem__)
+        found.settle({"triton": 2.0, "flash": rival}.__getitem__)
         for _ in range(60):
             most, slots = rng.choice((1, 2, 9, 40)), rng.choice((1, 5))
             trees = [random_tree(rng, 0, 9, rng.randint(1, most)) for _ in range(rng.randint(1, slots))]

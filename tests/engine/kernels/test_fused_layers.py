@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import random
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ from random_trees import hiding_tree
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, code, fused_layers, graphs, skinny
+from specbench.engine import Engine, code, graphs, skinny
 from specbench.engine.fused_layers import FUSIONS, FusedLayers
 from specbench.engine.kernels import gated, norm, rotate
 from specbench.engine.sampler import Sampling
@@ -161,7 +162,7 @@ def test_merged_weights_are_no_second_copy_and_serve_the_next_engine() -> None:
 
 
 def test_without_triton_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_layers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with attached(small("llama", 1), backend="reference", **OPTIONS) as engine:
         assert "triton is not installed" in engine.code.why
 
