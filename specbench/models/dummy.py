@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 #: The large part as a multiple of what is added to it: small enough that tokens depend on the text before them.
 _SHARE = 4.0
+_CARRIED = 64.0  # on the first layer's last product, where the large part is made there
 _TOKENS = 16
 _LEAST = 1 / 64  # of a norm's factor that is stored as its distance from 1: half precision has no smaller one there
 
@@ -36,6 +37,7 @@ def steady(model: Any) -> None:
 
     A head that shares its weights with the embedding would answer a token with itself. There the embedding is the large
     part of the first layer's input only, and what that layer's last product adds is the large part of all that follows.
+    The norm before the head gets factors of random signs, which leave nothing of what is still there of the token.
 
     Args:
         model: a transformers causal LM on its device; one whose layers are of another form is left as it is.
@@ -54,19 +56,23 @@ def steady(model: Any) -> None:
     if product is None:
         return
     factor = _SHARE * sizes.added[0] / sizes.embedded
-    carried = math.sqrt(head.weight.shape[1]) * _SHARE  # so large that what is left of the embedding is no answer
     words.weight.mul_(factor)
-    _scale(norm, 1 / factor, least=_LEAST)
-    _scale(product, carried)
+    _scale(product, _CARRIED)
+    coins = torch.randint(0, 2, norm.weight.shape, generator=torch.Generator().manual_seed(0))
+    _scale(norm, (2 * coins - 1).to(norm.weight.device) * max(1 / factor, _LEAST if _is_distance(norm) else 0.0))
 
 
-def _scale(module: Any, factor: float, least: float = 0.0) -> None:
-    """Multiplies what a product or a norm puts out, whose weights may be stored as their distance from 1."""
-    weight, distance = module.weight, module.weight.dim() == 1 and bool(module.weight.float().mean() < 0.5)
-    if distance:
-        weight.copy_(max(factor, least) * (1 + weight.float()) - 1)
+def _scale(module: Any, factor: Any) -> None:
+    """Multiplies what a product or a norm puts out."""
+    if _is_distance(module):
+        module.weight.copy_(factor * (1 + module.weight.float()) - 1)
     else:
-        weight.mul_(factor)
+        module.weight.mul_(factor)
+
+
+def _is_distance(module: Any) -> bool:
+    """Whether a module is a norm whose factors are stored as their distance from 1."""
+    return module.weight.dim() == 1 and bool(module.weight.float().mean() < 0.5)
 
 
 def _measure(model: Any) -> _Sizes | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models_tiny import attached, prompt, supported
 from random_trees import random_tree
 from torch import Tensor
 
@@ -59,6 +60,90 @@ def with_kvcache(
     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
+def with_kvcache_3(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Any = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor:
+    """The function of that name in flash-attn 3, of the same meaning."""
+    assert cache_seqlens is not None
+    assert cache_batch_idx is not None
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size}
+    return with_kvcache(q, k_cache, v_cache, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, **how)
+
+
+def varlen_4(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    page_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (None, None),
+    learnable_sink: Tensor | None = None,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """flash_attn.cute's function: queries of a batch, and keys of it or, by a table, the pages of each sequence."""
+    assert seqused_k is not None
+    assert seqused_k.dtype is torch.int32
+    if page_table is None:
+        assert len(q) == len(k)
+        slots = torch.arange(len(k), dtype=torch.int32)
+    else:
+        assert page_table.dtype is torch.int32
+        assert page_table.shape == (len(q), 1)
+        assert page_table.is_contiguous()
+        slots = page_table[:, 0]
+    left, right = window_size
+    old = (-1, -1) if left is None else (left, right or 0)
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "window_size": old}
+    return with_kvcache(q, k, v, cache_seqlens=seqused_k, cache_batch_idx=slots, **how), None
+
+
+FAKES: dict[str, Any] = {
+    "flash": SimpleNamespace(flash_attn_with_kvcache=with_kvcache),
+    "flash3": SimpleNamespace(flash_attn_with_kvcache=with_kvcache_3),
+    "flash4": SimpleNamespace(flash_attn_varlen_func=varlen_4),
+}
+
+
 def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibility:
     """Chains of so many rows in some of the slots."""
     shape = Shape(sum(counts.values()) + spare, len(lengths))
@@ -70,6 +155,7 @@ def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibili
     return Visibility(fields.layout, fields.lengths, ancestry.depth, ancestry.rows)
 
 
+@pytest.mark.parametrize("name", FAKES)
 @pytest.mark.parametrize("window", [None, 3, 40])
 @pytest.mark.parametrize(
     ("counts", "spare"),
@@ -77,15 +163,15 @@ def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibili
     ids=["row", "chain", "padded-chain", "one-row-each", "padded-rows"],
 )
 def test_flash_attends_as_the_oracle_does_on_chains(
-    counts: dict[int, int], spare: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+    name: str, counts: dict[int, int], spare: int, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_with_kvcache=with_kvcache))
+    monkeypatch.setitem(sys.modules, flash.VERSIONS[name].module, FAKES[name])
     torch.manual_seed(0)
     heads, kv_heads, size, cells = 6, 2, 16, 40
     see, rows = seen(counts, [0, 17, 9], spare), sum(counts.values())
     query = torch.randn(1, heads, rows + spare, size)
     key, value = torch.randn(3, kv_heads, cells, size), torch.randn(3, kv_heads, cells, size)
-    ours = FlashAttention(see, one_row_each=rows == len(counts))(query, key, value, 0.3, window)
+    ours = FlashAttention(see, one_row_each=rows == len(counts), name=name)(query, key, value, 0.3, window)
     theirs = ReferenceAttention(see)(query, key, value, 0.3, window)
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours[:, :rows], theirs[:, :rows])
@@ -184,6 +270,82 @@ def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
     assert {steps.attention for steps in found.steps(9, 4)} == {winner, "triton"}
     loser = "triton" if winner == "flash" else "flash"
     assert f"{max(2.0, rival) / min(2.0, rival):.2f} × {loser}" in found.report()["why"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "winner"),
+    [
+        ({"triton": 1.000, "flash": 0.999, "flash3": 0.98, "flash4": 0.972}, "triton"),
+        ({"triton": 0.999, "flash": 1.000, "flash3": 1.0, "flash4": 1.0}, "triton"),
+        ({"triton": 1.0, "flash": 0.9, "flash3": 0.89, "flash4": 0.899}, "flash"),
+        ({"triton": 1.0, "flash": 0.9, "flash3": 0.8, "flash4": 0.799}, "flash3"),
+        ({"triton": 1.0, "flash": 1.2, "flash3": 0.8, "flash4": 0.7}, "flash4"),
+    ],
+)
+def test_timing_noise_changes_no_attention(
+    installed: Callable[..., None], seconds: dict[str, float], winner: str
+) -> None:
+    installed("triton", "flash_attn", "flash_attn_interface", "flash_attn.cute")
+    found = Attentions("auto", model("cuda"))
+    found.settle(seconds.__getitem__)
+    assert found.of([CHAIN])[0] == winner
+    assert found.report()["one_row_s"] == seconds
+
+
+def test_a_rival_is_tried_by_itself_and_left_out_alone(installed: Callable[..., None]) -> None:
+    installed("triton", "flash_attn", "flash_attn_interface", "flash_attn.cute")
+    found = Attentions("auto", model("cuda"))
+
+    def seconds(name: str) -> float:
+        if name == "flash3":
+            raise RuntimeError("no kernel image is available")
+        return {"triton": 2.0, "flash": 1.5, "flash4": 1.0}[name]
+
+    found.settle(seconds)
+    assert found.of([CHAIN])[0] == "flash4"
+    assert found.report()["one_row_s"] == {"triton": 2.0, "flash": 1.5, "flash4": 1.0}
+    assert [(flash.VERSIONS["flash3"].title in note, "no kernel image" in note) for note in found.notes] == [
+        (True,) * 2
+    ]
+
+
+def test_a_rival_that_cannot_be_imported_is_noted(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("triton", "flash_attn", "flash_attn_interface")
+    monkeypatch.setattr(flash, "flash_fault", lambda name, *_: "ImportError: undefined symbol" * (name == "flash"))
+    found = Attentions("auto", model("cuda"))
+    assert ["undefined symbol" in note for note in found.notes] == [True]
+    found.settle({"triton": 2.0, "flash3": 1.0}.__getitem__)
+    assert found.of([CHAIN])[0] == "flash3"
+    with pytest.raises(EnvironmentRefused, match=r"'flash'.*undefined symbol"):
+        Attentions("flash", model("cuda"))
+
+
+@pytest.mark.parametrize("name", ["flash3", "flash4"])
+def test_prompts_go_by_a_later_flash_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def watched(q: Tensor, *args: Any, **named: Any) -> Any:
+        asked.append(q.shape[1])
+        return function(q, *args, **named)
+
+    function = vars(FAKES[name])[flash.VERSIONS[name].function]
+    fake = SimpleNamespace(**{flash.VERSIONS[name].function: watched})
+    monkeypatch.setitem(sys.modules, flash.VERSIONS[name].module, fake)
+    ids = prompt(11, 97)
+    texts = []
+    for chain in ("reference", name):
+        with attached(supported("llama"), slots=2, capacity=40, max_rows=4, native=False) as engine:
+            engine.attentions.chain = chain
+            engine.alloc()
+            slot = engine.alloc()  # not the first
+            result = engine.prefill(slot, ids)
+            drafted = engine.prefill(slot, ids[:3], TokenTree([ids[2], 5, 6], [-1, 0, 0], accept=[True, False, False]))
+            texts.append([*result.emitted, *drafted.next_tokens])
+    assert texts[0] == texts[1]
+    assert asked
+    assert set(asked) == {11}  # the tree is none of its business
 
 
 def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None]) -> None:
