@@ -15,7 +15,7 @@ from random_trees import hiding_tree
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, code, graphs, skinny
+from specbench.engine import Engine, code, fused_layers, graphs, skinny
 from specbench.engine.fused_layers import FUSIONS, FusedLayers
 from specbench.engine.kernels import gated, norm, rotate
 from specbench.engine.sampler import Sampling
@@ -165,6 +165,23 @@ def test_without_triton_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with attached(small("llama", 1), backend="reference", **OPTIONS) as engine:
         assert "triton is not installed" in engine.code.why
+
+
+@pytest.mark.slow
+def test_a_layer_may_be_off_as_far_as_it_amplifies_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, own = copy.deepcopy(small("llama", 1)).half(), gated.gated
+
+    def fused(off: float, noise: float) -> list[str]:
+        monkeypatch.setattr(gated, "gated", lambda *args: own(*args) * (1 + off))
+        monkeypatch.setattr(fused_layers, "_NOISE", noise)
+        with attached(model, backend="reference", capacity=24, max_rows=2) as engine:
+            return fusions(engine)
+
+    rounding = torch.finfo(torch.float16).eps
+    monkeypatch.setitem(fused_layers.TOLERANCE, torch.float16, rounding)
+    assert fused(2 * rounding, 0.0) == ["norm", "attention"]
+    assert fused(2 * rounding, 3.0) == [*FUSIONS]
+    assert fused(8 * rounding, 99.0) == ["norm", "attention"], "beyond the ceiling"
 
 
 def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.MonkeyPatch) -> None:
