@@ -76,7 +76,7 @@ def target_of(
         follow=lambda work: engine.follow(_blaming(work)),
         load=load,
         engine=engine_like_it,
-        attention=kernels.get("backend", "auto"),
+        attention=engine.attentions.asked,
         native=kernels.get("native"),
         note=note,
         warn=warn,

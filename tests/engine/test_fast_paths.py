@@ -72,7 +72,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> type[TritonStandIn]:
     class Chosen(choice.Attentions):
         def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
             super().__init__("reference", model, pinned=pinned)
-            self._asked = asked
+            self.asked = asked
             self.tree = self.chain = "triton"
 
         def ops(self) -> Any:
@@ -139,6 +139,7 @@ def test_kernels_that_raise_leave_the_oracle(error: Exception, kernels: Any) -> 
         assert report["attention"] == "reference"
         assert str(error) in report["why"]
         assert any(str(error) in note for note in report["notes"])
+        assert engine.attentions.asked == "reference"  # which draft heads ask for too
         assert autoregressive(engine, ids, 8) == expected
 
 

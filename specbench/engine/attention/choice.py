@@ -52,6 +52,7 @@ class Attentions:
         pinned: let neither a measured time nor the size of the device or of the run decide how sums are ordered.
 
     Attributes:
+        asked: for draft heads and draft models to ask for too; "reference" once the kernels turned out not to run.
         notes: what "auto" left out although it is installed, a line each.
 
     Raises:
@@ -62,7 +63,7 @@ class Attentions:
     def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
         if asked not in NAMES:
             raise unknown("attention backend", asked, NAMES)
-        self._asked, self._pinned = asked, pinned
+        self.asked, self._pinned = asked, pinned
         self._device: torch.device = model.device
         self.notes: list[str] = []
         self._rivals: list[str] = []  # what auto chooses between for chains, once a step of each can be timed
@@ -83,7 +84,7 @@ class Attentions:
             self._rivals = [name for name in flash.VERSIONS if flash.installed(name) and self._serves(name, model)]
 
     def _refused(self, why: str) -> EnvironmentRefused:
-        return EnvironmentRefused(f"attention '{self._asked}' {why}; use --attention auto")
+        return EnvironmentRefused(f"attention '{self.asked}' {why}; use --attention auto")
 
     def _no_triton(self, model: Any) -> str:
         """Why the Triton kernels cannot serve a model; empty where they can."""
@@ -121,11 +122,11 @@ class Attentions:
         if self.tree == "reference":
             return False
         why = reason(error)
-        if self._asked != "auto":
+        if self.asked != "auto":
             if isinstance(error, UnsupportedAttention) and error.__cause__ is None:
                 return False  # it ran, and what it says may be the model's fault
             raise self._refused(f"cannot run this model here: {why}") from error
-        self.tree = self.chain = "reference"
+        self.tree = self.chain = self.asked = "reference"
         self._rivals, self._why = [], f"triton cannot be used: {why}"
         self.notes.append(f"attention is 'reference', because triton cannot run this model here ({why})")
         return True
@@ -147,9 +148,9 @@ class Attentions:
         largest = max(max(key, value) for _, key, value in shapes.values())
         if largest <= _LARGEST_HEAD or self.tree == self.chain == "reference":
             return
-        if self._asked != "auto":
+        if self.asked != "auto":
             raise EnvironmentRefused(
-                f"attention '{self._asked}' takes heads of up to {_LARGEST_HEAD}, this model's have {largest}; "
+                f"attention '{self.asked}' takes heads of up to {_LARGEST_HEAD}, this model's have {largest}; "
                 "use --attention auto"
             )
         self.tree = self.chain = "reference"
