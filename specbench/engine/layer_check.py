@@ -136,8 +136,9 @@ def _difference(
     named = {name: rows_of(value) for name, value in named.items()}
     named |= {"attention_mask": None, "past_key_values": cache, "use_cache": True, "step": _aimed(cache, backend)}
     for module in wide.modules():
-        if hasattr(module, "config"):  # copies of the model's: it does not notice
-            module.config._attn_implementation = interface.NAME
+        config: Any = getattr(module, "config", None)  # a copy of the model's, which does not notice
+        if config is not None:
+            config._attn_implementation = interface.NAME
     ours = _output(wide(**named))[0]
     expected, before = own[branch, at], hidden[branch, at]
     off = (ours - expected).flatten(1).norm(dim=-1) / (expected - before).flatten(1).norm(dim=-1).clamp_min(1e-30)

@@ -330,7 +330,7 @@ def test_prompts_go_by_a_later_flash_attention(name: str, monkeypatch: pytest.Mo
         asked.append(q.shape[1])
         return function(q, *args, **named)
 
-    function = vars(FAKES[name])[flash.VERSIONS[name].function]
+    function: Any = vars(FAKES[name])[flash.VERSIONS[name].function]
     fake = SimpleNamespace(**{flash.VERSIONS[name].function: watched})
     monkeypatch.setitem(sys.modules, flash.VERSIONS[name].module, fake)
     ids = prompt(11, 97)

@@ -199,11 +199,22 @@ def deep(family: str = "qwen3", **options: Any) -> Any:
     return model
 
 
+@pytest.mark.parametrize("native", [False, None], ids=["transformers", "own"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3)], ids=["greedy", "sampled"])
-def test_a_deep_model_is_judged_by_its_own_noise(sampling: Sampling) -> None:
-    with attached(deep(), capacity=64, max_rows=8, sampling=sampling, native=False) as engine:
-        assert checks.tolerance(torch.bfloat16) < engine.rounding < 0.15
+def test_a_deep_model_is_accepted(sampling: Sampling, native: bool | None) -> None:
+    with attached(deep(), capacity=64, max_rows=8, sampling=sampling, native=native) as engine:
+        assert engine.rounding < 0.15
         assert len(autoregressive(engine, prompt(6, 1000), 4)) == 4
+
+
+def test_a_deep_model_is_judged_by_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a tolerance that no right order of its sums keeps to, whatever the machine."""
+    monkeypatch.setitem(checks._TOLERANCE, torch.bfloat16, 0.025)
+    with attached(deep(), capacity=64, max_rows=8, native=False) as engine:
+        assert 0.025 < engine.rounding < 0.125
+    monkeypatch.setattr(checks, "NOISE", 0.1)
+    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+        Engine(deep(), capacity=64, max_rows=8, native=False)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt2"])
