@@ -325,12 +325,12 @@ def test_a_rival_that_cannot_be_imported_is_noted(
 @pytest.mark.parametrize("name", ["flash3", "flash4"])
 def test_prompts_go_by_a_later_flash_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
+    fake_function = vars(FAKES[name])[flash.VERSIONS[name].function]
 
     def watched(q: Tensor, *args: Any, **named: Any) -> Any:
         asked.append(q.shape[1])
-        return function(q, *args, **named)
+        return fake_function(q, *args, **named)
 
-    function: Any = vars(FAKES[name])[flash.VERSIONS[name].function]
     fake = SimpleNamespace(**{flash.VERSIONS[name].function: watched})
     monkeypatch.setitem(sys.modules, flash.VERSIONS[name].module, fake)
     ids = prompt(11, 97)
@@ -386,6 +386,19 @@ def test_what_cannot_be_had_is_refused_with_the_way_out(
     installed(*there)
     with pytest.raises(EnvironmentRefused, match=f"{words}.*--attention auto"):
         Attentions(asked, model(device, dtype))
+
+
+def test_only_what_was_asked_for_by_name_is_refused(installed: Callable[..., None]) -> None:
+    installed("triton", "flash_attn")
+    raised = RuntimeError("out of resource: shared memory")
+    for asked, chain in (("auto", "reference"), ("flash", "flash")):
+        found = Attentions(asked, model("cuda"))
+        assert found.fall_back(raised)
+        assert (found.of([TREE])[0], found.of([CHAIN])[0]) == ("reference", chain)
+        assert ["shared memory" in note for note in found.notes] == [True]
+        assert not found.fall_back(raised)
+    with pytest.raises(EnvironmentRefused, match="shared memory"):
+        Attentions("triton", model("cuda")).fall_back(raised)
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones(installed: Callable[..., None]) -> None:

@@ -108,7 +108,7 @@ class Attentions:
         self.notes.append(f"{flash.VERSIONS[name].title} is left out: {why}")
 
     def fall_back(self, error: Exception) -> bool:
-        """Attends by the oracle from now on; for when a forward with the kernels has raised, or came out wrong.
+        """Takes the oracle for trees from now on; for when a forward with the kernels has raised, or came out wrong.
 
         Args:
             error: what says so.
@@ -122,11 +122,13 @@ class Attentions:
         if self.tree == "reference":
             return False
         why = reason(error)
-        if self.asked != "auto":
+        if self.asked == "triton":
             if isinstance(error, UnsupportedAttention) and error.__cause__ is None:
                 return False  # it ran, and what it says may be the model's fault
             raise self._refused(f"cannot run this model here: {why}") from error
-        self.tree = self.chain = self.asked = "reference"
+        self.tree = "reference"
+        if self.asked == "auto":
+            self.chain = self.asked = "reference"
         self._rivals, self._why = [], f"triton cannot be used: {why}"
         self.notes.append(f"attention is 'reference', because triton cannot run this model here ({why})")
         return True
