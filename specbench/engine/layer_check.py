@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def check_layers(
     """
     if model.dtype not in (torch.bfloat16, torch.float16):
         return  # the forward's own check is as exact
-    with apart(), torch.inference_mode():
+    with apart(), torch.inference_mode(), _whole_float32():
         for layer, index, inputs in _inputs(model, shapes, calls):
             try:
                 off = _difference(layer, index, inputs, shapes[index], backend)
@@ -68,6 +68,21 @@ def check_layers(
                     f"the engine's attention differs from the model's own: layer {index} in float32 has a relative "
                     f"error of {off:.2g}"
                 )
+
+
+@contextmanager
+def _whole_float32() -> Iterator[None]:
+    """Products of float32 without TF32 and its like, which the process may have allowed."""
+    backends: Any = torch.backends
+    settings = backends.cuda.matmul, backends.mkldnn.matmul
+    before = [each.fp32_precision for each in settings]
+    try:
+        for each in settings:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, value in zip(settings, before, strict=True):
+            each.fp32_precision = value
 
 
 #: Arguments of a layer's forward by name.

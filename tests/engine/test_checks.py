@@ -282,3 +282,22 @@ def test_every_kind_of_layer_is_run_in_float32(monkeypatch: pytest.MonkeyPatch) 
         assert all(map(torch.equal, weights, model.parameters()))
         assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
         found.clear()
+
+
+def test_layers_are_compared_in_whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever precision the process allows products of float32."""
+    matmul: Any = torch.backends.cuda.matmul
+    before, seen = matmul.fp32_precision, list[str]()
+
+    def difference(*_: Any) -> float:
+        seen.append(matmul.fp32_precision)
+        return 0.0
+
+    monkeypatch.setattr(layer_check, "_difference", difference)
+    try:
+        matmul.fp32_precision = "tf32"
+        with attached(copy.deepcopy(models_tiny.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):
+            assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+    assert seen == ["ieee"]
