@@ -193,8 +193,9 @@ def expected(bench: Bench, *predictors: Callable[[Known], Iterable[Figure]]) -> 
         predictors: give figures without values.
     """
     found, known = Expected(), known_of(bench)
-    for of in predictors if known else ():
-        found.add(with_range(of, known))
+    if known is not None:
+        for of in predictors:
+            found.add(with_range(of, known))
     return found
 
 

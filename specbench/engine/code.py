@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from specbench.common import EnvironmentRefused
-from specbench.engine import compiled, products
+from specbench.common import EnvironmentRefused, SpecbenchError
+from specbench.engine import compiled, memory, products
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu.layers import OwnLayers
+from specbench.engine.fast_paths import reason
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.merged import Linear
 from specbench.engine.parts import Unlike
@@ -72,7 +73,7 @@ class LayerCode:
             check: compares a forward through the engine with the model's own.
 
         Raises:
-            EnvironmentRefused: our own code was asked for by name and cannot be had.
+            EnvironmentRefused: our own code, or torch.compile, was asked for by name and cannot be had.
             UnsupportedAttention: as of ``check``.
         """
         if not self.why:
@@ -91,10 +92,12 @@ class LayerCode:
                 return
             except Unlike as unlike:
                 self.why = f"{unlike}"
-            except EnvironmentRefused as error:
-                self.why = f"{error}"
-            except UnsupportedAttention:  # unless the layers are what is wrong, the check says so again
-                self.why = "its layers compute something else than their parts say"
+            except Exception as error:
+                if memory.ran_out(error):
+                    raise
+                # Unless the layers are what is wrong, the check says so again.
+                wrong = isinstance(error, UnsupportedAttention) and error.__cause__ is None
+                self.why = "its layers compute something else than their parts say" if wrong else reason(error)
             self.detach()
         if self._asked:
             raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
@@ -106,7 +109,17 @@ class LayerCode:
         finally:
             self._model.set_attn_implementation(engines)
         self._take([linears, compiled.Fused(self._model, self._compile)], kind)
-        check()
+        try:
+            check()
+        except Exception as error:
+            stated = isinstance(error, SpecbenchError) and error.__cause__ is None
+            if stated or not self._compile or memory.ran_out(error):
+                raise
+            self.detach()
+            self._take([linears], kind)
+            check()  # raises again what is no fault of the compiler's
+            why = f"cannot compile this model's layers: {reason(error)}; leave --compile out"
+            raise EnvironmentRefused(why) from error
 
     def _take(self, parts: list[Any], linears: str) -> None:
         self._parts, self.linears = parts, linears

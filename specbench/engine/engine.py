@@ -13,22 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import BadTree
-from specbench.engine import block, checks, graphs, memory, pack, room, rotary, skinny
+from specbench.engine import block, checks, graphs, layer_check, memory, pack, room, rotary, skinny
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
-from specbench.engine.attention.interface import Calls
+from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket, scratch_cells
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
 from specbench.engine.code import LayerCode
+from specbench.engine.fast_paths import reason
 from specbench.engine.graphs import Follower, StepGraph, StepGraphs
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Outcome, Shape
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Computed, Kind, Mark, Program, unmarked
+from specbench.engine.sums import WideSums
 
 CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
 _TIMED = 5  # of each
@@ -56,6 +58,7 @@ class Engine:
 
     Attributes:
         positions: that the model has, where it can be given no others; None is as many as one likes.
+        rounding: how far scores may be off, as a share of their norm, where sums have another order.
 
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
@@ -107,11 +110,17 @@ class Engine:
         self._program = self._plain  # until it is known whether the kernels take this model's heads
         self.sampling = sampling or Sampling()
         self._graphs = self._make_graphs(graphs)
+        self._notes: list[str] = []
+        self.rounding = checks.tolerance(model.dtype)
         reach = capacity + max_rows  # positions that rows may have: a last tree may start at the capacity
         self._products = skinny.SkinnyProducts(self.device, pinned=deterministic)
-        self.code = LayerCode(
-            model, compile=compile, native=native, captured=self._graphs is not None, products=self._products
-        )
+
+        def layer_code() -> LayerCode:
+            captured = self._graphs is not None
+            return LayerCode(model, compile=compile, native=native, captured=captured, products=self._products)
+
+        self.code = layer_code()
+        self._sums = WideSums()
         self._rotary = rotary.HeldRotary(model)
         #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
         #: it takes a few milliseconds more, which no warm-up is worth.
@@ -122,11 +131,15 @@ class Engine:
             self.calls = calls  # what each layer's attention is
             checks.check_windows(model, calls.windows, reach)
             self.attentions.check_shapes(shapes, calls.heads)
-            self._program = Program(model, self.attentions.ops(), positions)
-            self.sampling = self._sampling
-            widths = memory.widths(model, shapes)
-            dense, free = self.attentions.tree == "reference", memory.free_bytes(self.device)
-            room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
+            widths, free = memory.widths(model, shapes), memory.free_bytes(self.device)
+
+            def use_attention() -> None:
+                self._program = Program(model, self.attentions.ops(), positions)
+                self.sampling = self._sampling
+                dense = self.attentions.tree == "reference"
+                room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
+
+            use_attention()
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
             # What the model's own forward behind a long text is given is a copy, for two branches, and made once more.
             most = None if free is None else (free - self.cache.nbytes) // max(1, 8 * int(widths.token_bytes))
@@ -134,10 +147,21 @@ class Engine:
             far = checks.far_lengths(model, min(ends))
 
             def check() -> None:
-                checks.check_forward(model, self._probe, self.apart)
+                self.rounding = checks.check_forward(model, self._probe, self.apart)
                 checks.check_far(model, far, self._probe_far, self.apart)
 
-            self.code.settle(self.cache, calls, check)
+            layer_check.check_layers(model, shapes, calls, self.attentions.backend("reference"), self.apart)
+            try:
+                self.code.settle(self.cache, calls, check)
+            except Exception as error:
+                ours = isinstance(error, SpecbenchError) and not isinstance(error, UnsupportedAttention)
+                if ours or memory.ran_out(error) or not self.attentions.fall_back(error):
+                    raise
+                use_attention()
+                self.detach()  # layer code notes the attention that the model has of its own
+                self.code = layer_code()
+                self.attach()
+                self.code.settle(self.cache, calls, check)
         except BaseException as error:
             self.close()
             if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
@@ -181,6 +205,7 @@ class Engine:
         memory until Python's collector runs, and the next engine would have to live beside it.
         """
         self.detach()
+        self._sums.close()
         while self._at_close:
             self._at_close.pop()()
         self._followers.clear()
@@ -365,7 +390,7 @@ class Engine:
         told = forced is not None
         if self._graphs is not None:
             kind = self._kind(attention, tall, top_k, taps, told, probabilities or bool(blocks))
-            graph = self._graphs.step(batch, self._cached, kind, forced)
+            graph = self._graph(batch, kind, forced)
             if graph is not None:
                 return self._replayed(graph, batch, blocks, forced, mark)
         kind = Kind(self.sampling, top_k, taps, told, attention, tall, probabilities or bool(blocks))
@@ -381,9 +406,9 @@ class Engine:
         return positions if self.positions is None else positions.clamp(max=self.positions - 1)
 
     @property
-    def rounding(self) -> float:
-        """How far scores may be off, as a share of their norm, where sums have another order."""
-        return checks.tolerance(self.model.dtype)
+    def notes(self) -> list[str]:
+        """What the user has to know: fast paths that were left out and steps that are not captured, a line each."""
+        return [*self.attentions.notes, *self._notes]
 
     def greedy(self, ids: Sequence[int], tokens: int) -> list[int]:
         """So many tokens behind a prompt as plain decoding writes them at temperature 0; off the clock, and eagerly."""
@@ -550,6 +575,10 @@ class Engine:
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost, for the summary of a run."""
         found: dict[str, Any] = {**self.attentions.report(), **self.code.report()}
+        if self.notes:
+            found["notes"] = self.notes
+        if self.device.type == "cuda":
+            found["reduced_precision_sums"] = False
         if self._graphs is None:
             return {**found, "graphs": None, "why_eager": self._why_eager}
         captures = self._graphs.captures
@@ -573,13 +602,24 @@ class Engine:
         kind = Kind(self.sampling, top_k, taps)
         start, batch = self.length(slot), Batch.of({slot: tree}, self._vocabulary)
         before = torch.tensor(head, dtype=torch.int64, device=self.device) if head else None
-        shape = Shape(len(tree), self.slots)
+        shape, attention = Shape(len(tree), self.slots), self.attentions.backend(self.attentions.of_prompt(tree))
         out = self._plain.run(
-            self._packed(batch, shape), shape, kind, self.cache, self.attentions.backend("reference"),
+            self._packed(batch, shape), shape, kind, self.cache, attention,
             groups=batch.prompt(self._cached), head=before, commit=False,
         )  # fmt: skip
         outcome = Outcome(out.outcome.cpu().numpy(), shape, top_k)
         return self._commit(slot, start + len(head), tree, outcome.results(batch, out.hidden)[slot])
+
+    def _graph(self, batch: Batch, kind: Kind, forced: Forced | None) -> StepGraph | None:
+        """The graph for a step; None where it is to run eagerly, as one does that cannot be captured any more."""
+        assert self._graphs is not None
+        try:
+            return self._graphs.step(batch, self._cached, kind, forced)
+        except (RuntimeError, graphs.CaptureFailed) as error:
+            if not isinstance(error, graphs.CaptureFailed) and not memory.ran_out(error):
+                raise
+            self._notes.append(f"steps of {batch.rows} rows run without a CUDA graph ({reason(error)})")
+            return None
 
     def _eager(
         self, batch: Batch, blocks: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
@@ -655,7 +695,14 @@ class Engine:
         return run
 
     def _one_row_seconds(self, attention: str, context: int) -> float:
+        """Time of a one-row step.
+
+        Raises:
+            ArithmeticError: the attention of chains comes out otherwise than that of trees.
+        """
         assert self._graphs is not None
+        if attention != self.attentions.tree:
+            self._compare_chains(attention, min(context, self.capacity - 1))
         kind = self._kind(attention, False, 0, (), False)
         self._graphs.tune(Steps(attention, False, 1, 1, 1), kind, min(context, self.capacity))
         return self._graphs.step_seconds(1, kind)
@@ -746,12 +793,29 @@ class Engine:
             self._assumed[slot] = 0
             self.free(slot)
 
-    def _tree_logits(self, slot: int, tree: TokenTree) -> Tensor:
+    def _compare_chains(self, attention: str, length: int) -> None:
+        """Holds the attention of chains against that of trees, behind so many tokens."""
+        slot = self.alloc()
+        try:
+            for rows in (1, min(3, self._max_rows)):
+                self.assume(slot, length)
+                chain = TokenTree.chain([at % self._vocabulary for at in range(rows)])
+                expected = self._tree_logits(slot, chain).double()
+                found = self._tree_logits(slot, chain, attention, tall=rows > 1).double()
+                off = float(((found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)).max())
+                if not off <= checks.FAR * self.rounding:
+                    raise ArithmeticError(f"a chain of {rows} rows comes out {off:.2g} off")
+        finally:
+            self.cache.clear(slot, length + self._max_rows)
+            self._assumed[slot] = 0
+            self.free(slot)
+
+    def _tree_logits(self, slot: int, tree: TokenTree, attention: str = "", tall: bool = True) -> Tensor:
         batch = Batch.of({slot: tree})
-        kind = Kind(self.sampling, attention=self.attentions.tree)
+        kind = Kind(self.sampling, attention=attention or self.attentions.tree, tall=tall)
         shape = self._shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
         found = self._program.logits(
-            self._packed(batch, shape), shape, self.cache, self.attentions.backend(kind.attention),
+            self._packed(batch, shape), shape, self.cache, self.attentions.backend(kind.attention, kind.tall),
             groups=batch.groups(self._cached),
         )  # fmt: skip
         return found[: len(tree)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from specbench.decoding import TokenTree
 from specbench.engine import pack
 from specbench.engine.attention.choice import Steps
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
+from specbench.engine.fast_paths import WORTH
 from specbench.engine.step import Computed, Kind
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
@@ -31,9 +33,6 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 #: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
 _FEW = 16
 _TIMED = 9  # replays behind one measured step time
-#: A larger bucket is taken only where it is faster by more than timing noise: other rows are other products, whose
-#: rounding, in half precision, can be another text.
-_WORTH = 1.03
 
 
 class CaptureFailed(EnvironmentRefused):
@@ -94,11 +93,17 @@ def _no_waiting() -> Iterator[None]:
     process, and then an eager step could not take over.
     """
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    _set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        _set_sync_debug_mode(before)
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():  # torch says each time that this is a prototype
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _culprit(error: BaseException) -> str:
@@ -278,6 +283,7 @@ class StepGraphs:
     pinned: bool = False
     captures: Captures = field(default_factory=Captures)
     _graphs: dict[tuple[int, Kind], StepGraph] = field(default_factory=dict)
+    _failed: set[tuple[int, Kind]] = field(default_factory=set)  # whose late capture has raised
     _best: dict[tuple[int, Kind], int] = field(default_factory=dict)
     _step_s: dict[tuple[int, Kind], float] = field(default_factory=dict)
     _kept: _Kept = field(default_factory=_Kept)
@@ -294,19 +300,32 @@ class StepGraphs:
         kind: Kind,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> StepGraph | None:
-        """The graph for a step, with its input filled in; None of more rows than are ever captured.
+        """The graph for a step, with its input filled in; None where the step is to run eagerly: of more rows than are
+        ever captured, or where its capture has failed before.
 
         Args:
             batch, lengths, forced: as for :func:`pack.fill`.
             kind: what to compute.
+
+        Raises:
+            torch.OutOfMemoryError: there is no memory for its capture.
+            CaptureFailed: it cannot be captured.
         """
         if batch.rows > ROW_BUCKETS[-1]:
             return None
         rows = row_bucket(batch.rows)
-        graph = self._graph(self._best.get((rows, kind), rows), kind)
+        key = self._best.get((rows, kind), rows), kind
+        if key in self._failed:
+            return None
+        graph = self._graph(*key)
         pack.fill(graph.input, graph.shape, batch, lengths, forced)
         if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
-            self._capture(graph)
+            try:
+                self._capture(graph)
+            except (RuntimeError, CaptureFailed):
+                self._failed.add(key)
+                del self._graphs[key]
+                raise
             self.captures.late += 1
         return graph
 
@@ -327,7 +346,7 @@ class StepGraphs:
         for bucket in reversed(buckets):  # from large to small, which leaves the pool in one piece
             seconds = self._time(bucket, steps.widest, kind, context)
             chosen = bucket
-            if not self.pinned and fastest is not None and seconds > _WORTH * fastest[0]:
+            if not self.pinned and fastest is not None and seconds > WORTH * fastest[0]:
                 chosen = fastest[1]
             if fastest is None or seconds < fastest[0]:
                 fastest = (seconds, bucket)
@@ -368,6 +387,7 @@ class StepGraphs:
             pack.fill(graph.input, graph.shape, self._chains(rows, widest), [context] * self.slots)
             if not graph.captured:
                 self._capture(graph)
+                self._failed.discard(key)
             graph.run()
             taken = []
             for _ in range(_TIMED):

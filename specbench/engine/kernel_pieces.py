@@ -6,7 +6,6 @@ over random rows, before the first round; what differs by more than rounding sta
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import StaticCache
+from specbench.engine.fast_paths import reason, triton_fault
 from specbench.engine.fused_layers import TOLERANCE
 from specbench.engine.merged import Product
 from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
@@ -42,12 +42,12 @@ class HeadKernels:
         learning: whether pieces are torch's at the moment, and ours are tried beside them.
 
     Raises:
-        Unlike: the layers are not of the kind, or there is no triton.
+        Unlike: the layers are not of the kind, or Triton's kernels cannot be used.
     """
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:
-        if importlib.util.find_spec("triton") is None:
-            raise Unlike("triton is not installed")
+        if why := triton_fault(next(layers[0].parameters()).device):
+            raise Unlike(why)
         self._attention: dict[int, Attention] = {}
         self._mlp: dict[nn.Module, Gated] = {}
         self._norms: dict[nn.Module, Norm] = {}
@@ -209,7 +209,7 @@ def _fault(expected: Tensor, ours: Callable[[], Tensor]) -> str:
             return ""
         found = float((got - expected).float().norm() / expected.float().norm().clamp_min(1e-30))
     except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this head
-        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        return reason(error)
     return "" if found <= TOLERANCE[expected.dtype] else f"it comes out {found:.2g} off"
 
 

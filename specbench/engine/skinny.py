@@ -8,7 +8,6 @@ settled once, by time, and is part of a run's record: another kernel is another 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,11 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from specbench.engine.fast_paths import WORTH, reason, triton_fault
 from specbench.engine.graphs import cuda_capture
 
 MOST_ROWS = 16  # of a product by our kernel
-#: Ours is taken only where it is faster by more than timing noise.
-_WORTH = 1.03
 _ROWS = (1, MOST_ROWS)  # that both are timed at
 _TIMED = 9  # replays behind one measured time
 # Relative error of an output over some rows, between two orders of the same sums, each rounded to the dtype.
@@ -109,8 +107,8 @@ class SkinnyProducts:
         """Takes the kernel for the device; why not, where there is none."""
         if self._device.type != "cuda":
             return "the kernel is for CUDA devices"
-        if importlib.util.find_spec("triton") is None:
-            return "triton is not installed"
+        if why := triton_fault(self._device):
+            return why
         from specbench.engine.kernels import skinny as ours
 
         processors = torch.cuda.get_device_properties(self._device).multi_processor_count
@@ -184,15 +182,15 @@ class SkinnyProducts:
             try:
                 timed.append(_Timed(config, seconds(partial(self._ours, config))))
             except Exception as error:  # whatever a compiler or a driver has to say of these tiles
-                faults.append(f"{_words(config)}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+                faults.append(f"{_words(config)}: {reason(error)}")
         best = min((sum(each.seconds) for each in timed), default=math.inf)
         for config, taken in sorted(timed, key=lambda each: sum(each.seconds)):
-            if sum(torch_s) <= _WORTH * sum(taken):
+            if sum(torch_s) <= WORTH * sum(taken):
                 break
             if not (fault := self._fault(config, rows, first)):
                 return _Settled(config, torch_s, timed, "")
             faults.append(f"{_words(config)}: {fault}")
-        if timed and sum(torch_s) <= _WORTH * best:
+        if timed and sum(torch_s) <= WORTH * best:
             faults.append(f"the best tiles take {best / sum(torch_s):.2f} of torch's time")
         return _Settled(None, torch_s, timed, "; ".join(faults) or "there are no tiles for it")
 

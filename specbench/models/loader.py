@@ -26,6 +26,7 @@ from specbench.common.errors import one_line, unknown
 from specbench.common.reading import read_text
 from specbench.models import adapters, chat, checkpoint, control, gguf, weights
 from specbench.models.adapters import fingerprint
+from specbench.models.dummy import steady
 from specbench.models.eight_bits import bytes_of, round_weights
 from specbench.models.memory import check_memory
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
@@ -433,7 +434,9 @@ def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool
     # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
     with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
+    steady(model)
+    return model
 
 
 def _explain(

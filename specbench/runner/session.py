@@ -131,6 +131,7 @@ class Session:
             )
         except TreesTooLarge as error:
             raise EnvironmentRefused(f"{widest.label}: {error}; {way_out(widest)}") from error
+        self.notes += self.engine.notes
         try:
             self._gpu = open_gpu(self.engine.device) if metered else None
             self._target: Target | None = target_of(

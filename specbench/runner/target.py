@@ -61,6 +61,8 @@ def target_of(
             **kernels,
         )
         engine.at_close(made.close)
+        for line in made.notes:
+            warn(line)
         return made
 
     return Target(
@@ -76,7 +78,7 @@ def target_of(
         at_close=engine.at_close,
         load=load,
         engine=engine_like_it,
-        attention=kernels.get("backend", "auto"),
+        attention=engine.attentions.asked,
         native=kernels.get("native"),
         products=engine.products,
         note=note,

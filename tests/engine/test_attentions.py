@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import random
 import sys
@@ -13,14 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models_tiny import attached, prompt, supported
 from random_trees import random_tree
 from torch import Tensor
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine.attention import backends, choice
-from specbench.engine.attention.backends import FlashAttention, ReferenceAttention, causal_mask
+from specbench.engine import fast_paths
+from specbench.engine.attention import backends, choice, flash
+from specbench.engine.attention.backends import ReferenceAttention, causal_mask
 from specbench.engine.attention.choice import Attentions
+from specbench.engine.attention.flash import FlashAttention
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Shape, fill, split
@@ -56,6 +60,90 @@ def with_kvcache(
     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
+def with_kvcache_3(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Any = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor:
+    """The function of that name in flash-attn 3, of the same meaning."""
+    assert cache_seqlens is not None
+    assert cache_batch_idx is not None
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size}
+    return with_kvcache(q, k_cache, v_cache, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, **how)
+
+
+def varlen_4(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    page_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (None, None),
+    learnable_sink: Tensor | None = None,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """flash_attn.cute's function: queries of a batch, and keys of it or, by a table, the pages of each sequence."""
+    assert seqused_k is not None
+    assert seqused_k.dtype is torch.int32
+    if page_table is None:
+        assert len(q) == len(k)
+        slots = torch.arange(len(k), dtype=torch.int32)
+    else:
+        assert page_table.dtype is torch.int32
+        assert page_table.shape == (len(q), 1)
+        assert page_table.is_contiguous()
+        slots = page_table[:, 0]
+    left, right = window_size
+    old = (-1, -1) if left is None else (left, right or 0)
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "window_size": old}
+    return with_kvcache(q, k, v, cache_seqlens=seqused_k, cache_batch_idx=slots, **how), None
+
+
+FAKES: dict[str, Any] = {
+    "flash": SimpleNamespace(flash_attn_with_kvcache=with_kvcache),
+    "flash3": SimpleNamespace(flash_attn_with_kvcache=with_kvcache_3),
+    "flash4": SimpleNamespace(flash_attn_varlen_func=varlen_4),
+}
+
+
 def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibility:
     """Chains of so many rows in some of the slots."""
     shape = Shape(sum(counts.values()) + spare, len(lengths))
@@ -67,6 +155,7 @@ def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibili
     return Visibility(fields.layout, fields.lengths, ancestry.depth, ancestry.rows)
 
 
+@pytest.mark.parametrize("name", FAKES)
 @pytest.mark.parametrize("window", [None, 3, 40])
 @pytest.mark.parametrize(
     ("counts", "spare"),
@@ -74,15 +163,15 @@ def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibili
     ids=["row", "chain", "padded-chain", "one-row-each", "padded-rows"],
 )
 def test_flash_attends_as_the_oracle_does_on_chains(
-    counts: dict[int, int], spare: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+    name: str, counts: dict[int, int], spare: int, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_with_kvcache=with_kvcache))
+    monkeypatch.setitem(sys.modules, flash.VERSIONS[name].module, FAKES[name])
     torch.manual_seed(0)
     heads, kv_heads, size, cells = 6, 2, 16, 40
     see, rows = seen(counts, [0, 17, 9], spare), sum(counts.values())
     query = torch.randn(1, heads, rows + spare, size)
     key, value = torch.randn(3, kv_heads, cells, size), torch.randn(3, kv_heads, cells, size)
-    ours = FlashAttention(see, one_row_each=rows == len(counts))(query, key, value, 0.3, window)
+    ours = FlashAttention(see, one_row_each=rows == len(counts), name=name)(query, key, value, 0.3, window)
     theirs = ReferenceAttention(see)(query, key, value, 0.3, window)
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours[:, :rows], theirs[:, :rows])
@@ -151,8 +240,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Says which packages there are."""
 
     def only(*names: str) -> None:
-        monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: name if name in names else None)
-        monkeypatch.setattr(choice, "_interpreted", lambda: False)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in names else None)
+        monkeypatch.setattr(choice, "interpreted", lambda: False)
+        monkeypatch.setattr(fast_paths, "_launch_fault", lambda device: "")
+        monkeypatch.setattr(flash, "flash_fault", lambda *asked: "")
 
     return only
 
@@ -165,20 +256,96 @@ def test_auto_is_the_oracle_on_a_cpu_and_the_kernels_on_a_gpu(installed: Callabl
     assert (there.of([TREE])[0], there.of([CHAIN])[0]) == ("triton", "triton")
 
 
-@pytest.mark.parametrize(("flash", "winner"), [(1.0, "flash"), (3.0, "triton")])
+@pytest.mark.parametrize(("rival", "winner"), [(1.0, "flash"), (3.0, "triton")])
 def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
-    installed: Callable[..., None], flash: float, winner: str
+    installed: Callable[..., None], rival: float, winner: str
 ) -> None:
     installed("triton", "flash_attn")
     found = Attentions("auto", model("cuda"))
     assert found.of([CHAIN])[0] == "triton"  # until something is measured
-    found.settle({"triton": 2.0, "flash": flash}.__getitem__)
+    found.settle({"triton": 2.0, "flash": rival}.__getitem__)
     kinds = ([CHAIN], [ROW, ROW], [TREE], [CHAIN, TREE], [CHAIN, CHAIN])
     assert [found.of(trees)[0] for trees in kinds] == [winner, winner, "triton", "triton", "triton"]
     assert {steps.attention for steps in found.steps(1, 4)} == {winner}
     assert {steps.attention for steps in found.steps(9, 4)} == {winner, "triton"}
     loser = "triton" if winner == "flash" else "flash"
-    assert f"{max(2.0, flash) / min(2.0, flash):.2f} × {loser}" in found.report()["why"]
+    assert f"{max(2.0, rival) / min(2.0, rival):.2f} × {loser}" in found.report()["why"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "winner"),
+    [
+        ({"triton": 1.000, "flash": 0.999, "flash3": 0.98, "flash4": 0.972}, "triton"),
+        ({"triton": 0.999, "flash": 1.000, "flash3": 1.0, "flash4": 1.0}, "triton"),
+        ({"triton": 1.0, "flash": 0.9, "flash3": 0.89, "flash4": 0.899}, "flash"),
+        ({"triton": 1.0, "flash": 0.9, "flash3": 0.8, "flash4": 0.799}, "flash3"),
+        ({"triton": 1.0, "flash": 1.2, "flash3": 0.8, "flash4": 0.7}, "flash4"),
+    ],
+)
+def test_timing_noise_changes_no_attention(
+    installed: Callable[..., None], seconds: dict[str, float], winner: str
+) -> None:
+    installed("triton", "flash_attn", "flash_attn_interface", "flash_attn.cute")
+    found = Attentions("auto", model("cuda"))
+    found.settle(seconds.__getitem__)
+    assert found.of([CHAIN])[0] == winner
+    assert found.report()["one_row_s"] == seconds
+
+
+def test_a_rival_is_tried_by_itself_and_left_out_alone(installed: Callable[..., None]) -> None:
+    installed("triton", "flash_attn", "flash_attn_interface", "flash_attn.cute")
+    found = Attentions("auto", model("cuda"))
+
+    def seconds(name: str) -> float:
+        if name == "flash3":
+            raise RuntimeError("no kernel image is available")
+        return {"triton": 2.0, "flash": 1.5, "flash4": 1.0}[name]
+
+    found.settle(seconds)
+    assert found.of([CHAIN])[0] == "flash4"
+    assert found.report()["one_row_s"] == {"triton": 2.0, "flash": 1.5, "flash4": 1.0}
+    assert [(flash.VERSIONS["flash3"].title in note, "no kernel image" in note) for note in found.notes] == [
+        (True,) * 2
+    ]
+
+
+def test_a_rival_that_cannot_be_imported_is_noted(
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("triton", "flash_attn", "flash_attn_interface")
+    monkeypatch.setattr(flash, "flash_fault", lambda name, *_: "ImportError: undefined symbol" * (name == "flash"))
+    found = Attentions("auto", model("cuda"))
+    assert ["undefined symbol" in note for note in found.notes] == [True]
+    found.settle({"triton": 2.0, "flash3": 1.0}.__getitem__)
+    assert found.of([CHAIN])[0] == "flash3"
+    with pytest.raises(EnvironmentRefused, match=r"'flash'.*undefined symbol"):
+        Attentions("flash", model("cuda"))
+
+
+@pytest.mark.parametrize("name", ["flash3", "flash4"])
+def test_prompts_go_by_a_later_flash_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    fake_function = vars(FAKES[name])[flash.VERSIONS[name].function]
+
+    def watched(q: Tensor, *args: Any, **named: Any) -> Any:
+        asked.append(q.shape[1])
+        return fake_function(q, *args, **named)
+
+    fake = SimpleNamespace(**{flash.VERSIONS[name].function: watched})
+    monkeypatch.setitem(sys.modules, flash.VERSIONS[name].module, fake)
+    ids = prompt(11, 97)
+    texts = []
+    for chain in ("reference", name):
+        with attached(supported("llama"), slots=2, capacity=40, max_rows=4, native=False) as engine:
+            engine.attentions.chain = chain
+            engine.alloc()
+            slot = engine.alloc()  # not the first
+            result = engine.prefill(slot, ids)
+            drafted = engine.prefill(slot, ids[:3], TokenTree([ids[2], 5, 6], [-1, 0, 0], accept=[True, False, False]))
+            texts.append([*result.emitted, *drafted.next_tokens])
+    assert texts[0] == texts[1]
+    assert asked
+    assert set(asked) == {11}  # the tree is none of its business
 
 
 def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None]) -> None:
@@ -221,6 +388,19 @@ def test_what_cannot_be_had_is_refused_with_the_way_out(
         Attentions(asked, model(device, dtype))
 
 
+def test_only_what_was_asked_for_by_name_is_refused(installed: Callable[..., None]) -> None:
+    installed("triton", "flash_attn")
+    raised = RuntimeError("out of resource: shared memory")
+    for asked, chain in (("auto", "reference"), ("flash", "flash")):
+        found = Attentions(asked, model("cuda"))
+        assert found.fall_back(raised)
+        assert (found.of([TREE])[0], found.of([CHAIN])[0]) == ("reference", chain)
+        assert ["shared memory" in note for note in found.notes] == [True]
+        assert not found.fall_back(raised)
+    with pytest.raises(EnvironmentRefused, match="shared memory"):
+        Attentions("triton", model("cuda")).fall_back(raised)
+
+
 def test_an_unknown_backend_is_answered_with_the_known_ones(installed: Callable[..., None]) -> None:
     installed()
     with pytest.raises(UsageError, match="triton"):
@@ -242,10 +422,10 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
     """By trees of all sizes, of one sequence or several, with and without flash-attn, at any ratio of heads."""
     installed("triton", "flash_attn")
     rng = random.Random(0)
-    for group, flash in itertools.product((1, 4, 7, 32), (1.0, 3.0)):
+    for group, rival in itertools.product((1, 4, 7, 32), (1.0, 3.0)):
         found = Attentions("auto", model("cuda"))
         found.check_shapes({0: (2, 64, 64)}, {0: 2 * group})
-        found.settle({"triton": 2.0, "flash": flash}.__getitem__)
+        found.settle({"triton": 2.0, "flash": rival}.__getitem__)
         for _ in range(60):
             most, slots = rng.choice((1, 2, 9, 40)), rng.choice((1, 5))
             trees = [random_tree(rng, 0, 9, rng.randint(1, most)) for _ in range(rng.randint(1, slots))]

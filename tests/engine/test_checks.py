@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +13,13 @@ import torch
 from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
 
 from specbench.decoding import TokenTree
-from specbench.engine import checks
+from specbench.engine import checks, layer_check
 from specbench.engine.attention import choice
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.attention.masks import Masks
 from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
 
 
 @pytest.mark.parametrize("feature", list(REFUSED))
@@ -181,3 +184,120 @@ def test_what_the_cache_does_not_answer_is_named(asked: str, monkeypatch: pytest
     monkeypatch.setattr(attention, "forward", asking)
     with pytest.raises(UnsupportedAttention, match=f"'{asked}'"):
         Engine(model, capacity=64, max_rows=4, native=False)
+
+
+@functools.cache
+def deep(family: str = "qwen3", **options: Any) -> Any:
+    """A bfloat16 model so deep that two right orders of its sums are as far apart as the tolerance, or farther."""
+    sizes: dict[str, Any] = {
+        "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 36, "intermediate_size": 768,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64, "initializer_range": 0.08,
+    }  # fmt: skip
+    config, name, own = models_tiny.SUPPORTED[family]
+    model = build((config, name, {**own, **sizes, **options})).to(torch.bfloat16)
+    model.set_attn_implementation("eager")
+    return model
+
+
+@pytest.mark.parametrize("native", [False, None], ids=["transformers", "own"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3)], ids=["greedy", "sampled"])
+def test_a_deep_model_is_accepted(sampling: Sampling, native: bool | None) -> None:
+    with attached(deep(), capacity=64, max_rows=8, sampling=sampling, native=native) as engine:
+        assert engine.rounding < 0.15
+        assert len(autoregressive(engine, prompt(6, 1000), 4)) == 4
+
+
+def test_a_deep_model_is_judged_by_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a tolerance that no right order of its sums keeps to, whatever the machine."""
+    monkeypatch.setitem(checks._TOLERANCE, torch.bfloat16, 0.025)
+    with attached(deep(), capacity=64, max_rows=8, native=False) as engine:
+        assert 0.025 < engine.rounding < 0.125
+    monkeypatch.setattr(checks, "NOISE", 0.1)
+    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+        Engine(deep(), capacity=64, max_rows=8, native=False)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_scale_off_by_one_per_cent_is_found(family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(models_tiny.supported(family)).to(dtype)
+    with attached(model, capacity=64, max_rows=4, native=False):
+        pass
+    monkeypatch.setattr(choice, "ReferenceAttention", _SlightlyWrongScale)
+    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+        Engine(model, capacity=64, max_rows=4, native=False)
+
+
+class _SlightlyWrongScale(ReferenceAttention):
+    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
+        return super().__call__(query, key, value, 1.01 * (scale or query.shape[-1] ** -0.5), window)
+
+
+class _IgnoresWindows(ReferenceAttention):
+    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
+        return super().__call__(query, key, value, scale, None)
+
+
+class _SeesOneMore(ReferenceAttention):
+    """An attention whose windows are a token too wide."""
+
+    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
+        return super().__call__(query, key, value, scale, window and window + 1)
+
+
+@pytest.mark.parametrize("wrong", [_SlightlyWrongScale, _IgnoresWindows, _SeesOneMore, _SeesSiblings])
+def test_noise_hides_no_attention_that_differs(wrong: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = deep("mistral", sliding_window=8)
+    monkeypatch.setattr(choice, "ReferenceAttention", wrong)
+    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+        Engine(model, capacity=64, max_rows=8, native=False)
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("wrong", [_IgnoresWindows, _SeesSiblings, _WrongScale])
+def test_a_forward_beyond_the_ceiling_is_refused(wrong: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the whole forward alone, without the layers in float32."""
+    monkeypatch.setattr(layer_check, "check_layers", lambda *_: None)
+    monkeypatch.setattr(choice, "ReferenceAttention", wrong)
+    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+        Engine(deep("mistral", sliding_window=8), capacity=64, max_rows=8, native=False)
+
+
+def test_every_kind_of_layer_is_run_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, float]] = []
+    difference = layer_check._difference
+
+    def watched(layer: Any, index: int, *rest: Any) -> float:
+        found.append((index, difference(layer, index, *rest)))
+        return found[-1][1]
+
+    monkeypatch.setattr(layer_check, "_difference", watched)
+    for family, kinds in (("llama", [0]), ("gemma3", [0, 1]), ("gpt2", [0]), ("mixtral", [0]), ("phi3", [0])):
+        model = copy.deepcopy(models_tiny.supported(family)).to(torch.bfloat16)
+        weights = [each.clone() for each in model.parameters()]
+        with attached(model, capacity=64, max_rows=4):
+            pass
+        assert [index for index, _ in found] == kinds
+        assert max(off for _, off in found) < 1e-5
+        assert all(map(torch.equal, weights, model.parameters()))
+        assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+        found.clear()
+
+
+def test_layers_are_compared_in_whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever precision the process allows products of float32."""
+    matmul: Any = torch.backends.cuda.matmul
+    before, seen = matmul.fp32_precision, list[str]()
+
+    def difference(*_: Any) -> float:
+        seen.append(matmul.fp32_precision)
+        return 0.0
+
+    monkeypatch.setattr(layer_check, "_difference", difference)
+    try:
+        matmul.fp32_precision = "tf32"
+        with attached(copy.deepcopy(models_tiny.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):
+            assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+    assert seen == ["ieee"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import models_tiny
@@ -81,11 +82,18 @@ def test_drafts_repeat_with_seed_prompt_and_repeat(model: Any) -> None:
 
 def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(target, "Engine", lambda model, **how: told.append({"model": model, **how}))
+    drafts = SimpleNamespace(notes=["flash-attn is left out"])
+
+    def made(model: Any, **how: Any) -> Any:
+        told.append({"model": model, **how})
+        return drafts
+
+    monkeypatch.setattr(target, "Engine", made)
     kernels = Kernels(backend="reference", graphs=False, compile=False, native=False)
     method = bringing(lambda told: (told.engine("draft", 3), told.attention, told.name))
     with Session(model, [method], Sampling(seed=4), capacity=32, slots=2, kernels=kernels, name="as typed") as session:
-        assert session.methods[0].shared == (None, "reference", "as typed")
+        assert session.methods[0].shared == (drafts, "reference", "as typed")
+        assert session.notes == drafts.notes
     assert told == [
         {
             "model": "draft", "slots": 2, "capacity": 32, "max_rows": 3, "sampling": Sampling(seed=4),

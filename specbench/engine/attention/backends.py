@@ -1,8 +1,8 @@
-"""Attention backends: the oracle, flash-attn for chains, and the split-KV tree attention kernel.
+"""Attention backends: the oracle, and the split-KV tree attention kernel.
 
 ``reference`` is the oracle: a dense additive mask through torch's scaled_dot_product_attention, on any device.
-``flash`` is flash-attn's KV-cache kernel (Dao, 2023), which knows a causal order and no tree. ``triton`` is our tree
-attention: ancestor bitmasks, cache lengths read on the device.
+``triton`` is our tree attention: ancestor bitmasks, cache lengths read on the device. For chains there is also
+:mod:`specbench.engine.attention.flash`.
 """
 
 from __future__ import annotations
@@ -14,35 +14,6 @@ from torch.nn.attention.bias import CausalBias, causal_lower_right
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.attention.masks import Masks
 from specbench.engine.layout import Group
-
-
-class FlashAttention:
-    """Causal attention of one sequence's chain, or of one row of each sequence; padding behind it sees anything."""
-
-    def __init__(self, visibility: Visibility, *, one_row_each: bool) -> None:
-        layout = visibility.layout
-        self._slots = layout.owner if one_row_each else layout.owner[:1]
-        # With the step's own rows counted in, row i is aligned with cell (length + i): its mask is ours.
-        rows = 1 if one_row_each else len(layout.slot)
-        self._cells = (visibility.lengths.long()[self._slots] + rows).int()
-        self._slots = self._slots.int()
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        from flash_attn import flash_attn_with_kvcache  # only where it is installed
-
-        _, heads, rows, size = query.shape
-        sequences = len(self._slots)
-        attended: Tensor = flash_attn_with_kvcache(
-            query.transpose(1, 2).reshape(sequences, rows // sequences, heads, size),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            cache_seqlens=self._cells,
-            cache_batch_idx=self._slots,
-            softmax_scale=scale,
-            causal=True,
-            window_size=(-1, -1) if window is None else (window - 1, 0),
-        )
-        return attended.reshape(1, rows, heads, -1)
 
 
 class ReferenceAttention:

@@ -12,12 +12,14 @@ import torch
 from specbench.common import EnvironmentRefused
 from specbench.common.errors import unknown
 from specbench.decoding import TokenTree
+from specbench.engine.attention import flash
 from specbench.engine.attention.backends import ReferenceAttention
-from specbench.engine.attention.interface import Backend, Visibility
+from specbench.engine.attention.interface import Backend, UnsupportedAttention, Visibility
 from specbench.engine.cache import LayerShape
+from specbench.engine.fast_paths import WORTH, fault, interpreted, reason, triton_fault
 from specbench.engine.ops import Ops, TorchOps
 
-NAMES = ("auto", "reference", "triton", "flash")
+NAMES = ("auto", "reference", "triton", *flash.VERSIONS)
 _HALVES = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD = 256
 _SHORT = 16  # rows times query heads of a KV head: one matrix instruction is that high, and less would be padded
@@ -42,12 +44,16 @@ class Steps(NamedTuple):
 
 
 class Attentions:
-    """The backends of an engine: one for chains, one for trees. ``flash`` knows no trees, so they may differ.
+    """The backends of an engine: one for chains, one for trees. FlashAttention knows no trees, so they may differ.
 
     Args:
-        asked: one of :data:`NAMES`. "flash" is flash-attn for chains and the best other for trees.
+        asked: one of :data:`NAMES`. "flash" and its like serve chains, and the best other backend serves trees.
         model: whose device and dtype decide what can be had.
         pinned: let neither a measured time nor the size of the device or of the run decide how sums are ordered.
+
+    Attributes:
+        asked: for draft heads and draft models to ask for too; "reference" once the kernels turned out not to run.
+        notes: what "auto" left out although it is installed, a line each.
 
     Raises:
         UsageError: no such backend.
@@ -57,21 +63,75 @@ class Attentions:
     def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
         if asked not in NAMES:
             raise unknown("attention backend", asked, NAMES)
-        self._asked, self._pinned = asked, pinned
+        self.asked, self._pinned = asked, pinned
         self._device: torch.device = model.device
-        reasons = {"triton": _no_triton(model), "flash": _no_flash(model)}
-        if reasons.get(asked):
-            raise EnvironmentRefused(f"attention '{asked}' {reasons[asked]}; use --attention auto")
-        wanted = asked in ("triton", "flash") or (asked == "auto" and model.device.type == "cuda")
-        kernels = wanted and reasons["triton"] is None
-        self.tree = "triton" if kernels else "reference"
-        self.chain = "flash" if asked == "flash" else self.tree
-        # What auto chooses between for chains, once a step of each can be timed.
-        self._rivals = ["flash"] if asked == "auto" and kernels and reasons["flash"] is None else []
-        self._why = f"triton {reasons['triton']}" if asked == "auto" and reasons["triton"] else ""
+        self.notes: list[str] = []
+        self._rivals: list[str] = []  # what auto chooses between for chains, once a step of each can be timed
         self._seconds: dict[str, float] = {}
         self._group = 1  # query heads of a KV head
         self._kv_heads = 1
+        if asked in flash.VERSIONS and (why := _no_flash(asked, model)):
+            raise self._refused(why)
+        why = "" if asked == "reference" else self._no_triton(model)
+        if asked == "triton" and why:
+            raise self._refused(why)
+        on_gpu = model.device.type == "cuda"
+        kernels = not why and (asked != "auto" or on_gpu) and asked != "reference"
+        self.tree = "triton" if kernels else "reference"
+        self.chain = asked if asked in flash.VERSIONS else self.tree
+        self._why = f"triton {why}" if asked == "auto" and why else ""
+        if asked == "auto" and kernels and not pinned:
+            self._rivals = [name for name in flash.VERSIONS if flash.installed(name) and self._serves(name, model)]
+
+    def _refused(self, why: str) -> EnvironmentRefused:
+        return EnvironmentRefused(f"attention '{self.asked}' {why}; use --attention auto")
+
+    def _no_triton(self, model: Any) -> str:
+        """Why the Triton kernels cannot serve a model; empty where they can."""
+        if importlib.util.find_spec("triton") is None:
+            return "needs triton, which is not installed"
+        why = _unfit(model, "triton")
+        if not why and (found := triton_fault(model.device)):
+            why = f"cannot be used: {found}"
+            self.notes.append(f"attention is 'reference', because {found}")
+        return why
+
+    def _serves(self, name: str, model: Any) -> bool:
+        """Whether an installed FlashAttention can be a rival; what keeps it from that is noted."""
+        if model.dtype not in _HALVES:
+            return False
+        if why := flash.flash_fault(name, model.device, model.dtype):
+            self._drop(name, why)
+        return not why
+
+    def _drop(self, name: str, why: str) -> None:
+        self.notes.append(f"{flash.VERSIONS[name].title} is left out: {why}")
+
+    def fall_back(self, error: Exception) -> bool:
+        """Takes the oracle for trees from now on; for when a forward with the kernels has raised, or came out wrong.
+
+        Args:
+            error: what says so.
+
+        Returns:
+            Whether there is anything to fall back from.
+
+        Raises:
+            EnvironmentRefused: the kernels were asked for by name.
+        """
+        if self.tree == "reference":
+            return False
+        why = reason(error)
+        if self.asked == "triton":
+            if isinstance(error, UnsupportedAttention) and error.__cause__ is None:
+                return False  # it ran, and what it says may be the model's fault
+            raise self._refused(f"cannot run this model here: {why}") from error
+        self.tree = "reference"
+        if self.asked == "auto":
+            self.chain = self.asked = "reference"
+        self._rivals, self._why = [], f"triton cannot be used: {why}"
+        self.notes.append(f"attention is 'reference', because triton cannot run this model here ({why})")
+        return True
 
     def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
         """Falls back where a head is larger than the kernels take.
@@ -90,9 +150,9 @@ class Attentions:
         largest = max(max(key, value) for _, key, value in shapes.values())
         if largest <= _LARGEST_HEAD or self.tree == self.chain == "reference":
             return
-        if self._asked != "auto":
+        if self.asked != "auto":
             raise EnvironmentRefused(
-                f"attention '{self._asked}' takes heads of up to {_LARGEST_HEAD}, this model's have {largest}; "
+                f"attention '{self.asked}' takes heads of up to {_LARGEST_HEAD}, this model's have {largest}; "
                 "use --attention auto"
             )
         self.tree = self.chain = "reference"
@@ -114,6 +174,14 @@ class Attentions:
             return self.chain, most > 1
         return self.tree, self.tall(most)
 
+    def of_prompt(self, tree: TokenTree) -> str:
+        """The backend for a prompt with ``tree`` under its end.
+
+        Torch's own attention has the kernels of flash-attn 2 in it, so that only a later one is worth a change.
+        """
+        later = self.chain in flash.VERSIONS and self.chain != "flash"
+        return self.chain if later and tree.is_chain else "reference"
+
     def tall(self, rows: int) -> bool:
         """Whether a step whose largest tree has so many rows gets tall tiles."""
         return self.tree == "triton" and rows > self._short
@@ -125,14 +193,14 @@ class Attentions:
 
     def steps(self, max_rows: int, slots: int) -> list[Steps]:
         """The kinds of steps that trees of up to ``max_rows`` rows in up to so many slots may get."""
-        if self.tree != "triton":
-            return [Steps(self.tree, False, 1, max_rows, slots)]
-        chains = self.chain == "flash"
-        found = [Steps("flash", False, 1, 1, slots)] if chains else []
+        chains = self.chain != self.tree
+        found = [Steps(self.chain, False, 1, 1, slots)] if chains else []
         if chains and max_rows == 1:
             return found
         if chains:
-            found.append(Steps("flash", True, 2, max_rows, 1))
+            found.append(Steps(self.chain, True, 2, max_rows, 1))
+        if self.tree != "triton":
+            return [*found, Steps(self.tree, False, 1, max_rows, slots)]
         found.append(Steps("triton", False, 1, min(max_rows, self._short), slots))
         if max_rows > self._short:
             found.append(Steps("triton", True, self._short + 1, max_rows, slots))
@@ -149,16 +217,23 @@ class Attentions:
     def settle(self, seconds: Callable[[str], float]) -> None:
         """Lets measured time decide where more than one backend serves chains.
 
+        A rival that raises is left out. One that is taken is faster by more than timing noise.
+
         Args:
-            seconds: time of a one-row step with the backend of that name.
+            seconds: checks the backend of that name and returns the time of a one-row step with it.
         """
         if not self._rivals or self._pinned:
             return
-        self._seconds = {name: seconds(name) for name in (self.tree, *self._rivals)}
-        self.chain = min(self._seconds, key=lambda name: self._seconds[name])
-        others = [f"{self._seconds[name] / self._seconds[self.chain]:.2f} × {name}" for name in self._seconds]
-        self._why = f"a one-row step takes {', '.join(others)}"
-        self._rivals = []
+        taken = {self.tree: seconds(self.tree)}
+        for name in self._rivals:
+            if why := fault(lambda name=name: taken.__setitem__(name, seconds(name))):  # type: ignore[misc]
+                self._drop(name, why)
+        self._seconds, self._rivals = taken, []
+        for name in taken:
+            if WORTH * taken[name] < taken[self.chain]:
+                self.chain = name
+        others = [f"{taken[name] / taken[self.chain]:.2f} × {name}" for name in taken]
+        self._why = f"a one-row step takes {', '.join(others)}" if len(taken) > 1 else self._why
 
     def keep(self, chain: str) -> None:
         """Takes the backend for chains that an earlier engine measured to be the fastest, where it can be had here."""
@@ -171,10 +246,8 @@ class Attentions:
             from specbench.engine.attention.backends import TritonAttention
 
             return partial(TritonAttention, splits=_PINNED_SPLITS if self._pinned else None)
-        if name == "flash":
-            from specbench.engine.attention.backends import FlashAttention
-
-            return partial(FlashAttention, one_row_each=not tall)
+        if name in flash.VERSIONS:
+            return partial(flash.FlashAttention, one_row_each=not tall, name=name)
         return ReferenceAttention
 
     def report(self) -> dict[str, Any]:
@@ -183,29 +256,19 @@ class Attentions:
         return {"attention": both, "why": self._why, "one_row_s": self._seconds or None}
 
 
-def _no_triton(model: Any) -> str | None:
-    """Why the Triton kernels cannot serve a model; None when they can."""
-    if importlib.util.find_spec("triton") is None:
-        return "needs triton, which is not installed"
-    if model.device.type != "cuda" and not _interpreted():
+def _unfit(model: Any, kernels: str) -> str:
+    """Why a model's device or dtype rules kernels out, before anything is tried."""
+    if model.device.type != "cuda" and not (kernels == "triton" and interpreted()):
         return "needs a CUDA device"
-    if model.dtype not in (*_HALVES, torch.float32):
+    if model.dtype not in (_HALVES if kernels != "triton" else (*_HALVES, torch.float32)):
         return f"has no {str(model.dtype).removeprefix('torch.')}"
-    return None
+    return ""
 
 
-def _interpreted() -> bool:
-    """Whether Triton runs its kernels in its interpreter: the tests do, on a machine without a GPU."""
-    import triton
-
-    return bool(triton.knobs.runtime.interpret)
-
-
-def _no_flash(model: Any) -> str | None:
-    if importlib.util.find_spec("flash_attn") is None:
-        return "needs flash-attn, which is not installed"
-    if model.device.type != "cuda":
-        return "needs a CUDA device"
-    if model.dtype not in _HALVES:
-        return f"has no {str(model.dtype).removeprefix('torch.')}"
-    return None
+def _no_flash(name: str, model: Any) -> str:
+    """Why a version of FlashAttention cannot serve a model; empty where it can."""
+    if not flash.installed(name):
+        return f"needs {flash.VERSIONS[name].title}, which is not installed"
+    if why := _unfit(model, name):
+        return why
+    return f"cannot be used: {why}" if (why := flash.flash_fault(name, model.device, model.dtype)) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import random
 from functools import cache
 from typing import Any
@@ -162,9 +163,26 @@ def test_merged_weights_are_no_second_copy_and_serve_the_next_engine() -> None:
 
 
 def test_without_triton_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_layers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with attached(small("llama", 1), backend="reference", **OPTIONS) as engine:
         assert "triton is not installed" in engine.code.why
+
+
+@pytest.mark.slow
+def test_a_layer_may_be_off_as_far_as_it_amplifies_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, own = copy.deepcopy(small("llama", 1)).half(), gated.gated
+
+    def fused(off: float, noise: float) -> list[str]:
+        monkeypatch.setattr(gated, "gated", lambda *args: own(*args) * (1 + off))
+        monkeypatch.setattr(fused_layers, "_NOISE", noise)
+        with attached(model, backend="reference", capacity=24, max_rows=2) as engine:
+            return fusions(engine)
+
+    rounding = torch.finfo(torch.float16).eps
+    monkeypatch.setitem(fused_layers.TOLERANCE, torch.float16, rounding)
+    assert fused(2 * rounding, 0.0) == ["norm", "attention"]
+    assert fused(2 * rounding, 3.0) == [*FUSIONS]
+    assert fused(8 * rounding, 99.0) == ["norm", "attention"], "beyond the ceiling"
 
 
 def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.MonkeyPatch) -> None:

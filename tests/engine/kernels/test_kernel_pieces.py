@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from models_tiny import supported
 from targets import alone
 
-from specbench.engine import code, kernel_pieces
+from specbench.engine import code
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.kernel_pieces import PIECES
 from specbench.engine.kernels import gated, norm, rotate
@@ -151,7 +152,7 @@ def test_layers_of_another_kind_are_torchs(monkeypatch: pytest.MonkeyPatch) -> N
     drafts.layers[0].mlp.register_parameter("gain", torch.nn.Parameter(torch.ones(1, device=drafts.device)))
     _, report = said("block", drafts, None)
     assert report == {"fusions": [], "not_fused": {"all": "its layers have a mlp.gain"}}
-    monkeypatch.setattr(kernel_pieces.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     _, report = said("block", head("block"), None)
     assert report["not_fused"] == {"all": "triton is not installed"}
 

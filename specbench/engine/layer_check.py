@@ -1,0 +1,186 @@
+"""Layer check: one decoder layer of each kind in float32, by the model's own attention and by the engine's.
+
+In half precision the rounding of a deep model hides an attention that is a little wrong, such as a scale that is off by
+one per cent. In float32, over the same inputs and through one layer, it does not.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from specbench.decoding import TokenTree
+from specbench.engine import memory, pack
+from specbench.engine.attention import interface
+from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
+from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.ops import TorchOps
+from specbench.engine.step import decoder_layers
+
+# Two branches of a text, as the rows of a batch, and as one tree: a chain of _PREFIX rows with both ends under it.
+_PREFIX = 12
+_ENDS = ((0, 1, 3, 5), (0, 2, 4))
+_PARENTS = (*range(-1, _PREFIX), _PREFIX, _PREFIX, _PREFIX + 1, _PREFIX + 2, _PREFIX + 3)
+# Relative error of what a layer adds to its input, between two orders of the same sums in float32.
+_TOLERANCE = 1e-4
+
+
+def check_layers(
+    model: Any,
+    shapes: dict[int, LayerShape],
+    calls: Calls,
+    backend: Callable[[Visibility], Backend],
+    apart: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks.
+
+    Args:
+        model: a transformers causal LM that is attached to the engine.
+        shapes: what each layer stores.
+        calls: what each layer's attention is.
+        backend: makes the attention of a forward.
+        apart: within it the model is without the engine.
+
+    Raises:
+        UnsupportedAttention: a layer comes out otherwise than by the model's own attention.
+    """
+    if model.dtype not in (torch.bfloat16, torch.float16):
+        return  # the forward's own check is as exact
+    with apart(), torch.inference_mode(), _whole_float32():
+        for layer, index, inputs in _inputs(model, shapes, calls):
+            try:
+                off = _difference(layer, index, inputs, shapes[index], backend)
+            except UnsupportedAttention:
+                raise
+            except Exception as error:  # a layer that wants what its model does around it
+                if memory.ran_out(error) and model.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            if off > _TOLERANCE:
+                raise UnsupportedAttention(
+                    f"the engine's attention differs from the model's own: layer {index} in float32 has a relative "
+                    f"error of {off:.2g}"
+                )
+
+
+@contextmanager
+def _whole_float32() -> Iterator[None]:
+    """Products of float32 without TF32 and its like, which the process may have allowed."""
+    backends: Any = torch.backends
+    settings = backends.cuda.matmul, backends.mkldnn.matmul
+    before = [each.fp32_precision for each in settings]
+    try:
+        for each in settings:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, value in zip(settings, before, strict=True):
+            each.fp32_precision = value
+
+
+#: Arguments of a layer's forward by name.
+_Inputs = dict[str, Any]
+
+
+def _inputs(model: Any, shapes: Mapping[int, LayerShape], calls: Calls) -> list[tuple[nn.Module, int, _Inputs]]:
+    """The first layer of each kind that stores something, its number, and what it gets in the model's own forward."""
+    kinds: dict[Any, tuple[nn.Module, int]] = {}
+    for layer in decoder_layers(model):
+        index = next((at for m in layer.modules() if isinstance(at := getattr(m, "layer_idx", None), int)), None)
+        if index in shapes and index in calls.heads:
+            kind = type(layer), shapes[index], calls.heads[index], calls.windows[index], calls.scales[index]
+            kinds.setdefault(kind, (layer, index))
+    found: dict[nn.Module, _Inputs] = {}
+
+    def keep(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        names = list(inspect.signature(module.forward).parameters)
+        found[module] = {**dict(zip(names, args, strict=False)), **named}
+
+    vocab = min(1000, model.get_input_embeddings().num_embeddings)
+    text = [(37 * at + 11) % vocab for at in range(len(_PARENTS))]
+    longest = _PREFIX + max(map(len, _ENDS))
+    rows = [[text[at] for at in branch] + [0] * (longest - len(branch)) for branch in _branches()]
+    handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer, _ in kinds.values()]
+    try:
+        model(input_ids=torch.tensor(rows, device=model.device), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [(layer, index, found[layer]) for layer, index in kinds.values() if layer in found]
+
+
+def _branches() -> list[list[int]]:
+    """Rows of the tree along each branch."""
+    return [[*range(_PREFIX), *(_PREFIX + row for row in end)] for end in _ENDS]
+
+
+def _difference(
+    layer: nn.Module, index: int, inputs: _Inputs, shape: LayerShape, backend: Callable[[Visibility], Backend]
+) -> float:
+    """The largest relative error of a row."""
+    wide = copy.deepcopy(layer).float()
+    named = _wide(inputs)
+    hidden = named["hidden_states"]
+    own = _output(wide(**named))
+    places = torch.tensor([(branch, at) for branch, rows in enumerate(_branches()) for at in range(len(rows))])
+    row = torch.tensor([each for rows in _branches() for each in rows])
+    of_row = torch.zeros(len(_PARENTS), 2, dtype=torch.int64)
+    of_row[row.flip(0)] = places.flip(0)  # a row of both branches is the first one's
+    branch, at = of_row.T.to(hidden.device)
+
+    def rows_of(value: Any) -> Any:
+        """A value of each token of a batch, of the tree's rows."""
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(rows_of, value))
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        if value.dim() == 1:
+            return value[at] if len(value) == hidden.shape[1] else value
+        if value.shape[1] != hidden.shape[1] or len(value) not in (1, len(hidden)):
+            return value
+        return value[branch if len(value) > 1 else torch.zeros_like(branch), at][None]
+
+    cache = StaticCache({index: shape}, 1, len(_PARENTS) + 1, torch.float32, hidden.device)
+    named = {name: rows_of(value) for name, value in named.items()}
+    named |= {"attention_mask": None, "past_key_values": cache, "use_cache": True, "step": _aimed(cache, backend)}
+    for module in wide.modules():
+        config: Any = getattr(module, "config", None)  # a copy of the model's, which does not notice
+        if config is not None:
+            config._attn_implementation = interface.NAME
+    ours = _output(wide(**named))[0]
+    expected, before = own[branch, at], hidden[branch, at]
+    off = (ours - expected).flatten(1).norm(dim=-1) / (expected - before).flatten(1).norm(dim=-1).clamp_min(1e-30)
+    return float(off.nan_to_num(torch.inf).max())
+
+
+def _aimed(cache: StaticCache, backend: Callable[[Visibility], Backend]) -> Backend:
+    """Attention of the tree behind an empty cache, which is told where its rows go."""
+    batch, shape = pack.Batch.of({0: TokenTree([0] * len(_PARENTS), _PARENTS)}), pack.Shape(len(_PARENTS), 1)
+    packed = np.empty(shape.width_in, dtype=np.int32)
+    pack.fill(packed, shape, batch, [0], None)
+    device = cache.buffers[0].device
+    fields = pack.split(torch.from_numpy(packed).to(device), shape, batch.groups([0]))
+    ancestry = TorchOps().ancestry(fields.parents, fields.layout)
+    cache.aim(fields.layout, fields.lengths, TorchOps())
+    return backend(Visibility(fields.layout, fields.lengths, ancestry.depth, ancestry.rows))
+
+
+def _wide(value: Any) -> Any:
+    """Tensors of floating point in float32, wherever they are."""
+    if isinstance(value, Tensor):
+        return value.float() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {name: _wide(each) for name, each in value.items()}
+    return type(value)(map(_wide, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _output(output: Any) -> Tensor:
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    return found

@@ -1,0 +1,143 @@
+"""Dummy weights: random ones in which rounding grows with depth as it does in trained ones.
+
+As libraries initialise them, an embedding is small next to what the layers add. Then every layer works on the noise of
+the layers before it, and the rounding of half precision grows to several per cent of the scores: two right orders of
+the same sums choose another token at every tenth position. In trained models few large parts, which come early, carry
+the residual stream, and so they do here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+#: The large part as a multiple of what is added to it: small enough that tokens depend on the text before them.
+_SHARE = 4.0
+_CARRIED = 64.0  # on the first layer's last product, where the large part is made there
+_TOKENS = 16
+_LEAST = 1 / 64  # of a norm's factor that is stored as its distance from 1: half precision has no smaller one there
+
+
+class _Sizes(NamedTuple):
+    """Root mean squares in a forward: of embedded tokens, and of what each layer adds to them."""
+
+    embedded: float
+    added: list[float]
+
+
+@torch.no_grad()
+def steady(model: Any) -> None:
+    """Scales the embedding of a model of random weights; its scores keep their size.
+
+    A norm before each branch makes what layers add independent of how large their input is, so one factor on the
+    embedding does what one on the last product of every branch would do.
+
+    A head that shares its weights with the embedding would answer a token with itself. There the embedding is the large
+    part of the first layer's input only, and what that layer's last product adds is the large part of all that follows.
+    The norm before the head gets factors of random signs, which leave nothing of what is still there of the token.
+
+    Args:
+        model: a transformers causal LM on its device; one whose layers are of another form is left as it is.
+    """
+    words, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = head.weight is words.weight
+    sizes = _measure(model)
+    norm = _last_norm(model, head.weight.shape[1])
+    if sizes is None or (tied and norm is None):
+        return
+    if not tied:
+        # What layers add points anywhere, so that sizes add up as squares do.
+        words.weight.mul_(_SHARE * math.hypot(*sizes.added) / sizes.embedded)
+        return
+    product = _last_product(model)
+    if product is None:
+        return
+    factor = _SHARE * sizes.added[0] / sizes.embedded
+    words.weight.mul_(factor)
+    _scale(product, _CARRIED)
+    coins = torch.randint(0, 2, norm.weight.shape, generator=torch.Generator().manual_seed(0))
+    _scale(norm, (2 * coins - 1).to(norm.weight.device) * max(1 / factor, _LEAST if _is_distance(norm) else 0.0))
+
+
+def _scale(module: Any, factor: Any) -> None:
+    """Multiplies what a product or a norm puts out."""
+    if _is_distance(module):
+        module.weight.copy_(factor * (1 + module.weight.float()) - 1)
+    else:
+        module.weight.mul_(factor)
+
+
+def _is_distance(module: Any) -> bool:
+    """Whether a module is a norm whose factors are stored as their distance from 1."""
+    return module.weight.dim() == 1 and bool(module.weight.float().mean() < 0.5)
+
+
+def _measure(model: Any) -> _Sizes | None:
+    """None where the layers are not found, or do not add to what they get."""
+    sizes = _Sizes(0.0, [])
+
+    def keep(_: nn.Module, args: Any, named: dict[str, Any], output: Any) -> None:
+        nonlocal sizes
+        before, after = args[0] if args else named["hidden_states"], _first(output)
+        sizes = _Sizes(sizes.embedded or _size(before), [*sizes.added, _size(after - before)])
+
+    ran = _run(model, [(layer, keep) for layer in _layers(model)])
+    found = (sizes.embedded, *sizes.added)
+    return sizes if ran and sizes.added and all(math.isfinite(size) and size > 0 for size in found) else None
+
+
+def _last_product(model: Any) -> Any:
+    """The module that computes the last of what the first layer adds; None where it is not found."""
+    called: list[Any] = []
+
+    def keep(module: nn.Module, _: Any, __: Any, output: Any) -> None:
+        weighs = isinstance(getattr(module, "weight", None), Tensor)
+        if weighs and isinstance(output, Tensor) and output.shape[-1] == hidden:
+            called.append(module)
+
+    hidden = model.get_output_embeddings().weight.shape[1]
+    leaves = [m for m in _layers(model)[0].modules() if not [*m.children()]]
+    if not _run(model, [(leaf, keep) for leaf in leaves]) or not called:
+        return None
+    norm_is_last = called[-1].weight.dim() == 1
+    return called[-1] if norm_is_last else next((m for m in reversed(called) if m.weight.dim() == 2), None)
+
+
+def _run(model: Any, hooks: list[tuple[nn.Module, Any]]) -> bool:
+    """Whether a forward over a few tokens runs."""
+    words, training = model.get_input_embeddings().weight, model.training
+    ids = torch.arange(_TOKENS, dtype=torch.int64, device=words.device)[None] * 37 % len(words)
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module, hook in hooks]
+    try:
+        model.eval()(input_ids=ids, use_cache=False)
+    except Exception:  # a model that cannot be run as it is says so where it is run
+        return False
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    return True
+
+
+def _layers(model: Any) -> list[nn.Module]:
+    count = model.config.get_text_config().num_hidden_layers
+    return [each for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count for each in m]
+
+
+def _first(output: Any) -> Tensor:
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    return found
+
+
+def _size(rows: Tensor) -> float:
+    return float(rows.float().square().mean().sqrt())
+
+
+def _last_norm(model: nn.Module, size: int) -> Any:
+    """The norm before the LM head: the last module outside of the layers whose weight has an entry a feature."""
+    inside = {m for modules in model.modules() if isinstance(modules, nn.ModuleList) for m in modules.modules()}
+    outside: list[Any] = [m for m in model.modules() if m not in inside and hasattr(m, "weight")]
+    return next((m for m in reversed(outside) if getattr(m.weight, "shape", None) == (size,)), None)
