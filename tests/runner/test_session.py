@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from typing import Any
+from unittest.mock import MagicMock
 
 import models_tiny
 import pytest
@@ -81,11 +82,19 @@ def test_drafts_repeat_with_seed_prompt_and_repeat(model: Any) -> None:
 
 def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(target, "Engine", lambda model, **how: told.append({"model": model, **how}))
+    brought = MagicMock()
+
+    def make(model: Any, **how: Any) -> Any:
+        told.append({"model": model, **how})
+        return brought
+
+    monkeypatch.setattr(target, "Engine", make)
     kernels = Kernels(backend="reference", graphs=False, compile=False, native=False)
     method = bringing(lambda told: (told.engine("draft", 3), told.attention, told.name))
     with Session(model, [method], Sampling(seed=4), capacity=32, slots=2, kernels=kernels, name="as typed") as session:
-        assert session.methods[0].shared == (None, "reference", "as typed")
+        assert session.methods[0].shared == (brought, "reference", "as typed")
+        brought.close.assert_not_called()
+    brought.close.assert_called_once()
     assert told == [
         {
             "model": "draft", "slots": 2, "capacity": 32, "max_rows": 3, "sampling": Sampling(seed=4),
