@@ -310,7 +310,7 @@ class Session:
         return found
 
     def close(self) -> None:
-        """Frees the engine."""
+        """Frees the memory of the engine and of what drafts for it, at once."""
         # Each knows this session, and so does the target: without the circles, its memory is free at once.
         self._runners.clear()
         self._target = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import models_tiny
 import pytest
@@ -82,18 +82,20 @@ def test_drafts_repeat_with_seed_prompt_and_repeat(model: Any) -> None:
 
 def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
-    drafts = SimpleNamespace(notes=["flash-attn is left out"])
+    brought = MagicMock(notes=["flash-attn is left out"])
 
-    def made(model: Any, **how: Any) -> Any:
+    def make(model: Any, **how: Any) -> Any:
         told.append({"model": model, **how})
-        return drafts
+        return brought
 
-    monkeypatch.setattr(target, "Engine", made)
+    monkeypatch.setattr(target, "Engine", make)
     kernels = Kernels(backend="reference", graphs=False, compile=False, native=False)
     method = bringing(lambda told: (told.engine("draft", 3), told.attention, told.name))
     with Session(model, [method], Sampling(seed=4), capacity=32, slots=2, kernels=kernels, name="as typed") as session:
-        assert session.methods[0].shared == (drafts, "reference", "as typed")
-        assert session.notes == drafts.notes
+        assert session.methods[0].shared == (brought, "reference", "as typed")
+        assert session.notes == brought.notes
+        brought.close.assert_not_called()
+    brought.close.assert_called_once()
     assert told == [
         {
             "model": "draft", "slots": 2, "capacity": 32, "max_rows": 3, "sampling": Sampling(seed=4),
