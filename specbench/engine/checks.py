@@ -192,20 +192,20 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
             return tolerance(model.dtype)
     text = _text(model, 11)
     found = float(errors.max())
-    if found > _allowed(model, apart, lambda: _own_rows(model, text)):
+    if found > _allowed(model, tolerance(model.dtype), apart, lambda: _own_rows(model, text)):
         raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {found:.2g})")
     return found
 
 
-def _allowed(model: Any, apart: Apart, forward: Callable[[], list[Tensor]]) -> float:
+def _allowed(model: Any, floor: float, apart: Apart, forward: Callable[[], list[Tensor]]) -> float:
     """The largest relative error that this model's own rounding explains.
 
     Args:
         model: as of :func:`check_forward`.
-        apart: likewise.
+        floor: what any model may be off.
+        apart: as of :func:`check_forward`.
         forward: its logits [rows, V], some at a time, by its own attention.
     """
-    floor = tolerance(model.dtype)
     with apart(), torch.inference_mode():
         expected = torch.cat(forward())
         with _other_order(model):
@@ -284,7 +284,7 @@ def check_far(
             if worst <= floor:
                 break
         else:
-            if worst <= _allowed(model, apart, own):
+            if worst <= _allowed(model, floor, apart, own):
                 continue
             raise UnsupportedAttention(
                 f"the engine's forward behind {length} tokens differs from the model's own (relative error "
