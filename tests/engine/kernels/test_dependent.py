@@ -16,7 +16,7 @@ GPU = torch.device("cuda", 7)
 
 @pytest.fixture(autouse=True)
 def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(dependent.SWITCH, raising=False)
+    monkeypatch.setenv(dependent.SWITCH, "on")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     for each in (dependent._lacks, dependent.available):
         each.cache_clear()
@@ -52,7 +52,8 @@ def test_a_triton_without_it_is_not_asked_for_it(lacks: str, monkeypatch: pytest
     assert dependent.options(GPU) == {"PDL": False}
 
 
-def test_the_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(dependent.SWITCH, "off")
+@pytest.mark.parametrize("value", [None, "", "off"])
+def test_it_is_off_unless_the_switch_is_on(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(dependent.SWITCH) if value is None else monkeypatch.setenv(dependent.SWITCH, value)
     assert dependent.SWITCH in dependent.why_not(GPU)
     assert dependent.options(GPU) == {"PDL": False}
