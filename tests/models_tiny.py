@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
             {"vocab_size": 97, "intermediate_size_mlp": 48, "layer_types": ["full_attention"] * 2, **_MOE}
             | {"no_rope_layers": [1, 0], "attn_temperature_tuning": True, "floor_scale": 24},
         ),
-        "behind 22 tokens differs",
+        "after 22 tokens differs",
     ),
     "hybrid": (
         ("Lfm2Config", "Lfm2ForCausalLM", {"vocab_size": 97, "layer_types": ["conv", "full_attention"]}),

@@ -57,7 +57,7 @@ class Known:
         dtype: of weights and cache, by torch's name.
         card: whose datasheet is known; None where none is.
         peaks: of its datasheet, which bounds go by; None is ``ceilings``.
-        assumed: what nobody has measured.
+        assumed: what was never measured.
     """
 
     size: Size

@@ -48,7 +48,7 @@ def prepare(options: Any, target: Target) -> Shared:
     if head.draft_ids is not None and options.head not in RANDOM and not head.d2t.any():
         target.warn(
             f"the head {weights['head']} drafts the target's first {len(head.draft_ids):,} tokens only, for its token "
-            "map d2t is all zeros: probably nobody has filled it, and drafts are then hardly ever accepted; take a "
+            "map d2t is all zeros: probably it was never filled, and drafts are then hardly ever accepted; take a "
             "whole copy of the head"
         )
     width = 1 if options.tree == "chain" else options.width

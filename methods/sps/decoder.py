@@ -74,7 +74,7 @@ class Decoder(decoding.Decoder):
         if draft.context and draft.context < target.capacity:
             target.warn(
                 f"draft model {draft.spec.name} was trained on {draft.context:,} positions and texts of this run reach "
-                f"{target.capacity:,}: behind those its drafts are guesses; choose another draft model or shorter texts"
+                f"{target.capacity:,}: after those its drafts are guesses; choose another draft model or shorter texts"
             )
         vocab = int(target.model.get_output_embeddings().weight.shape[0]) if options.verify == "block" else 0
         return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab)

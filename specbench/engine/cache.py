@@ -26,7 +26,7 @@ class Answering:
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """Asked by models that make their own position ids; ours always come with the call.
 
-        A model that counts on it elsewhere is found out behind long texts (:func:`specbench.engine.checks.check_far`).
+        A model that counts on it elsewhere is noticed after long texts (:func:`specbench.engine.checks.check_far`).
         """
         return 0
 

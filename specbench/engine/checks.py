@@ -43,7 +43,7 @@ _MOST_LENGTHS = 16
 # (:mod:`specbench.engine.layer_check`).
 NOISE = 3.0
 CEILING = 5.0
-FAR = 3.0  # of half precisions, times as much behind noise in the cache
+FAR = 3.0  # of half precisions, times as much after noise in the cache
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
@@ -66,7 +66,7 @@ def check_declared(model: Any, capacity: int) -> int | None:
         capacity: tokens that a sequence may reach, prompt and output together.
 
     Returns:
-        How many positions the model has, where it can be given no others: rows of a last tree may lie behind them.
+        How many positions the model has, where it can be given no others: rows of a last tree may lie after them.
 
     Raises:
         UnsupportedAttention: the model declares something that the engine does not express.
@@ -231,7 +231,7 @@ def _other_order(model: Any) -> Iterator[None]:
 
 
 def far_lengths(model: Any, capacity: int) -> list[int]:
-    """Where a probe behind a long text shows what one behind a short text does not.
+    """Where a probe after a long text shows what one after a short text does not.
 
     Args:
         model: a transformers causal LM.
@@ -262,16 +262,16 @@ def _lengths(values: Any, name: str = "") -> Iterator[int]:
 def check_far(
     model: Any, lengths: Sequence[int], probe: Callable[[int, TokenTree], tuple[Tensor, Stored]], apart: Apart
 ) -> None:
-    """Whether the same holds behind long texts; their keys and values are noise, for which nothing has to be computed.
+    """Whether the same holds after long texts; their keys and values are noise, for which nothing has to be computed.
 
     Args:
         model: as of :func:`check_forward`.
         lengths: as of :func:`far_lengths`.
-        probe: logits [rows, V] after each row of a tree behind so many cached tokens, and what is cached.
+        probe: logits [rows, V] after each row of a tree after so many cached tokens, and what is cached.
         apart: the model is without the engine inside of it.
 
     Raises:
-        UnsupportedAttention: they differ by more than rounding, first behind so many tokens as the text says.
+        UnsupportedAttention: they differ by more than rounding, first after so many tokens as the text says.
     """
     floor = tolerance(model.dtype) * (1 if model.dtype in (torch.float32, torch.float64) else FAR)
     for length in lengths:
@@ -287,7 +287,7 @@ def check_far(
             if worst <= _allowed(model, floor, apart, own):
                 continue
             raise UnsupportedAttention(
-                f"the engine's forward behind {length} tokens differs from the model's own (relative error "
+                f"the engine's forward after {length} tokens differs from the model's own (relative error "
                 f"{worst:.2g}); keep prompt and answer shorter than that, or choose another model"
             )
 
@@ -325,7 +325,7 @@ def _far_error(
 
 
 def _flat(prefix: Sequence[int], tokens: Sequence[int]) -> list[list[int]]:
-    """The tree's branches behind a prefix as rows of a batch, the shorter one padded behind its end."""
+    """The tree's branches after a prefix as rows of a batch, the shorter one padded after its end."""
     longest = max(map(len, _BRANCHES))
     return [[*prefix, *(tokens[row] for row in branch), *[0] * (longest - len(branch))] for branch in _BRANCHES]
 

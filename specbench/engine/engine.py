@@ -104,7 +104,7 @@ class Engine:
         if self.native_attention == interface.NAME:
             raise ValueError("this model already serves an engine; close() that one first")
         self.attentions = Attentions(backend, model, pinned=deterministic)
-        # Rows behind the last position that a model has emit nothing that is kept: they sit on that one.
+        # Rows after the last position that a model has emit nothing that is kept: they sit on that one.
         positions = self.positions = checks.check_declared(model, capacity)
         self._plain = Program(model, TorchOps(), positions)  # of prefills, and the oracle
         self._program = self._plain  # until it is known whether the kernels take this model's heads
@@ -141,7 +141,7 @@ class Engine:
 
             use_attention()
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
-            # What the model's own forward behind a long text is given is a copy, for two branches, and made once more.
+            # What the model's own forward after a long text is given is a copy, for two branches, and made once more.
             most = None if free is None else (free - self.cache.nbytes) // max(1, 8 * int(widths.token_bytes))
             ends = (each for each in (capacity, positions, most) if each is not None)
             far = checks.far_lengths(model, min(ends))
@@ -202,7 +202,7 @@ class Engine:
         """Gives the model back and frees the KV cache and all graphs at once; the engine can do nothing any more.
 
         Graphs hold the engine's methods and the engine holds its graphs. Without this, such a circle would keep their
-        memory until Python's collector runs, and the next engine would have to live beside it.
+        memory until Python's collector runs, and the next engine would have to live next to it.
         """
         self.detach()
         self._sums.close()
@@ -402,7 +402,7 @@ class Engine:
             raise room.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
 
     def within(self, positions: Tensor) -> Tensor:
-        """Positions as the model takes them: those behind its last one on that one."""
+        """Positions as the model takes them: those after its last one on that one."""
         return positions if self.positions is None else positions.clamp(max=self.positions - 1)
 
     @property
@@ -411,7 +411,7 @@ class Engine:
         return [*self.attentions.notes, *self._notes]
 
     def greedy(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """So many tokens behind a prompt as plain decoding writes them at temperature 0; off the clock, and eagerly."""
+        """So many tokens after a prompt as plain decoding writes them at temperature 0; off the clock, and eagerly."""
         sampling, self.sampling = self.sampling, Sampling()
         slot = self.alloc()
         try:
@@ -794,7 +794,7 @@ class Engine:
             self.free(slot)
 
     def _compare_chains(self, attention: str, length: int) -> None:
-        """Holds the attention of chains against that of trees, behind so many tokens."""
+        """Holds the attention of chains against that of trees, after so many tokens."""
         slot = self.alloc()
         try:
             for rows in (1, min(3, self._max_rows)):

@@ -193,7 +193,7 @@ class HeadRows:
         return outputs.gather(1, at.expand(-1, 1, *outputs.shape[2:]))
 
     def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The best drafts behind each row, of ``scores`` [..., V].
+        """The best drafts after each row, of ``scores`` [..., V].
 
         Returns:
             (log-probabilities float32 [..., count] over all V, their indices int64 [..., count]).

@@ -125,7 +125,7 @@ class Program:
     Args:
         model: a transformers causal LM whose attention is the engine's.
         ops: device work beside its layers.
-        positions: that the model has; rows behind them get the last one. None is as many as there are rows.
+        positions: that the model has; rows after them get the last one. None is as many as there are rows.
     """
 
     def __init__(self, model: Any, ops: Ops, positions: int | None = None) -> None:

@@ -177,6 +177,6 @@ def last_box(text: str) -> str | None:
 
 
 def bare_box(text: str) -> str | None:
-    """The number behind the last ``\\boxed`` without braces ("$\\boxed 9$"); None where a word or nothing follows."""
+    """The number after the last ``\\boxed`` without braces ("$\\boxed 9$"); None where a word or nothing follows."""
     found = _BARE.findall(text)
     return found[-1].rstrip(".,;:") if found else None

@@ -57,7 +57,7 @@ def _joined(found: re.Match[str]) -> str:
 
 
 _SCALES = {None: 1.0, "thousand": 1e3, "million": 1e6, "billion": 1e9}
-# A sign, a currency, digits with separators; a point without digits behind it ("18.") ends a sentence.
+# A sign, a currency, digits with separators; a point without digits after it ("18.") ends a sentence.
 NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}%])-|(?<!\d )(?<!\d)\bminus |\bnegative )?"
     r"(?P<dollar>(?:[A-Z]{2,3} ?)?\\?\$ ?|[A-Z]{3} )?(?P<late>(?<!\w)-)?"

@@ -68,7 +68,7 @@ GPUS: tuple[Gpu, ...] = (
     # have. Its FP32 peak was not looked up.
     Gpu("h800", ("h800-sxm",), r"H800", 3350, 80, 989.5, 989.5, 1979, None, 700),
     # NVIDIA GH200 Grace Hopper Superchip datasheet (nvidia.com/en-us/data-center/grace-hopper-superchip), column GH200:
-    # prints sparse | dense. Drivers name the module by its CPU's memory, 120 or 480 GB, beside which the GPU has the
+    # prints sparse | dense. Drivers name the module by its CPU's memory, 120 or 480 GB, next to which the GPU has the
     # same 96 GB of HBM3. The power it states is that of CPU, GPU and memory together.
     Gpu("gh200", ("gh200-96gb", "gh200-480gb"), r"GH200 (120|480)GB", 4000, 96, 990, 990, 1979, 67, None),
     Gpu("gh200-144gb", ("gh200-hbm3e",), r"GH200 144G HBM3e", 4900, 144, 990, 990, 1979, 67, None),

@@ -58,7 +58,7 @@ def _check_tokenizer(file: Path) -> None:
         raise damaged(file, f"its post_processor adds {briefly(most)} tokens to every text", _TODO)
     steps = {name: value for name, value in found.items() if name not in ("model", "added_tokens")}
     if (most := _size(steps)) > _MOST_STEPS:
-        raise damaged(file, f"its steps before and behind the model have {briefly(most)} parts", _TODO)
+        raise damaged(file, f"its steps before and after the model have {briefly(most)} parts", _TODO)
     padding = found.get("padding")
     for name, size in _numbers(padding if isinstance(padding, dict) else {}):
         if name in ("Fixed", "pad_to_multiple_of") and size > _PADDED:

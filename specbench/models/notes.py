@@ -9,7 +9,7 @@ from specbench.common import UsageError
 from specbench.common.errors import one_line
 from specbench.models.loader import LoadedModel
 
-# What of a generation configuration changes which tokens come, beside temperature, with the values that change nothing.
+# Fields of a generation configuration, temperature apart, that change which tokens come, with their neutral values.
 _CHANGES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),

@@ -2,8 +2,8 @@
 
 Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
 Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), and bytes and FLOPs are the roofline's. Peak
-and bandwidth were measured, or follow from the datasheet; no card copies as fast as its datasheet says. What nobody has
-measured is :class:`Assumed`. The sum is simple: launches hide behind nothing, and every node takes as long as the next
+and bandwidth were measured, or follow from the datasheet; no card copies as fast as its datasheet says. What was never
+measured is :class:`Assumed`. The sum is simple: launches overlap with nothing, and every node takes as long as the next
 one. :meth:`StepNodes.seconds` is that sum, for ``profile --nodes`` and for the GPU check. No torch before something is
 counted.
 """

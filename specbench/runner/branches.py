@@ -65,7 +65,7 @@ def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -
     branches = [branch for branch in record.branches or () if all(0 <= token < words for token in branch.ids)]
     # The root of a forward's tree is the last token emitted before it.
     roots = [sum(record.accepted_lengths[: branch.step]) for branch in branches]
-    if engine.positions is not None:  # what lies behind the last of them says nothing
+    if engine.positions is not None:  # what lies after the last of them says nothing
         reach = engine.positions - len(prompt)
         kept = [(b, root) for b, root in zip(branches, roots, strict=True) if root + len(b.ids) < reach]
         branches, roots = [b for b, _ in kept], [root for _, root in kept]

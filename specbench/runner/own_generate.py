@@ -1,7 +1,7 @@
 """The engine against transformers' own ``generate``, once for each model, machine and version of the code.
 
 All rows of a run go through one engine, plain decoding too. What that engine gets wrong it gets wrong in every row, so
-no comparison of rows shows it. This one does: a few tokens behind one prompt of the run, off the clock.
+no comparison of rows shows it. This one does: a few tokens after one prompt of the run, off the clock.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
     if abs(gap) <= _TIE * engine.rounding * float(scores.std()):
         return GenerateCheck(tokens=count, prompt=prompt, tie=at)
     raise EnvironmentRefused(
-        f"cannot measure {name}: behind prompt {one_line(prompt, 80)} its token {at} is {ours[at]} by this engine and "
+        f"cannot measure {name}: after prompt {one_line(prompt, 80)} its token {at} is {ours[at]} by this engine and "
         f"{theirs[at]} by transformers' own generate, and no rounding explains it; use another model, and report this"
     )
 

@@ -97,6 +97,6 @@ def _blaming(work: Callable[[Any], None]) -> Callable[[Any], None]:
         except (SpecbenchError, KeyboardInterrupt):
             raise
         except BaseException as raised:
-            raise guests.fault(raised, where="behind a step") from raised
+            raise guests.fault(raised, where="after a step") from raised
 
     return follow

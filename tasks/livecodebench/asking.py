@@ -44,7 +44,7 @@ def _question(problem: Problem) -> str:
 def code(answer: str) -> Extracted | None:
     """The code of an answer: its last block in Python, else its last block; None without one, as with the authors.
 
-    They take what stands between the last two lines with a fence, which an example of the output behind the program
+    They take what stands between the last two lines with a fence, which an example of the output after the program
     would be.
     """
     return fenced_code(answer, last=True)

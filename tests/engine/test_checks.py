@@ -132,7 +132,7 @@ def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
     whole = torch.tensor([prompt(8, 97) + text[:-1]])
     with torch.inference_mode():
         assert model(whole).logits[0, 7:].argmax(-1).tolist() == text
-    with pytest.raises(UnsupportedAttention, match="behind 20 tokens differs"):
+    with pytest.raises(UnsupportedAttention, match="after 20 tokens differs"):
         Engine(model, capacity=24, max_rows=4)
 
 
@@ -143,7 +143,7 @@ def test_lengths_are_what_the_configuration_names_and_no_size() -> None:
 
 
 class _DriftsFarOut(ReferenceAttention):
-    """An attention that is right behind short texts only."""
+    """An attention that is right after short texts only."""
 
     def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
         far = 1.3 if int(self.visibility.lengths.max()) > 40 else 1.0
@@ -155,7 +155,7 @@ def test_a_forward_that_is_wrong_far_out_is_found(monkeypatch: pytest.MonkeyPatc
     model = tiny_llama(97)
     with attached(model, capacity=40, max_rows=4, native=False):
         pass
-    with pytest.raises(UnsupportedAttention, match="behind 76 tokens differs"):
+    with pytest.raises(UnsupportedAttention, match="after 76 tokens differs"):
         Engine(model, capacity=80, max_rows=4, native=False)
 
 

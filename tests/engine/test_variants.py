@@ -119,7 +119,7 @@ def test_no_round_compiles_what_its_making_has_not(make: Make, slots: int, monke
 
 
 def follow(passes: Any, rows: int, slots: int, size: int) -> None:
-    """The round behind a step of a bucket; its results are nowhere on this device, so the seats stay as they were."""
+    """The round after a step of a bucket; its results are nowhere on this device, so the seats stay as they were."""
     shape = pack.Shape(rows, slots)
     packed = torch.zeros(shape.width_in, dtype=torch.int32, device=META)
     out = torch.zeros(shape.width_out(0), dtype=torch.int32, device=META)

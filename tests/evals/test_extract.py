@@ -48,7 +48,7 @@ TICKS = "```"
         ("<div>\n```py\nx\n```\n</div>", "x"),
         # unclosed: up to the end of the text
         ("```python\nx\n\ny", "x\n\ny"), ("Here it is:\n```\nx", "x"), ("I add both\n```\nx", "x"), ("```\nx", "x"),
-        # a fence glued to the code, or to prose behind it
+        # a fence glued to the code, or to prose after it
         ("```python\nx```", "x"), ("```python\nx\n```It adds.", "x"), ("So: ```python\nx\n```\nbye", "x"),
         # without a partner a fence closes the code before it
         ("x = 1\n```\nok", "x = 1"),

@@ -54,7 +54,7 @@ def _expected_eagle(shape: Shape, known: Known) -> Iterator[Figure]:
     hidden = values["hidden_size"]
     head = values.get("head_dim") or hidden // values["num_attention_heads"]
     queries, keys = (values[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
-    # Its one layer reads a token's embedding beside the features, and its scorer knows the commonest tokens alone.
+    # Its one layer reads a token's embedding next to the features, and its scorer knows the commonest tokens alone.
     weights = 2 * hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * values["intermediate_size"]
     level = 2 * (weights + _EAGLE_TOKENS * hidden)
     step, one = known.step(shape, min(_EAGLE_ROWS, known.size.rows)), known.step(shape, 1)
