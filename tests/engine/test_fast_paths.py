@@ -13,7 +13,7 @@ from models_tiny import attached, autoregressive, prompt, supported
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine import compiled, fast_paths, graphs
+from specbench.engine import compiled, fast_paths, graphs, sums
 from specbench.engine.attention import choice, flash
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import UnsupportedAttention
@@ -274,7 +274,9 @@ def test_other_errors_of_a_late_capture_are_raised(monkeypatch: pytest.MonkeyPat
             engine.step({slot: TokenTree.chain([5])})
 
 
-def test_products_sum_in_float32_while_an_engine_is_open() -> None:
+def test_products_sum_in_float32_while_an_engine_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "_open", 0)  # engines that other tests have left open
+    monkeypatch.setattr(sums, "_before", {})
     matmul = torch.backends.cuda.matmul
     names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
 
