@@ -87,6 +87,7 @@ def test_less_time_measures_the_first_parts_and_passes(tmp_path: Path, monkeypat
     assert program.check(tmp_path / "none", [GOOD], 0, rehearse=True) == 1, "nothing was measured at all"
 
 
+@pytest.mark.slow  # it waits for a process that hangs
 def test_a_device_part_that_fails_leaves_name_and_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where importing torch takes longer than the part may."""
     monkeypatch.setattr(program, "DEVICE", Part("device", "", 0.2, "planted_parts:hangs"))
