@@ -161,7 +161,7 @@ def _difference(
 
 
 def _aimed(cache: StaticCache, backend: Callable[[Visibility], Backend]) -> Backend:
-    """Attention of the tree after an empty cache, which is told where its rows go."""
+    """Attention of the tree after an empty cache, given the places of its rows."""
     batch, shape = pack.Batch.of({0: TokenTree([0] * len(_PARENTS), _PARENTS)}), pack.Shape(len(_PARENTS), 1)
     packed = np.empty(shape.width_in, dtype=np.int32)
     pack.fill(packed, shape, batch, [0], None)

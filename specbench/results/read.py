@@ -254,12 +254,12 @@ def _miscounted(summary: RunSummary | None, sums: Mapping[str, _Sums], scored: b
     """How a finished run's summary differs from the sums of its requests; empty where it does not."""
     if summary is None:
         return "it is finished and has no summary"
-    told = {row.method: _sums_of(row) for row in summary.rows}
-    if {*told} != {*sums}:
+    written = {row.method: _sums_of(row) for row in summary.rows}
+    if {*written} != {*sums}:
         return "its summary has other methods than run.json"
     for label, found in sums.items():
-        compared = _Sums._fields if scored and told[label].scored and found.scored else _Sums._fields[:3]
-        for what, here, there in zip(compared, found, told[label], strict=False):
+        compared = _Sums._fields if scored and written[label].scored and found.scored else _Sums._fields[:3]
+        for what, here, there in zip(compared, found, written[label], strict=False):
             # A sweep's summary is of the prompts to choose by; its requests are more.
             if here < there or (here > there and summary.sweep is None):
                 return f"it holds {here} {what} of {label} where its summary has {there}"

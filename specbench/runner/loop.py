@@ -205,7 +205,7 @@ class Runner:
     def _blamed(self, raised: BaseException, method: Method) -> BaseException:
         """What is raised for what came up while a method decoded: also what it has spoilt for the others."""
         spoils_all = isinstance(raised, PluginFault) and raised.spoils_all
-        given_up = isinstance(raised, GeneratorExit) and self._at == At.OURS  # by whoever takes the records
+        given_up = isinstance(raised, GeneratorExit) and self._at == At.OURS  # the caller takes no more records
         if self._shared and not spoils_all and not given_up:
             try:
                 self._shared.check(method)

@@ -115,7 +115,7 @@ def flash_fault(name: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 class FlashAttention:
-    """Causal attention of one sequence's chain, or of one row of each sequence; padding behind it sees anything."""
+    """Causal attention of one sequence's chain, or of one row of each sequence; padding after it sees anything."""
 
     def __init__(self, visibility: Visibility, *, one_row_each: bool, name: str = "flash") -> None:
         self._call, self._function = VERSIONS[name].call, load(name)
