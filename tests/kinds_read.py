@@ -371,8 +371,8 @@ def file_of(*parts: str) -> Callable[[], bytes]:
     return lambda: ROOT.joinpath(*parts).read_bytes()
 
 
-def of_a_run(name: str, schema: int = 2) -> Callable[[], bytes]:
-    return lambda: run_files.a_run(schema)[name]
+def of_a_run(name: str) -> Callable[[], bytes]:
+    return lambda: run_files.a_run()[name]
 
 
 def likelihoods() -> bytes:
@@ -415,8 +415,8 @@ def corpus(path: Path) -> None:
     corpora.load(str(path), cast(Target, SimpleNamespace(tokenizer=ByteTokenizer())))
 
 
-def two_requests(schema: int = 2) -> Callable[[], bytes]:
-    return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
+def two_requests() -> Callable[[], bytes]:
+    return lambda: b"".join(of_a_run(run_files.REQUESTS)().splitlines(keepends=True)[1:3])
 
 
 def card_of(kind: str) -> Callable[[Path], Any]:
@@ -528,16 +528,8 @@ KINDS: dict[str, Kind] = {
         "requests.jsonl", "lines", two_requests(), run_files.beside(run_files.requests, run_files.RUN),
         names_it=False,
     ),
-    "requests of schema 1": Kind(
-        "requests.jsonl", "lines", two_requests(1),
-        run_files.beside(run_files.requests, run_files.RUN, schema=1), names_it=False,
-    ),
     "summary": Kind(
         "summary.json", "json", of_a_run(run_files.SUMMARY), run_files.beside(run_files.summary, run_files.RUN)
-    ),
-    "summary of schema 1": Kind(
-        "summary.json", "json", of_a_run(run_files.SUMMARY, 1),
-        run_files.beside(run_files.summary, run_files.RUN, schema=1),
     ),
     "bandwidth": Kind(
         run_files.BANDWIDTH, "json", run_files.memory,
@@ -557,10 +549,6 @@ KINDS: dict[str, Kind] = {
     "projection": Kind(
         run_files.PROJECTION, "json", of_a_run(run_files.PROJECTION),
         run_files.beside(run_files.projected, run_files.RUN),
-    ),
-    "projection of schema 1": Kind(
-        run_files.PROJECTION, "json", of_a_run(run_files.PROJECTION, 1),
-        run_files.beside(run_files.projected, run_files.RUN, schema=1),
     ),
     "folder of a run": Kind(
         "files", "lines", lambda: run_files.in_one(run_files.a_run()), partial(run_files.read_all, finished=True)

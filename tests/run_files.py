@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import older_runs
 import reported
 import sweep_workers
 from rich.console import Console
@@ -60,7 +59,7 @@ _GPU = GpuTrace(
 
 
 @cache
-def a_run(schema: int = 2) -> dict[str, bytes]:
+def a_run() -> dict[str, bytes]:
     """The files of a finished run of two methods and two prompts, by name."""
     with TemporaryDirectory() as out:
         traced = reported.traced(["once", " upon", " a", " time"], [2, 1], "abca", ["prefill", "draft", "bonus"])
@@ -83,11 +82,8 @@ def a_run(schema: int = 2) -> dict[str, bytes]:
         (path / JUDGMENTS).write_text(judgment.model_dump_json() + "\n")
         lines = [{"request": r.request_id, "passed": True, "reason": "", "also": {"strict": False}} for r in records]
         (path / VERDICTS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        name = "decode_tok_s" if schema == 2 else "tok_s"
-        rows = {"ar": {name: _BAND}, "jf": {name: _BAND, "speedup": _BAND}}
+        rows = {"ar": {"decode_tok_s": _BAND}, "jf": {"decode_tok_s": _BAND, "speedup": _BAND}}
         (path / PROJECTION).write_text(json.dumps({"gpu": "b200", "device": "a CPU", "rows": rows}))
-        if schema == 1:
-            older_runs.make_schema_1(path)
         return {name: (path / name).read_bytes() for name in OF_A_RUN}
 
 
@@ -139,13 +135,13 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def beside(read: Callable[[RunFolder], Any], *names: str, schema: int = 2) -> Callable[[Path], None]:
+def beside(read: Callable[[RunFolder], Any], *names: str) -> Callable[[Path], None]:
     """What reads one file of a run, with these others there as they are in a good one."""
 
     def reader(path: Path) -> None:
         for name in names:
             if not (path.parent / name).exists():
-                (path.parent / name).write_bytes(a_run(schema)[name])
+                (path.parent / name).write_bytes(a_run()[name])
         read(RunFolder.load(path.parent))
 
     return reader

@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from specbench.results.read import read_run
-from specbench.results.schema import SCHEMA_VERSION, RequestRecord, RunConfig
-from specbench.results.schema_1 import record_from_1
+from specbench.results.schema import RequestRecord, RunConfig
 from specbench.results.summary import summarise
 
 RESULTS = Path(__file__).parents[1] / "results"
-
-#: Runs and a sweep of the first versions, some of a busy machine: they are read, and nothing is said with them.
-OLDER = Path(__file__).parent / "older"
 
 #: Folders of it that results/README.md names. Others there are somebody's own runs, of which nothing can be expected.
 CURATED = [
@@ -29,11 +25,8 @@ CURATED = [
 #: Those of them that are runs, the oldest first.
 COMMITTED = sorted(folder for folder in CURATED if (folder / "run.json").exists())
 
-#: Those of the first versions, the oldest first: nothing is traced, and no step has a time.
-EARLIER = sorted(OLDER.glob("2*"))
-
-#: A finished run of twelve prompts and fifteen rows, real times of a small model on a CPU.
-GSM8K = next(OLDER.glob("20261121T172709Z-*"))
+#: A run of 40 prompts and five rows: AR and ``jetspec`` with four settings.
+GSM8K = next(RESULTS.glob("*-9de7f64d"))
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -55,11 +48,10 @@ def derived(
         labels: the rows that are kept.
     """
     content = json.loads((source / "run.json").read_text())
-    content["schema_version"] = SCHEMA_VERSION
     content["methods"] = [spec for spec in content["methods"] if spec["label"] in labels]
     if run:
         run(content)
-    lines = [record_from_1(json.loads(line)) for line in (source / "requests.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (source / "requests.jsonl").read_text().splitlines()]
     lines = [line for line in lines if line["method"] in labels]
     for line in lines:
         if request:

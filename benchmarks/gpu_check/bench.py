@@ -89,8 +89,8 @@ class Bench:
     @property
     def ceilings(self) -> Ceilings | None:
         """What the first part measured, or the datasheet of the GPU that is here; None where neither is known."""
+        from benchmarks.gpu_check.nodes import ceilings_of
         from specbench.hardware.roofline import Ceilings
-        from specbench.profiling.nodes import ceilings_of
 
         copy, flops = self.journal.find("copy"), self.journal.find("flops")
         if copy and flops:

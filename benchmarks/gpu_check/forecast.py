@@ -7,6 +7,7 @@ from importlib import import_module
 
 from benchmarks.gpu_check.bench import Size
 from benchmarks.gpu_check.catalog import Part
+from benchmarks.gpu_check.nodes import COPIED, LEAST, MOST, NODE_S, ceilings_of
 from benchmarks.gpu_check.page import label
 from benchmarks.gpu_check.predict import Known, with_range
 from benchmarks.gpu_check.records import Figure
@@ -14,7 +15,6 @@ from specbench.common import UsageError
 from specbench.hardware import gpus
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.profile import datasheet
-from specbench.profiling.nodes import COPIED, LEAST, MOST, NODE_S, ceilings_of
 
 _DTYPE = "bfloat16"
 _NONE = "–"

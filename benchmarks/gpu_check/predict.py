@@ -1,6 +1,6 @@
 """Predictions: what a step should take, from assumptions that are named beside each one. No torch before one is made.
 
-How a step is predicted is :mod:`specbench.profiling.nodes`'s, as ``specbench profile --nodes`` has it: its kernels are
+How a step is predicted is :mod:`benchmarks.gpu_check.nodes`'s, as ``specbench profile --nodes`` has it: its kernels are
 counted without a device, and the time of one is assumed. Bandwidth and peak are those that the first part measured, or
 by a datasheet. Each prediction has the range that the ends of what is assumed give.
 """
@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 from benchmarks.gpu_check import shapes
 from benchmarks.gpu_check.bench import Bench, Size
+from benchmarks.gpu_check.nodes import EXPECTED, LEAST, MOST, Assumed, NodeCount, StepNodes, count_nodes, predicted_s
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import Shape
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s
 from specbench.models import configured_shape, resolve
-from specbench.profiling.nodes import EXPECTED, LEAST, MOST, Assumed, NodeCount, StepNodes, count_nodes, predicted_s
 
 Layers = Literal["fused", "plain", "compiled"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import guests, imports, moved, toml
+from specbench.common import guests, imports, toml
 from specbench.common.errors import SpecbenchError, UsageError, unknown
 from specbench.common.reading import fitted
 
@@ -103,7 +103,7 @@ class Card:
             try:
                 module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
             except (ImportError, SyntaxError) as error:
-                raise UsageError(f"{self.who} cannot be imported: {error}{_hint(error)}") from error
+                raise UsageError(f"{self.who} cannot be imported: {error}") from error
         for needed in ("Options", _CLASSES[self.kind]):
             if not isinstance(getattr(module, needed, None), type):
                 raise UsageError(f"{self.who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
@@ -125,13 +125,7 @@ class Card:
             try:
                 return importlib.import_module(f"{self.package}.train")
             except (ImportError, SyntaxError) as error:
-                raise UsageError(
-                    f"the recipe of method '{self.name}' cannot be imported: {error}{_hint(error)}"
-                ) from error
-
-
-def _hint(error: Exception) -> str:
-    return moved.hint(error) if isinstance(error, ImportError) else ""
+                raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}") from error
 
 
 @dataclass(frozen=True)

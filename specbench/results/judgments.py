@@ -21,7 +21,7 @@ class JudgeSpec(Record):
     """Who judged. Two judges are the same when all of this is."""
 
     id: str = Field(description="the model's name, as the loader or the endpoint knows it")
-    kind: Literal["local", "endpoint", "import"]
+    kind: Literal["local", "endpoint"]
     endpoint: str | None = Field(default=None, description="host and port that answered")
     fingerprint: str | None = Field(default=None, description="of a local model's weights")
     dtype: str | None = None

@@ -22,12 +22,10 @@ from specbench.results.judgments import read_judgments, scores
 from specbench.results.rated import Rated
 from specbench.results.run_file import REPEAT, RUN
 from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
-from specbench.results.schema_1 import projection_to_1
 from specbench.results.summary import disturbance_of, summarise
 from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.texts import lacks_texts, with_texts
 from specbench.results.verdicts import VerdictLine, read_scores
-from specbench.results.versions import projection_of
 
 #: File name of a projection onto another GPU.
 PROJECTION = "projection-{}.json"
@@ -294,7 +292,6 @@ def read_projections(folder: RunFolder) -> list[dict[str, Any]]:
     for file in sorted(folder.path.glob(PROJECTION.format("*"))):
         content = read_json_object(file, todo)
         in_64_bits(content, file, todo)
-        content = projection_of(content, folder.schema, file, todo)
         fitted(_Projection, content, file, todo)
         found.append(content)
     return found
@@ -324,13 +321,12 @@ class _Projection(_Part):
 
 
 def write_projection(folder: RunFolder, gpu: str, content: Mapping[str, Any]) -> None:
-    """Writes what :func:`read_projections` reads, with the names of the run's own schema.
+    """Writes what :func:`read_projections` reads.
 
     Raises:
         EnvironmentRefused: the disk is full.
     """
-    written = projection_to_1(content) if folder.schema == 1 else dict(content)
-    write_json_atomic(folder.path / PROJECTION.format(gpu), written)
+    write_json_atomic(folder.path / PROJECTION.format(gpu), dict(content))
 
 
 def read_whole(path: Path) -> ReadRun:

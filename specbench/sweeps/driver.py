@@ -23,7 +23,7 @@ from specbench.results.read import read_config
 from specbench.results.schema import MethodSpec, request_key
 from specbench.results.summary import fastest_of
 from specbench.results.summary_schema import Lossless, SweepFindings
-from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
+from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, part_folder, read_head
 from specbench.results.verdicts import read_metrics
 from specbench.results.watch import Watch
 from specbench.runner.rescoring import lacks_verdicts, rescore
@@ -94,7 +94,6 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
     digest = _digest(described)
     names = "+".join(dict.fromkeys(cell.method.name for cell in sweep.grid.cells))
     path = sweep.out / f"sweep-{safe_name(f'{names}-{described.config.task.name}')}-{digest[:8]}"
-    _assert_one_schema(path, sweep.grid.concurrency)
     parts: list[_Part] = []
     try:
         for count in sweep.grid.concurrency:
@@ -109,19 +108,6 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
         for part in parts:
             part.folder.close()
     return path
-
-
-def _assert_one_schema(path: Path, wanted: Sequence[int]) -> None:
-    """Refuses a new part beside parts of an older schema; what is there already is asked when it is to grow.
-
-    Raises:
-        UsageError: names the part, and says what to do.
-    """
-    if not is_sweep(path) or all(part_folder(path, count).is_dir() for count in wanted):
-        return
-    for part in (part_folder(path, count) for count in read_head(path)["concurrency"]):
-        if part.is_dir():  # what is lost is decoded anew
-            RunFolder.load(part).assert_of_today()
 
 
 class _Part:

@@ -38,7 +38,7 @@ def test_it_is_legible_at_any_width(cli: Any, pair: tuple[Path, Path], columns: 
     assert "B jetspec: slower; 0.952 = 1.00 TPF × 0.95 step-time ratio; over AR 0.95" in told
     cells = next(line.split() for line in said.out.splitlines() if line.startswith("B jetspec"))
     assert cells[3] == "0.95"
-    assert cells[-1] == "0/12"
+    assert cells[-1] == "0/40"
     assert len(re.findall(r"^gsm8k/\S+ .* same *$", said.out, re.M)) == (24 if extra else 0)
 
 

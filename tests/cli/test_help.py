@@ -62,8 +62,6 @@ FLAGS = {
             "--timeout",
             "--judge-workers",
             "--max-new-tokens",
-            "--export",
-            "--import",
         ),
         *(*_MODEL, "--data-dir", "--json"),
     ],
@@ -90,7 +88,7 @@ FLAGS = {
         *("--train-held-out", "--train-tokens", "--max-hours", "--trained"),
     ],
     "profile": [
-        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", "--nodes", *_MODEL, *_KERNELS, "--out"),
+        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out"),
         "--json",
     ],
     "train": [

@@ -21,7 +21,6 @@ from specbench.evals import data
 from specbench.evals.judge import endpoint
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, read_judgments
-from specbench.tasks.mt_bench.task import Options, Task
 
 TEXTS: judged_runs.Texts = {
     "ar": {"81": ["A travel blog.", "Aloha."], "111": ["12", "13"]},
@@ -217,25 +216,9 @@ def test_an_answer_too_long_for_a_local_judge_is_noted_and_not_rated(cli: Any, t
     assert all("do not fit in its 8192" in str(error) for error in errors.values())
 
 
-def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: Path, task_data: Path) -> None:
-    cli.ok("judge", folder, "--export", tmp_path / "out")
-    files = sorted((tmp_path / "out" / "model_answer").iterdir())
-    assert [file.name for file in files] == ["m-ar.jsonl", "m-jacobi.jsonl", "m-lossy.jsonl"]
-    answers = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    rows = judged_runs.gen_judgment(answers, Task(Options()).questions(), task_data, 9)
-    judged = tmp_path / "gpt-4_single.jsonl"
-    judged.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    said = cli.ok("judge", folder, "--import", judged)
-    assert "12 judgments taken" in said.err
-    assert table(said.out)["all"] == ["9.00 (4)"] * 3
-    assert "by gpt-4 (imported)" in said.out
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "expected"),
     [
-        ("{run}", 2, "nothing to do; name a judge (--judge), or give --export DIR or --import FILE"),
-        ("{run} --base-url http://localhost/v1", 2, "--base-url and --api-key-env go with --judge"),
         ("{run} --judge m --api-key-env HOME", 2, "--api-key-env goes with --base-url"),
         ("{run} --judge m --base-url http://h/v1 --api-key-env NO_SUCH", 2, "environment variable NO_SUCH is not set"),
         ("{run} --judge m --base-url localhost:1", 2, "--base-url localhost:1 is no web address"),
@@ -247,7 +230,6 @@ def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: 
         ("{run} --judge m --base-url http://h --judge-workers 65", 2, "Input should be less than or equal to 64"),
         ("{run} --judge m --base-url http://h:0/v1", 2, "--base-url http://h:0/v1 is no web address"),
         ("{run} --judge smolm2", 2, "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2"),
-        ("{run} --judge m --import nowhere", 2, "file 'nowhere' does not exist"),
         ("{run} --judge config:tiny --data-dir {empty}", 2, "has no file mt_bench_question.jsonl"),
         ("{empty} --judge config:tiny", 2, "is not a run folder"),
         ("nowhere --judge config:tiny", 2, "is not a run folder"),

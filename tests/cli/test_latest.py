@@ -12,6 +12,7 @@ import pytest
 import runs
 
 NEWEST = "20270103T000000Z-new"
+SWEEP = "sweep-pld+jetspec-gsm8k-23e4900a"
 
 
 @pytest.fixture
@@ -51,8 +52,8 @@ def deeper(here: Path) -> Path:
 
 def sweep(here: Path) -> Path:
     """Its name has no time, so that of its newest run counts."""
-    path = here / "results" / "sweep-pld+jetspec-gsm8k-6531082d"
-    shutil.copytree(runs.OLDER / path.name, path)
+    path = here / "results" / SWEEP
+    shutil.copytree(runs.RESULTS / path.name, path)
     for number, created in ((1, "2026-01-01T00:00:00+00:00"), (4, "2027-01-07T00:00:00+00:00")):
         file = path / f"c{number}" / "run.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "created_utc": created}))
@@ -67,11 +68,11 @@ def test_what_is_newer_is_found_wherever_it_lies(cli: Any, here: Path, make: Cal
 
 
 def test_a_profile_counts_and_a_sweep_of_older_runs_does_not(cli: Any, here: Path) -> None:
-    shutil.copytree(runs.OLDER / "sweep-pld+jetspec-gsm8k-6531082d", here / "results" / "sweep-pld")
+    shutil.copytree(runs.RESULTS / SWEEP, here / "results" / "sweep-pld")
     assert named(cli("show", "latest")) == f"results/{NEWEST}"
     profile = here / "profiles" / "20270108T000000Z-profile"
     profile.mkdir(parents=True)
-    shutil.copy(runs.OLDER / "sweep-pld+jetspec-gsm8k-6531082d" / "profile.json", profile)
+    shutil.copy(next(runs.RESULTS.glob("*-profile-*")) / "profile.json", profile)
     said = cli("show", "latest")
     assert (said.code, named(said)) == (0, "profiles/20270108T000000Z-profile")
 
@@ -86,7 +87,7 @@ def test_drafts_of_folders_and_what_is_no_run_do_not_count(cli: Any, here: Path)
     "command",
     [
         ("export", "latest"), ("compare", "latest", "latest"), ("compare", "latest:ar", "latest:jetspec"),
-        ("score", "latest", "--data-dir", "."), ("judge", "latest", "--import", f"results/{NEWEST}/run.json"),
+        ("score", "latest", "--data-dir", "."),
         ("report", "latest", "--out", "page"),
     ],
     ids=" ".join,

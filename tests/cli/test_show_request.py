@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import run_json
-from runs import EARLIER
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
@@ -66,12 +65,6 @@ def test_json(cli: Any, run: Path) -> None:
 )
 def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], says: str) -> None:
     assert says in cli.refused(2, argv[0], run, *argv[1:])
-
-
-def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
-    assert "was recorded before tokens were traced; repeat its run" in cli.refused(
-        2, "show", EARLIER[0], "--request", "HumanEval/0"
-    )
 
 
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:

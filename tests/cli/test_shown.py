@@ -206,7 +206,7 @@ READING: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
     "claims": [(0, ["--check", "RUN"]), (0, ["--check", "RUN", "--json"])],
     "report": [(0, ["RUN", "--out", "OUT"])],
     "score": [(2, ["RUN"])],  # of a task that nobody has
-    "judge": [(2, ["RUN", "--export", "OUT"])],
+    "judge": [(2, ["RUN", "--judge", "config:tiny"])],
 }  # fmt: skip
 #: Those that begin with a model or a machine: they print through the same consoles, of which there are two.
 MEASURING = {

@@ -153,17 +153,6 @@ def command(*arguments: str | Path, module: str = "specbench.evals") -> subproce
     return subprocess.run(argv, capture_output=True, text=True, timeout=60)
 
 
-def test_the_command_also_by_the_name_that_older_runs_print(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", [RIGHT, WRONG])
-    done = command(run, "--workers", "1", "--progress")
-    assert (done.returncode, done.stdout) == (0, f"{run / 'verdicts.jsonl'}\n")
-    assert [json.loads(line) for line in done.stderr.splitlines()] == [{"done": i, "total": 2} for i in range(3)]
-    (run / "verdicts.jsonl").unlink()
-    done = command(run, module="specbench.scoring")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{run / 'verdicts.jsonl'}\n", "")
-    assert [verdict["passed"] for verdict in verdicts(run)] == [True, False]
-
-
 def test_its_errors_are_one_line_with_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     captured = capsys.readouterr()

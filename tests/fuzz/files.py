@@ -34,8 +34,8 @@ from specbench.tasks.spec_bench import task as spec_bench
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a folder a case is too much for a disk
 
 _RUNS = (
-    "run", "requests", "requests of schema 1", "summary", "summary of schema 1", "bandwidth", "watch", "verdicts",
-    "likelihoods", "branches", "quality", "judgments", "projection", "projection of schema 1", "folder of a run",
+    "run", "requests", "summary", "bandwidth", "watch", "verdicts",
+    "likelihoods", "branches", "quality", "judgments", "projection", "folder of a run",
     "folder of an unfinished run", "folder of a sweep", "sweep", "task of a run", "profile", "judgments of FastChat",
 )  # fmt: skip
 _GRIDS = ("grid", "recipe", "method.toml", "task.toml", "data of a task.toml", "pyproject.toml", "claims.toml",

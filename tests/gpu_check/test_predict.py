@@ -18,6 +18,7 @@ from benchmarks.gpu_check import __main__ as program
 from benchmarks.gpu_check import forecast, predict, shapes
 from benchmarks.gpu_check.bench import TINY, Bench, Size
 from benchmarks.gpu_check.catalog import PARTS, Part
+from benchmarks.gpu_check.nodes import LEAST, MOST, ceilings_of
 from benchmarks.gpu_check.parts import attention, concurrency, steps
 from benchmarks.gpu_check.predict import Known
 from benchmarks.gpu_check.records import Figure, Journal, number
@@ -26,7 +27,6 @@ from specbench.hardware import gpus
 from specbench.hardware.gpus import find
 from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import Ceilings
-from specbench.profiling.nodes import LEAST, MOST, ceilings_of
 from specbench.runner.methods import plan_methods
 
 FAST = Ceilings(bytes_per_s=4e12, flops_per_s=8e14)
@@ -118,23 +118,6 @@ def test_compiled_layers_are_assumed_and_say_so() -> None:
     assert (*{*compiled.nodes.layers}, compiled.nodes.outside) == (9 + 6, 37)  # the last norm is transformers' own
     assert compiled.seconds - fused.seconds == pytest.approx((28 * 6 + 7) * 2.25e-6)
     assert "457 kernels (counted, of each layer 6 more than of a fused one (assumed))" in compiled.basis
-
-
-def test_profile_nodes_and_the_check_predict_the_same() -> None:
-    """Of one family, for time: the page has both, and its test compares them."""
-    family, out = shapes.WANTED[1], io.StringIO()
-    cards = ("h200", "b200", "l40s")
-    with contextlib.redirect_stdout(out):
-        spec = f"config:{family}"
-        assert main(["profile", "--model", spec, "--nodes", "--rows", "1,512", "--gpu", ",".join(cards), "--json"]) == 0
-    told = json.loads(out.getvalue())
-    ours = {card: on(card).ladder(shapes.whole(family), (1, 512)) for card in cards}
-    fused = [step for step in told["steps"] if step["fused"] and not step["sampled"]]
-    assert [step["rows"] for step in fused] == [1, 512]
-    for step in fused:
-        for card in cards:
-            assert 1e3 * ours[card][step["rows"]].seconds == pytest.approx(step["predicted_ms"][card], rel=1e-12)
-    assert fused[1]["bound_by_flops_on"] == [*cards]
 
 
 def test_kernels_of_a_step_are_counted_for_its_rows_and_outside_of_layers_too() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import races
-from runs import COMMITTED, EARLIER
+from runs import COMMITTED
 
 from specbench.common import UsageError
 from specbench.report.race import lane, race
@@ -81,13 +81,6 @@ def test_prompts_that_only_one_answered_are_no_race(tmp_path: Path) -> None:
     assert race(read.config, records, ["ar", "pld"], None).prompt == "p/1"
     with pytest.raises(UsageError, match="no prompt was answered by all of ar, pld"):
         race(read.config, [r for r in records if r.method == "ar"], ["ar", "pld"], None)
-
-
-def test_records_from_before_step_times_say_so() -> None:
-    read = read_run(EARLIER[0])
-    labels = [spec.label for spec in read.config.methods][:2]
-    with pytest.raises(UsageError, match="repeat its run"):
-        race(read.config, read.records, labels, None)
 
 
 def test_a_committed_run_takes_the_seconds_that_it_took() -> None:

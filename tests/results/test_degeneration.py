@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from known import known
 from reported import answers, config
-from runs import OLDER
 
 from specbench.report.gathering import read_whole_run
 from specbench.results.agreement import agreement
@@ -25,15 +24,10 @@ from specbench.results.degeneration import (
     distinct,
     loops_at_its_end,
 )
-from specbench.results.folder import RunFolder
-from specbench.results.frame import load_methods
 from specbench.results.read import read_run
-from specbench.results.schema import BASE, RequestRecord
+from specbench.results.schema import RequestRecord
 from specbench.results.summary import summarise
-from specbench.results.summary_schema import MethodSummary, RunSummary, TextFigures
-
-#: A fine-tuned model on six prompts of MBPP, four of whose answers end in nothing but line breaks; beside it its base.
-MBPP = next(OLDER.glob("20261121T230123Z-*"))
+from specbench.results.summary_schema import RunSummary, TextFigures
 
 
 def texts(summary: RunSummary) -> dict[str, TextFigures]:
@@ -166,35 +160,6 @@ def test_later_turns_follow_other_answers_and_are_not_compared() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ a committed run
-
-
-def test_the_adapter_that_writes_line_breaks_is_called_degenerate(tmp_path: Path) -> None:
-    summary = known(RunFolder.load(MBPP).summary())
-    assert all(row.text is None for row in summary.rows), "of an older version: its figures come from its records"
-    found = texts(read_run(MBPP).summary)
-    # Whole rounds and all: 82 of 267 tokens; without the first round of each it would be 78, 29%.
-    assert found["jf"].loop_share == pytest.approx(82 / 267)
-    assert found["jf"].looping == 4
-    assert (found[BASE].looping, found[BASE].loop_share) == (0, 0)
-    assert found["ar"].looping == 4, "the method is exact: the text is the adapter's"
-    assert known(found["jf"].agreement) < 0.5, "of the tokens behind the base's own text 92% are its"
-    row = next(row for row in read_run(MBPP).summary.rows if row.method == "jf")
-    left = known(found["jf"].without_loops)
-    assert (left.prompts, left.dropped) == (2, 4)
-    assert known(row.tokens_per_forward) == pytest.approx(1.5)
-    assert known(left.tokens_per_forward) == pytest.approx(1.14, abs=0.005)
-    assert known(left.speedup).value < 0.9 * known(row.speedup).value
-
-
-def test_a_report_and_a_table_say_the_same_of_it() -> None:
-    def figures(rows: Sequence[MethodSummary]) -> list[TextFigures | None]:
-        return [row.text for row in rows]
-
-    assert figures(read_whole_run(MBPP).rows) == figures(read_run(MBPP).summary.rows)
-    table = load_methods(MBPP).set_index("method")
-    assert table.loc["jf", "text_looping"] == 4
-    assert table.loc["jf", "text_without_loops_dropped"] == 4
-    assert table.loc["jf", "text_loop_share"] == pytest.approx(82 / 267)
 
 
 def test_an_unfinished_run_has_them_in_every_reader(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from runs import COMMITTED, EARLIER, OLDER
+from runs import COMMITTED, RESULTS
 
 import specbench
 from specbench.common.errors import UsageError
 from specbench.results.frame import METHOD, REQUEST, load_methods, table
 from specbench.results.read import read_run
 
-RUN = EARLIER[1]
+RUN = next(RESULTS.glob("*-7480ef97"))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_pooled_figures_are_those_of_the_summary() -> None:
 
 
 def test_rates_of_requests_that_shared_the_engine_count_their_share_of_it() -> None:
-    frame = specbench.load(next(OLDER.glob("sweep-*/c4")))
+    frame = specbench.load(next(RESULTS.glob("sweep-*/c4")))
     assert set(frame["concurrency"]) == {4}
     decoded = frame["output_tokens"] - 1
     assert (frame["decode_tok_s"] * frame["decode_share_s"]).tolist() == pytest.approx(decoded.tolist())
@@ -144,14 +144,17 @@ def newer(folder: Path) -> None:
 
 
 def mixed(folder: Path) -> None:
-    shutil.copy(EARLIER[0] / "summary.json", folder)
+    shutil.copy(COMMITTED[0] / "summary.json", folder)
 
 
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
         (line(lambda record: record.update(luck=1)), "line 2 is damaged (field 'luck'"),
-        (line(lambda record: record.update(n_out=record["n_out"] + 1)), "other tokens than its forwards emitted"),
+        (
+            line(lambda record: record.update(output_tokens=record["output_tokens"] + 1)),
+            "other tokens than its forwards emitted",
+        ),
         (cut, "cut off or mixed"),
         (twice, "is there twice"),
         (newer, "newer specbench"),
@@ -214,7 +217,9 @@ def test_a_hundred_thousand_requests(copy: Path) -> None:
         for number in range(10_000):
             record = lines[number % len(lines)]
             prompt = f"p{number}"
-            file.write(json.dumps({**record, "prompt_id": prompt, "key": f"{record['method']}|{prompt}|0"}) + "\n")
+            file.write(
+                json.dumps({**record, "prompt_id": prompt, "request_id": f"{record['method']}|{prompt}|0"}) + "\n"
+            )
     code = textwrap.dedent(
         f"""
         import resource, time, specbench

@@ -1,4 +1,4 @@
-"""Reading runs back: those that older versions wrote, and what the table makes of what newer ones add."""
+"""Reading runs back, and the figures of traced ones."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from typing import Any
 import pytest
 from known import refusal
 from rich.console import Console
-from runs import COMMITTED, EARLIER
+from runs import COMMITTED, RESULTS
 
 from specbench.common.errors import UsageError
 from specbench.report.terminal.notes import LEGEND, notes
 from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
-from specbench.results.stats import INTERVAL
 
-#: Fields that came later: of a request, of a run, of a method in it, of its model.
-LATER = {"request": {"phases_s", "measures"}, "run": {"trace"}, "method": {"measures"}, "model": {"template"}}
-LATER_OF_A_ROW = {"phases", "measures"}
+DEMO = next(RESULTS.glob("*-7480ef97"))
 
 
 def shown(read: ReadRun, columns: int = 80) -> str:
@@ -40,7 +37,7 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
     """
 
     def make(run: Any = None, request: Any = None, summary: Any = None) -> Path:
-        source, made = EARLIER[0], tmp_path / "run"
+        source, made = DEMO, tmp_path / "run"
         made.mkdir()
         content = json.loads((source / "run.json").read_text())
         if run:
@@ -62,33 +59,7 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def old_run(content: dict[str, Any]) -> None:
-    """A ``run.json`` from before the later fields."""
-    for name in LATER["run"]:
-        content.pop(name, None)
-    for name in LATER["model"]:
-        content["model"].pop(name, None)
-    for method in content["methods"]:
-        for name in LATER["method"]:
-            method.pop(name, None)
-
-
-def old_request(line: dict[str, Any]) -> None:
-    for name in LATER["request"]:
-        line.pop(name, None)
-
-
-def old_summary(content: dict[str, Any]) -> dict[str, Any]:
-    for row in content["rows"]:
-        for name in LATER_OF_A_ROW:
-            row.pop(name, None)
-    return content
-
-
-# ------------------------------------------------------------------ older runs
-
-
-@pytest.mark.parametrize("folder", [*EARLIER, *COMMITTED], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     read = read_run(folder)
     assert len(read.records) == sum(row.requests for row in read.summary.rows) > 0
@@ -98,39 +69,10 @@ def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_run_from_before_traces_and_figures_reads_and_shows(copy: Callable[..., Path]) -> None:
-    read = read_run(copy(old_run, old_request, old_summary))
-    assert read.config.trace is False
-    assert read.config.model.template is None
-    assert {record.phases_s for record in read.records} == {None}
-    assert [record.measures for record in read.records] == [{}] * len(read.records)
-    text = shown(read)
-    assert "ms a step" not in text
-    assert text == shown(read_run(EARLIER[0]))
-
-
-def test_an_unfinished_run_from_before_is_summed_up_anew(copy: Callable[..., Path]) -> None:
-    read = read_run(copy(old_run, old_request, lambda summary: None))
-    finished = read_run(EARLIER[0])
-    figures = ("method", "tokens", "tokens_per_forward", "decode_tok_s", "accuracy")
-    assert [[getattr(row, name) for name in figures] for row in read.summary.rows] == [
-        [getattr(row, name) for name in figures] for row in finished.summary.rows
-    ]
-    # The interval is made in another way by now, and both say how.
-    ours, theirs = (row.speedup for row in (read.summary.rows[1], finished.summary.rows[1]))
-    assert ours is not None
-    assert theirs is not None
-    assert ours.value == theirs.value
-    assert (read.summary.interval, finished.summary.interval) == (INTERVAL, None)
-    old = "percentile bootstrap, as an earlier version made them"
-    assert [old in " ".join(shown(each).split()) for each in (read, finished)] == [False, True]
-    assert [(row.phases, row.measures) for row in read.summary.rows] == [(None, {})] * 2
-
-
 @pytest.mark.parametrize(
     ("where", "change"),
     [
-        ("accepted_lengths", lambda line: line.pop("accepts")),
+        ("accepted_lengths", lambda line: line.pop("accepted_lengths")),
         ("phases", lambda line: line.update(phases={})),
         ("measures.luck", lambda line: line.update(measures={"luck": "much"})),
         ("phases_s.draft", lambda line: line.update(phases_s={"draft": 3})),
@@ -141,13 +83,10 @@ def test_a_damaged_request_is_one_line_that_names_the_field(copy: Callable[..., 
     assert f"field '{where}" in text
 
 
-# ------------------------------------------------------------------ what newer ones add
-
-
 def split(line: dict[str, Any]) -> None:
     """The i-th phase of a step takes i ms of AR and 10 i ms of the others."""
     unit = 1e-3 if line["method"] == "ar" else 1e-2
-    line["phases_s"] = {phase: [unit * at] * line["forwards"] for at, phase in enumerate(PHASES, 1)}
+    line["phases_s"] = {phase: [unit * at] * line["target_forwards"] for at, phase in enumerate(PHASES, 1)}
 
 
 def lucky(line: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from known import known
-from runs import OLDER
+from runs import RESULTS
 from sweep_workers import record
 
 from specbench.results.disturbance import MOST_STEP_DRIFT, MOST_STEP_SPREAD
@@ -183,12 +183,10 @@ def test_with_slots_to_fill_a_share_of_full_slots_counts() -> None:
 @pytest.mark.parametrize(
     ("run", "is_marked"),
     [
-        ("20261121T230619Z-ar+ar-2-humaneval-89c3860b", True),  # training beside it for half of it
-        ("20261121T234230Z-ar+ar-2-humaneval-edad1052", False),
-        ("20261122T211729Z-ar+jacobi+pld+jetspec-humaneval-bffd0e4a", False),
+        ("20261124T160049Z-ar+ar-2-humaneval-9f60aa24", False),
     ],
 )
 def test_real_runs_are_told_apart(run: str, is_marked: bool) -> None:
-    found = step_spread([one.untraced() for one in RunFolder.load(OLDER / run).records() if one.method == "ar"])
+    found = step_spread([one.untraced() for one in RunFolder.load(RESULTS / run).records() if one.method == "ar"])
     assert found is not None
     assert marked(found) is is_marked

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import older_runs
 import pytest
 from known import refusal
 from sweep_commands import CELLS, HELD, Breaking, Broken, broken, head, read_json, records, summary, sweep
@@ -370,27 +369,6 @@ def test_a_full_disk_is_one_line_and_the_sweep_goes_on_behind_it(
     path, worker = sweep(tmp_path)
     assert len(worker.decoded) == 40 - 7
     assert len(counts(records(path))) == 40
-
-
-# ------------------------------------------------------------------ sweeps of schema 1
-
-
-def test_a_sweep_of_schema_1_is_shown_and_not_extended(tmp_path: Path) -> None:
-    made, _ = sweep(tmp_path / "done", CELLS[:2])
-    part, before = older_runs.make_schema_1(made / "c1"), content_of(made)
-    again, worker = sweep(tmp_path / "done", CELLS[:2])
-    assert (again, worker.decoded) == (made, [])
-    for labels, concurrency in ((CELLS, (1,)), (CELLS[:2], (1, 2))):
-        with pytest.raises(UsageError, match=f"{part} is of schema 1, written by .* choose another --out"):
-            sweep(tmp_path / "done", labels, concurrency=concurrency)
-    assert content_of(made) == before
-    assert read_sweep(made).cells["decode_tok_s"].notna().all()
-    broken(tmp_path / "broken", after=20)
-    (made,) = (tmp_path / "broken").iterdir()
-    older_runs.make_schema_1(made / "c1")
-    with pytest.raises(UsageError, match="is of schema 1"):
-        sweep(tmp_path / "broken")
-    assert not (made / "c1" / "DONE").exists()
 
 
 def test_a_sweep_that_has_lost_its_runs_or_has_nothing_to_do(tmp_path: Path) -> None:

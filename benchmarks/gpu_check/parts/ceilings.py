@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.nodes import COPIED
 from benchmarks.gpu_check.predict import Expected, Known
 from benchmarks.gpu_check.records import Figure
 from specbench.hardware import gpus
 from specbench.hardware.gpus import Gpu
 from specbench.profiling.ceilings import measure_ceilings
-from specbench.profiling.nodes import COPIED
 
 _SECONDS = 6.0
 

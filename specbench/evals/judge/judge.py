@@ -226,8 +226,6 @@ class _Books:
 # Written so that a number of a million digits takes no million steps a digit; they match what FastChat's match.
 _PATTERNS = (re.compile(r"\[\[(\d+(?:\.\d*)?)\]\]"), re.compile(r"\[(\d+(?:\.\d*)?)\]"))
 
-LOWEST, HIGHEST = 1.0, 10.0
-
 
 def rating(text: str) -> float | None:
     """The rating in a judgment; None where there is none.
@@ -238,5 +236,5 @@ def rating(text: str) -> float | None:
     for pattern in _PATTERNS:
         if found := pattern.search(text):
             value = float(found[1])
-            return value if LOWEST <= value <= HIGHEST else None
+            return value if 1 <= value <= 10 else None
     return None

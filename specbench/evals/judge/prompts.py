@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -35,18 +35,13 @@ class JudgePrompt:
         name: FastChat's name of the prompt ("single-math-v1").
         system: system prompt.
         user: the user turn, question and answer in it.
-        published: what FastChat makes of the same, for those who compare with its files; "" where it is ``user``.
+        injected: whether something in the answers was made harmless, see :mod:`specbench.evals.judge.injection`.
     """
 
     name: str
     system: str
     user: str
-    published: str = ""
-
-    @property
-    def injected(self) -> bool:
-        """Whether something in the answers was made harmless, see :mod:`specbench.evals.judge.injection`."""
-        return bool(self.published)
+    injected: bool = False
 
     def free_of(self, tokens: Collection[str]) -> str:
         """The user turn for a judge whose tokenizer would take these texts for control tokens, none of them in it."""
@@ -91,17 +86,14 @@ class JudgePrompts:
             raise UsageError("a judge rates two turns at most; there is no prompt for a third")
         said = [answer.strip() for answer in answers]  # as FastChat keeps them
         safe = [harmless(answer) for answer in said]
-        made = self._filled(question, safe)
-        return made if safe == said else replace(made, published=self._filled(question, said).user)
-
-    def _filled(self, question: Question, said: Sequence[str]) -> JudgePrompt:
         name = "single-math-v1" if question.references else "single-v1"
         fields = {f"ref_answer_{at}": text for at, text in enumerate(question.references or (), 1)}
-        if len(said) == 1:
-            fields |= {"question": question.turns[0], "answer": said[0]}
+        if len(safe) == 1:
+            fields |= {"question": question.turns[0], "answer": safe[0]}
         else:
             name += "-multi-turn"
             fields |= {f"question_{at}": text for at, text in enumerate(question.turns, 1)}
-            fields |= {f"answer_{at}": text for at, text in enumerate(said, 1)}
+            fields |= {f"answer_{at}": text for at, text in enumerate(safe, 1)}
         template = self._templates[name]
-        return JudgePrompt(name, template.system_prompt, template.prompt_template.format(**fields))
+        user = template.prompt_template.format(**fields)
+        return JudgePrompt(name, template.system_prompt, user, injected=safe != said)

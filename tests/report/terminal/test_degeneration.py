@@ -11,7 +11,6 @@ import pytest
 import reported
 from reported import EXACT, LOSSY, answers, config
 from rich.console import Console
-from runs import OLDER
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.degeneration import loop_notes, text_tables
@@ -19,8 +18,6 @@ from specbench.report.terminal.degeneration import made_by_loops
 from specbench.report.terminal.run import finding, headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary
-
-MBPP = next(OLDER.glob("20261121T230123Z-*"))
 
 
 def shown(read: ReadRun, width: int = 100) -> str:
@@ -69,10 +66,6 @@ def test_it_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
     assert any(line.split()[:3] == ["jf", "2/8", "20%"] for line in lines)
 
 
-def test_rows_with_the_same_text_share_a_line(tmp_path: Path) -> None:
-    assert [line.split()[:3] for line in shown(read_run(MBPP)).splitlines() if "4/6" in line] == [["ar,", "jf", "4/6"]]
-
-
 def test_of_a_lottery_nothing_is_said(tmp_path: Path) -> None:
     records = [*answers("ar", 8, decode_s=1.0, output_ids=lambda at: [2] * 25), *answers("jf", 8, decode_s=0.5)]
     path = reported.folder(tmp_path, config(["jf"], 8, lot=["jf"]), records)
@@ -105,19 +98,7 @@ def test_it_says_both_figures_and_how_many_prompts_are_left_out(tmp_path: Path) 
     assert said.endswith("is of looping answers alone: on 8 of 8 prompts one of the two loops.")
 
 
-def test_the_adapter_that_was_called_faster_is_told_with_what_is_left_of_it() -> None:
-    said = in_one_line(read_run(MBPP))
-    assert (
-        "jf: 1.38 [1.00, 1.89] over ar falls to 1.12 (too few) without the 4 of 6 prompts on which one of the two "
-        "answers loops, and 1.50 tokens per forward are 1.14."
-    ) in said
-    assert "jf: 1.23 [0.80, 1.89] over ar@base falls to 0.86 (too few) without the 4 of 6 prompts" in said
-
-
 def test_what_was_found_is_not_told_without_what_loops_made_of_it(tmp_path: Path) -> None:
-    assert finding(read_run(MBPP).summary).startswith(
-        "Found: faster than ar: jf 1.38 [1.00, 1.89] (1.12 without looping answers); "
-    )
     assert "(nothing without looping answers)" in finding(read_run(made(tmp_path / "all", range(8))).summary)
     assert "looping" not in finding(read_run(made(tmp_path / "sound", [])).summary)
 

@@ -1,11 +1,9 @@
-"""Nodes: what a step of a model launches and moves, and a prediction of its time on a card. No GPU and no weights.
+"""Predicted time of a step from a model's configuration alone, without a GPU and without weights.
 
 Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
-Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), and bytes and FLOPs are the roofline's. Peak
-and bandwidth were measured, or follow from the datasheet; no card copies as fast as its datasheet says. What was never
-measured is :class:`Assumed`. The sum is simple: launches overlap with nothing, and every node takes as long as the next
-one. :meth:`StepNodes.seconds` is that sum, for ``profile --nodes`` and for the GPU check. No torch before something is
-counted.
+Nodes are kernels, counted on torch's meta device (:mod:`specbench.engine.nodes`); bytes and FLOPs are the roofline's.
+What was never measured is in :class:`Assumed`. The model is simple: launches overlap with nothing and
+every kernel takes equally long. Imports torch only when something is counted.
 """
 
 from __future__ import annotations
@@ -17,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.errors import one_line
+from specbench.common import EnvironmentRefused
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, step_cost
 from specbench.models import resolve
-from specbench.models.names import Source, configs, hub_in_reach
+from specbench.models.names import Source
 
 if TYPE_CHECKING:
+    import torch
+
     from specbench.engine.nodes import MetaStep
 
 #: Share of a datasheet's bandwidth that a copy reaches: 4.3 of an H200's 4.8 TB/s.
@@ -59,14 +58,10 @@ NODE_S = EXPECTED.node_s
 #: Rows of the steps, and cached tokens, unless others are asked for.
 ROWS, CONTEXT = (1, 16, 64), 1024
 
-#: Cards that stand for the others where none is named and none is here.
-CARDS = ("a100-80gb", "h100-sxm", "h200", "b200")
-
 # A peak that bounds nothing, where a datasheet states none.
 _NO_PEAK = sys.float_info.max
 
 _TEMPERATURE = 0.8  # any above 0 launches the same
-_TODO = "give another model, or its config.json by config:FILE.json"
 
 
 def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
@@ -140,7 +135,6 @@ class NodeCount:
         model, dtype: what was counted; weights and cache are of that dtype.
         context: cached tokens of each sequence.
         slots: sequences.
-        held_bytes: of all weights, and of the cache at that context.
         fusions: parts of layers that are fused, as far as their modules tell.
         not_fused: the other parts, with why not.
         why_not_fused: why nothing is; empty where something is.
@@ -152,15 +146,10 @@ class NodeCount:
     dtype: str
     context: int
     slots: int
-    held_bytes: float
     fusions: tuple[str, ...]
     not_fused: Mapping[str, str]
     why_not_fused: str
     steps: tuple[StepNodes, ...]
-
-    def fits(self, card: Gpu) -> bool:
-        """Whether a card's memory holds weights and cache."""
-        return self.held_bytes <= 1e9 * card.memory_gb
 
 
 def count_nodes(
@@ -170,25 +159,21 @@ def count_nodes(
     slots: int = 1,
     *,
     dtype: str = "bfloat16",
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     fused: bool | None = None,
 ) -> NodeCount:
     """Counts the steps of a model: of each number of rows, and of the largest once more with sampling.
 
     Args:
-        spec: see :func:`specbench.models.resolve`; no more than its configuration is looked at.
+        spec: ``config:NAME`` or ``config:FILE.json``.
         rows: of each sequence, ascending.
         context: cached tokens of each sequence.
         slots: sequences stepped together.
         dtype: torch's name of the weights' and the cache's.
-        revision: of a hub id.
-        trust_remote_code: run the Python that a folder or repository brings.
         fused: count fused layers alone, or alone those that transformers has; default is both.
 
     Raises:
-        UsageError: no such model, no configuration of a causal LM, or one that the engine does not run.
-        EnvironmentRefused: there is no triton, or the hub is out of reach.
+        UsageError: no such configuration, or one that the engine does not run.
+        EnvironmentRefused: triton is not installed.
     """
     source = resolve(spec)
     if importlib.util.find_spec("triton") is None:
@@ -201,19 +186,11 @@ def count_nodes(
     from specbench.engine.nodes import MetaStep
     from specbench.profiling.shape import shape_of
 
-    config = _config(source, revision, trust_remote_code)
-    reach = context + rows[-1]
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if isinstance(positions, int) and reach > positions:
-        raise UsageError(
-            f"{source.name} takes {positions} positions: with {rows[-1]} rows, give --contexts of at most "
-            f"{positions - rows[-1]}"
-        )
-    model = _model(source, config, getattr(torch, dtype), trust_remote_code)
+    model = _model(source, getattr(torch, dtype))
     capacity = context + scratch_cells(rows[-1])
     steps: list[StepNodes] = []
     for wanted in (False, True) if fused is None else (fused,):  # first as they are, before its layers are others
-        meta = MetaStep(model, slots=slots, capacity=capacity, fused=wanted, reach=reach)
+        meta = MetaStep(model, slots=slots, capacity=capacity, fused=wanted, reach=context + rows[-1])
         shape = shape_of(meta)
         if bool(meta.fusions) == wanted:
             steps += _steps(meta, shape, rows, context, slots, fused=wanted)
@@ -222,7 +199,6 @@ def count_nodes(
         dtype=dtype,
         context=context,
         slots=slots,
-        held_bytes=shape.parameters * shape.weight_bytes + slots * context * shape.token_bytes,
         fusions=meta.fusions,
         not_fused=meta.not_fused,
         why_not_fused=meta.why_not_fused,
@@ -259,113 +235,13 @@ def _steps(
     return found
 
 
-def as_data(count: NodeCount, cards: Sequence[Gpu]) -> dict[str, Any]:
-    """A count and its predictions as JSON has them."""
-    return {
-        "predicted": True,
-        "model": count.model,
-        "dtype": count.dtype,
-        "context": count.context,
-        "slots": count.slots,
-        "assumed_node_s": NODE_S,
-        "held_bytes": count.held_bytes,
-        "fusions": [*count.fusions],
-        "not_fused": dict(count.not_fused),
-        "why_not_fused": count.why_not_fused,
-        "steps": [
-            {
-                "rows": step.rows,
-                "sampled": step.sampled,
-                "fused": step.fused,
-                "nodes_of_layers": [*step.layers],
-                "nodes_outside": step.outside,
-                "nodes": step.nodes,
-                "weight_bytes": step.weight_bytes,
-                "cache_bytes": step.cache_bytes,
-                "flops": step.flops,
-                "predicted_ms": {
-                    card.name: 1e3 * step.seconds(ceilings_of(card, count.dtype)) if count.fits(card) else None
-                    for card in cards
-                },
-                "predicted_ms_between": {
-                    card.name: [1e3 * step.seconds(ceilings_of(card, count.dtype), each) for each in (LEAST, MOST)]
-                    for card in cards
-                    if count.fits(card)
-                },
-                "bound_by_flops_on": [card.name for card in cards if step.computes(ceilings_of(card, count.dtype))],
-            }
-            for step in count.steps
-        ],
-    }
+def _model(source: Source, dtype: torch.dtype) -> Any:
+    """The model of a configuration, on the meta device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    from specbench.models.checkpoint import read_config
 
-def _config(source: Source, revision: str | None, trust: bool) -> Any:
-    """The configuration of what a source names; an adapter's is its base's.
-
-    Raises:
-        UsageError: it cannot be read.
-        EnvironmentRefused: the hub is out of reach.
-    """
-    source = source.base or source
-    if revision and source.kind != "hub":
-        raise UsageError(f"--revision goes with a hub id, which {source.name} is not")
-    known = source.kind == "gguf" and configs().get(source.name)  # an alias's comes with the package
-    if source.kind == "gguf" and not known:
-        raise UsageError(
-            f"{source.shown} would have to be unpacked for its configuration; give the model's folder or hub id, or "
-            "its config.json by config:FILE.json"
-        )
-    from transformers import AutoConfig
-    from transformers.utils import logging
-
-    from specbench.models.checkpoint import check, read_config
-
-    logging.set_verbosity_error()
-    try:
-        if source.kind in ("config", "gguf"):
-            return AutoConfig.for_model(**read_config(Path(known or source.location)))
-        if source.kind == "folder":
-            check(Path(source.location))
-        here = source.kind == "folder" or not hub_in_reach()
-        return AutoConfig.from_pretrained(
-            source.location, revision=revision, local_files_only=here, trust_remote_code=trust
-        )
-    except (UsageError, EnvironmentRefused):
-        raise
-    except Exception as error:  # transformers lets through whatever a file makes of it
-        raise _explained(source, error, trust) from error
-
-
-def _model(source: Source, config: Any, dtype: Any, trust: bool) -> Any:
-    """The model of a configuration, without memory.
-
-    Raises:
-        UsageError: it is none of a causal LM, or its weights are packed.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    if getattr(config, "quantization_config", None):
-        raise UsageError(f"{source.shown} has packed weights, whose kernels are not counted; {_TODO}")
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
-    except Exception as error:  # as above
-        raise _explained(source, error, trust) from error
+    config = AutoConfig.for_model(**read_config(Path(source.location)))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return model.eval().requires_grad_(False)
-
-
-def _explained(source: Source, error: Exception, trust: bool) -> UsageError | EnvironmentRefused:
-    """One line for what went wrong with a configuration."""
-    if not trust and "trust_remote_code" in str(error):
-        return UsageError(
-            f"{source.shown} does not load without code of its own; --trust-remote-code runs it here, with all that "
-            "you may do: read it first, or give another model"
-        )
-    reason = one_line(str(error), 160) or type(error).__name__
-    if source.kind == "hub" and isinstance(error, OSError):
-        return EnvironmentRefused(
-            f"the configuration of {source.location} cannot be had from the hub ({reason}); give a local folder, or "
-            "check name and network"
-        )
-    return UsageError(f"{source.shown} is no configuration of a causal LM: {reason}; {_TODO}")
