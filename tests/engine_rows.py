@@ -11,7 +11,7 @@ from made_engines import facts
 
 from specbench.results.engines import Engines
 from specbench.results.schema import MethodSpec, RequestRecord, RunConfig, request_key
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import MethodSummary, RunSummary
 
 PROMPTS = 8
@@ -64,7 +64,7 @@ def summed(run: RunConfig, records: Sequence[RequestRecord], **more: Any) -> Run
     engines = more.pop("engines", None) or Engines(
         rows={each.label: facts(engine=each.engine) for each in run.methods if each.engine}
     )
-    return summarise(run, records, engines=engines, **more)
+    return summarise(RunContents(run, records, engines=engines, **more))
 
 
 def row_of(summary: RunSummary, label: str) -> MethodSummary:

@@ -532,11 +532,11 @@ KINDS: dict[str, Kind] = {
         "summary.json", "json", of_a_run(run_files.SUMMARY), run_files.beside(run_files.summary, run_files.RUN)
     ),
     "bandwidth": Kind(
-        run_files.BANDWIDTH, "json", run_files.memory,
+        run_files.BANDWIDTH.name, "json", run_files.memory,
         run_files.beside(run_files.bandwidth, run_files.RUN, run_files.REQUESTS),
     ),
     "watch": Kind(
-        run_files.WATCH, "json", run_files.watch,
+        run_files.WATCH.name, "json", run_files.watch,
         run_files.beside(run_files.watched, run_files.RUN, run_files.REQUESTS),
     ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),

@@ -21,7 +21,7 @@ from specbench.results.schema import (
     TaskSpec,
     TokenTrace,
 )
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary
 
 EXACT = {"verdict": "exact", "exact": 8, "numeric_tie": 0, "lossy": 0, "noise_floor": None, "divergences": []}
@@ -137,7 +137,7 @@ def folder(
         if finish:
             verdicts = {one.request_id: right(one) for one in records} if right else None
             further = {name: dict(verdicts or {}) for name in metrics}
-            summary = summarise(made, records, verdicts, lossless, further, engine)
+            summary = summarise(RunContents(made, records, verdicts, lossless, further, engine))
             if change:
                 content = summary.written()
                 change(content)

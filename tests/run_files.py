@@ -21,7 +21,7 @@ from specbench.report.terminal.generation import Generation
 from specbench.report.terminal.projection import projection_table
 from specbench.report.terminal.run import headline
 from specbench.report.terminal.sweep import sweep_table
-from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
+from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.comparison import compare, read_sides
 from specbench.results.folder import RunFolder
 from specbench.results.frame import load, load_methods
@@ -29,14 +29,13 @@ from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_jud
 from specbench.results.read import read_config, read_projections, read_run, read_summary, whole_records
 from specbench.results.schema import PHASES, GpuTrace
 from specbench.results.verdicts import VERDICTS
-from specbench.results.watch import Look, Watch
+from specbench.results.watch import WATCH, Look, Watch
 from specbench.sweeps import driver, read_sweep
 from specbench.sweeps.executors import Here
 
 RUN, REQUESTS, SUMMARY, PROJECTION = "run.json", "requests.jsonl", "summary.json", "projection-b200.json"
 
 #: What a run on a CPU has besides, and one of a GPU has not; and what every run of today has.
-BANDWIDTH, WATCH = "bandwidth.json", "watch.json"
 
 #: In the order in which a folder's files follow each other in one text; the last one has the lines that are left.
 OF_A_RUN = (RUN, SUMMARY, PROJECTION, JUDGMENTS, VERDICTS, REQUESTS)
@@ -95,12 +94,12 @@ def _with_memory(summary: dict[str, Any]) -> None:
 
 def memory() -> bytes:
     """What such a run would have read of memory."""
-    return json.dumps(_MEMORY.written()).encode()
+    return json.dumps(BANDWIDTH.json(_MEMORY)).encode()
 
 
 def watch() -> bytes:
     """What the machine would have done beside such a run."""
-    return json.dumps(Watch(looks=[_LOOK] * 5).written()).encode()
+    return json.dumps(WATCH.json(Watch(looks=[_LOOK] * 5))).encode()
 
 
 @cache
@@ -179,14 +178,14 @@ def judged(folder: RunFolder) -> None:
 
 def bandwidth(folder: RunFolder) -> None:
     """What was read of memory, and the figures of an unfinished run that has it."""
-    folder.bandwidth()
+    folder.read(BANDWIDTH)
     read = read_run(folder.path)
     _shown(headline(read.run, read.summary))
 
 
 def watched(folder: RunFolder) -> None:
     """What the machine did, and the figures of an unfinished run that has it."""
-    folder.watch()
+    folder.read(WATCH)
     read = read_run(folder.path)
     _shown(headline(read.run, read.summary))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from specbench.results.read import read_run
 from specbench.results.schema import RequestRecord, RunConfig
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -63,7 +63,9 @@ def derived(
     (out / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (out / "verdicts.jsonl").write_text("".join(line for line in verdicts if json.loads(line)["request"] in kept))
     config = RunConfig.model_validate({name: content[name] for name in RunConfig.model_fields if name in content})
-    summary = summarise(config, [RequestRecord.model_validate(line) for line in lines], read_run(out).verdicts)
+    summary = summarise(
+        RunContents(config, [RequestRecord.model_validate(line) for line in lines], read_run(out).verdicts)
+    )
     (out / "summary.json").write_text(json.dumps(summary.written()))
     (out / "DONE").write_text("")
     return out

@@ -14,6 +14,7 @@ import pytest
 from specbench.results import read_run, summarise
 from specbench.results.pooled import Cost, poolable, pooled
 from specbench.results.read import ReadRun
+from specbench.results.summary import RunContents
 from specbench.results.summary_schema import RunSummary, Speedup
 from specbench.results.sweep_folder import is_sweep
 from specbench.sweeps import read_sweep
@@ -76,7 +77,7 @@ def figures(place: Path) -> frozenset[tuple[str, str, str]]:
         speedups = [speedup for part in parts for row in part.rows for speedup in _speedups(row)]
         return frozenset(cells | {_said(each.value, each.low, each.high) for each in speedups})
     read = read_once(place)
-    summary = summarise(read.config, read.records, read.verdicts or None)
+    summary = summarise(RunContents(read.config, read.records, read.verdicts or None))
     speedups = [speedup for row in summary.rows for speedup in _speedups(row)]
     own = {_said(each.value, each.low, each.high) for each in speedups}
     together = {_said(each.value, each.among.low, each.among.high) for each in speedups if each.among}

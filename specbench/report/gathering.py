@@ -30,13 +30,10 @@ from specbench.results.read import (
     read_summary,
     summary_so_far,
     whole_records,
-    with_later_figures,
 )
 from specbench.results.stats import Ratio, paired_ratio
 from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.sweep_folder import is_sweep
-from specbench.results.texts import lacks_texts
-from specbench.results.verdicts import read_scores
 from specbench.sweeps import ReadSweep, read_sweep
 
 #: Files that say a folder is, or was, a run.
@@ -246,19 +243,17 @@ def read_whole_run(path: Path) -> Run:
     config = read_config(folder)
     tallies = {spec.label: Tally() for spec in config.methods}
     summary = read_summary(folder, config) if folder.finished else None
-    whole = summary is None or lacks_texts(summary)
     kept: list[RequestRecord] = []
     traced = _Traced()
     for record in whole_records(folder, config):
         tallies[record.method].add(record)
         traced.add(record)
-        if whole:  # for its figures, which say nothing of how its tokens came
+        if summary is None:  # for its figures, which say nothing of how its tokens came
             kept.append(record.untraced().model_copy(update={"text": ""}))
     if len({prompt for tally in tallies.values() for prompt in tally.costs}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
-        summary = summary_so_far(folder, config, kept, *read_scores(path))
-    summary = with_later_figures(folder, summary, config, kept)
+        summary = summary_so_far(folder, config, kept)
     if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
     judged = scores(read_judgments(path), list(tallies))

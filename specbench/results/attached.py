@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.results.branches import BRANCHES, RatedBranch
+from specbench.results.branches import BRANCHES, RatedBranch, read_branches
 from specbench.results.judgments import JUDGMENTS, Judgment, read_judgments
-from specbench.results.likelihoods import LIKELIHOODS
-from specbench.results.rated import Rated
+from specbench.results.likelihoods import LIKELIHOODS, read_likelihoods
 from specbench.results.schema import RequestRecord
 from specbench.results.verdicts import VERDICTS, answer_hash, read_verdict_lines
 
@@ -23,7 +22,7 @@ class Attached:
 
     def __init__(self, folder: Path) -> None:
         self.verdicts = read_verdict_lines(folder)
-        self._rated = Rated.of(folder)
+        self._likelihoods, self._branches = read_likelihoods(folder), read_branches(folder)
         self._judgments: dict[str, list[Judgment]] = defaultdict(list)
         for judgment in read_judgments(folder):
             self._judgments[judgment.request].append(judgment)
@@ -37,13 +36,13 @@ class Attached:
         line = self.verdicts.get(key)
         if line and line.answer not in (None, answer_hash(record.text)):
             return f"is another answer than {VERDICTS} is about"
-        known = self._rated.likelihoods.get(key)
+        known = self._likelihoods.get(key)
         if known and (known.tokens, known.answer or "") != (
             record.output_tokens,
             answer_hash(record.output_ids) if known.answer else "",
         ):
             return f"is another answer than {LIKELIHOODS} is about"
-        if not _of(record, self._rated.branches.get(key, ())):
+        if not _of(record, self._branches.get(key, ())):
             return f"has other branches than {BRANCHES} is about"
         if any(judgment.answer not in (None, answer_hash(record.text)) for judgment in self._judgments.get(key, ())):
             return f"is another answer than {JUDGMENTS} is about"

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from specbench.results.attachment import Attachment
 from specbench.results.schema import Count, Record, RequestRecord
 from specbench.results.summary_schema import BandwidthFigures
 
@@ -98,9 +99,8 @@ class Bandwidth(Record):
         read = forwards * self.forwards[label].behind(_mean_context(records, forwards))
         return read / seconds / median(reading.bytes_per_s for reading in self.readings)
 
-    def written(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return self.model_dump(mode="json")
+
+BANDWIDTH = Attachment("bandwidth.json", Bandwidth)
 
 
 def _mean_context(records: Sequence[RequestRecord], forwards: int) -> float:

@@ -9,7 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from specbench.results.attachment import Attachment
 from specbench.results.columns import NO_COLUMN
+from specbench.results.run_file import REPEAT
 from specbench.results.schema import Count, Figure, Record
 
 #: Mode of an engine's row without speculation: the part of its name behind the colon. Every engine has it.
@@ -59,3 +61,6 @@ class Engines(Record):
     failed: dict[str, str] = Field(
         default_factory=dict, description="row, ours too -> why it has not answered all it was asked"
     )
+
+
+ENGINES = Attachment("engines.json", Engines, REPEAT)

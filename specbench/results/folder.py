@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,19 +31,14 @@ from specbench.common.files import (
     write_atomic,
     write_json_atomic,
 )
-from specbench.common.reading import Model, damaged, fitted, in_64_bits, read_json_object, schema_version, whole
-from specbench.results.bandwidth import Bandwidth
-from specbench.results.calibration import StoredTimes
-from specbench.results.engines import Engines
+from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object, schema_version
+from specbench.results.attachment import Attachment, T
 from specbench.results.request_log import RequestLog, complete_lines, read_requests, set_aside
 from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
 from specbench.results.summary_schema import RunSummary
-from specbench.results.watch import Watch
 
-_LOCK, _REQUESTS, _STEPS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "steps.json", "summary.json", "DONE"
-_TIMES = "times.json"
-_BANDWIDTH, _WATCH, _ENGINES = "bandwidth.json", "watch.json", "engines.json"
+_LOCK, _REQUESTS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "summary.json", "DONE"
 _AGAIN = "run it again"
 
 
@@ -284,130 +279,22 @@ class RunFolder:
         in_64_bits(content, path, REPEAT)
         return fitted(RunSummary, content, path, REPEAT)
 
-    def steps(self) -> list[list[dict[str, Any]]]:
-        """What each engine of the run measured of its steps, by which it chose what rows are padded to.
+    def read(self, what: Attachment[T]) -> T | None:
+        """The content of an attachment, or None where the run has none.
 
         Raises:
             UsageError: the file is damaged.
         """
-        path = self.path / _STEPS
-        if not path.is_file():
-            return []
-        found = read_json_object(path, _AGAIN).get("engines")
-        todo = f"delete it and {_AGAIN}"
-        if not isinstance(found, list) or not all(isinstance(steps, list) for steps in found):
-            raise damaged(path, "it has no list of engines", todo)
-        if not all(_says_padding(step) for steps in found for step in steps):
-            raise damaged(path, "it does not say what rows are padded to", todo)
-        return found
+        return what.read(self.path)
 
-    def products(self) -> list[list[dict[str, Any]]]:
-        """What each engine of the run settled of its products; empty of runs that settled nothing.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
-        path = self.path / _STEPS
-        if not path.is_file():
-            return []
-        found = read_json_object(path, _AGAIN).get("products", [])
-        if not isinstance(found, list) or not all(
-            isinstance(shapes, list) and all(map(_says_product, shapes)) for shapes in found
-        ):
-            raise damaged(path, "it does not say what computes products", f"delete it and {_AGAIN}")
-        return found
-
-    def keep_steps(
-        self, engines: Sequence[Sequence[Mapping[str, Any]]], products: Sequence[Sequence[Mapping[str, Any]]] = ()
-    ) -> None:
-        """Writes :meth:`steps` and :meth:`products`, for when the run is resumed.
+    def write(self, what: Attachment[T], value: T) -> None:
+        """Writes an attachment.
 
         Raises:
             EnvironmentRefused: the disk is full.
         """
         self._assert_writable()
-        content = {"engines": [list(steps) for steps in engines]}
-        if any(products):
-            content["products"] = [list(shapes) for shapes in products]
-        write_json_atomic(self.path / _STEPS, content)
-
-    def times(self) -> dict[str, StoredTimes]:
-        """The times that automatic settings of the run were chosen by, by name; empty where none was.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
-        path, todo = self.path / _TIMES, f"delete it and {_AGAIN}"
-        if not path.is_file():
-            return {}
-        found = read_json_object(path, todo)
-        return {what: fitted(StoredTimes, each, path, todo) for what, each in found.items()}
-
-    def keep_times(self, times: Mapping[str, StoredTimes]) -> None:
-        """Writes :meth:`times`.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
-        self._assert_writable()
-        write_json_atomic(self.path / _TIMES, {what: each.model_dump(mode="json") for what, each in times.items()})
-
-    def bandwidth(self) -> Bandwidth | None:
-        """What was read of memory so far; None where it was not to be read.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
-        return self._spared(Bandwidth, _BANDWIDTH)
-
-    def keep_bandwidth(self, found: Bandwidth) -> None:
-        """Writes :meth:`bandwidth`.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
-        self._assert_writable()
-        write_json_atomic(self.path / _BANDWIDTH, found.written())
-
-    def watch(self) -> Watch | None:
-        """What the machine did so far while the run decoded; None where nobody looked.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
-        return self._spared(Watch, _WATCH)
-
-    def keep_watch(self, found: Watch) -> None:
-        """Writes :meth:`watch`.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
-        self._assert_writable()
-        write_json_atomic(self.path / _WATCH, found.written())
-
-    def engines(self) -> Engines:
-        """What is known of the run's other engines; empty where there are none.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
-        path = self.path / _ENGINES
-        return fitted(Engines, read_json_object(path, REPEAT), path, REPEAT) if os.path.lexists(path) else Engines()
-
-    def keep_engines(self, found: Engines) -> None:
-        """Writes :meth:`engines`.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
-        self._assert_writable()
-        write_json_atomic(self.path / _ENGINES, found.model_dump(mode="json"))
-
-    def _spared(self, kind: type[Model], name: str) -> Model | None:
-        """A file of figures that the run can do without."""
-        path, todo = self.path / name, "delete it to do without its figures"
-        return fitted(kind, read_json_object(path, todo), path, todo) if os.path.lexists(path) else None
+        what.write(self.path, value)
 
     def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.
@@ -446,31 +333,6 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _says_padding(step: Any) -> bool:
-    padded = step.get("padded_to") if isinstance(step, dict) else None
-    return isinstance(padded, dict) and all(
-        whole(rows) is not None and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
-    )
-
-
-def _says_product(shape: Any) -> bool:
-    if not isinstance(shape, dict) or shape.get("kernel") not in ("own", "torch"):
-        return False
-    sizes = [shape.get("out"), shape.get("in")]
-    timed, why_not = shape.get("timed"), shape.get("why_not")
-    if not isinstance(timed, list) or not isinstance(shape.get("torch_s"), list) or not isinstance(why_not, str):
-        return False
-    if not all(isinstance(each, dict) and isinstance(each.get("seconds"), list) for each in timed):
-        return False
-    cut = [each.get("config") for each in timed] + ([shape.get("config")] if shape["kernel"] == "own" else [])
-    return all(type(size) is int and size > 0 for size in sizes) and all(
-        isinstance(each, dict)
-        and each.keys() == {"block_n", "block_k", "splits", "warps", "stages"}
-        and all(type(number) is int and number > 0 for number in each.values())
-        for each in cut
-    )
 
 
 def _acquire(folder: Path) -> int:

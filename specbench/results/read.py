@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +16,12 @@ from specbench.common.errors import first_fault, one_line
 from specbench.common.files import write_json_atomic
 from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object
 from specbench.results.attached import Attached
-from specbench.results.disturbance import unsure
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
-from specbench.results.rated import Rated
 from specbench.results.run_file import REPEAT, RUN
 from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
-from specbench.results.summary import disturbance_of, summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import MethodSummary, RunSummary
-from specbench.results.texts import lacks_texts, with_texts
 from specbench.results.verdicts import VerdictLine, read_scores
 
 #: File name of a projection onto another GPU.
@@ -69,11 +66,9 @@ def read_run(path: Path, *, traces: bool = True, scored: bool = True) -> ReadRun
     config = read_config(folder)
     with _uncollected():
         records = list(whole_records(folder, config, traces=traces, scored=scored))
-    verdicts, metrics = read_scores(path)
-    summary = read_summary(folder, config) or summary_so_far(folder, config, records, verdicts, metrics)
-    summary = with_later_figures(folder, summary, config, records)
-    judgments = read_judgments(path)
-    judged = scores(judgments, [spec.label for spec in config.methods])
+    summary = read_summary(folder, config) or summary_so_far(folder, config, records)
+    verdicts, _ = read_scores(path)
+    judged = scores(read_judgments(path), [spec.label for spec in config.methods])
     return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(folder), folder.finished)
 
 
@@ -114,43 +109,14 @@ def read_summary(folder: RunFolder, config: RunConfig) -> RunSummary | None:
     return summary
 
 
-def summary_so_far(
-    folder: RunFolder,
-    config: RunConfig,
-    records: Iterable[RequestRecord],
-    verdicts: Mapping[str, bool],
-    metrics: Mapping[str, Mapping[str, bool]],
-) -> RunSummary:
+def summary_so_far(folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord]) -> RunSummary:
     """The figures of an unfinished run.
 
     Raises:
         UsageError: its requests have none, as where a sum of them is infinite.
     """
     try:
-        memory, rated = folder.bandwidth(), Rated.of(folder.path)
-        return summarise(
-            config, records, verdicts or None, metrics=metrics, bandwidth=memory, rated=rated,
-            watch=folder.watch(), engines=folder.engines(),
-        )  # fmt: skip
-    except ValidationError as error:
-        raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
-
-
-def with_later_figures(
-    folder: RunFolder, summary: RunSummary, config: RunConfig, records: Sequence[RequestRecord]
-) -> RunSummary:
-    """A summary that an earlier version wrote, with what its records say of their texts, and of what disturbed it.
-
-    One of a sweep stays as it is: it is of the prompts to choose by, and the records are of others too.
-
-    Raises:
-        UsageError: its requests have no such figures, as where a sum of them is infinite.
-    """
-    try:
-        if summary.disturbed is None and summary.sweep is None:
-            found = disturbance_of(config, records, folder.watch(), folder.bandwidth())
-            summary = summary if found is None else unsure(summary.model_copy(update={"disturbed": found}))
-        return with_texts(summary, config, records) if lacks_texts(summary) else summary
+        return summarise(RunContents.of(folder, config, records))
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from specbench.results.bandwidth import Bandwidth
-from specbench.results.branches import branch_calibration
+from specbench.results.bandwidth import BANDWIDTH, Bandwidth
+from specbench.results.branches import RatedBranch, branch_calibration, read_branches
 from specbench.results.disturbance import disturbance, unsure
-from specbench.results.engines import Engines
+from specbench.results.engines import ENGINES, Engines
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
+from specbench.results.likelihoods import Likelihood, read_likelihoods
 from specbench.results.other_engines import other_engine, same_precision
 from specbench.results.over_ar import (
     BOOTSTRAP_SEED,
@@ -40,14 +42,12 @@ from specbench.results.over_ar import (
     over_base,
     over_positions,
 )
-from specbench.results.rated import Rated
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.sessions import session_figures
 from specbench.results.stats import INTERVAL, Many, proportion_interval
 from specbench.results.summary_schema import (
     Accuracy,
     Again,
-    Disturbed,
     Fastest,
     Lossless,
     Memory,
@@ -56,48 +56,86 @@ from specbench.results.summary_schema import (
     RunSummary,
 )
 from specbench.results.texts import with_texts
-from specbench.results.watch import Watch
+from specbench.results.verdicts import read_scores
+from specbench.results.watch import WATCH, Watch
+
+if TYPE_CHECKING:
+    from specbench.results.folder import RunFolder
 
 
-def summarise(
-    config: RunConfig,
-    records: Iterable[RequestRecord],
-    verdicts: Mapping[str, bool] | None = None,
-    lossless: Mapping[str, Mapping[str, Any] | Lossless] | None = None,
-    metrics: Mapping[str, Mapping[str, bool]] | None = None,
-    engine: Mapping[str, Any] | None = None,
-    bandwidth: Bandwidth | None = None,
-    rated: Rated | None = None,
-    watch: Watch | None = None,
-    engines: Engines | None = None,
-    over_own: Mapping[str, Mapping[str, Any] | Lossless] | None = None,
-) -> RunSummary:
-    """The content of ``summary.json``.
+@dataclass(frozen=True)
+class RunContents:
+    """All that the figures of a run are computed from.
 
-    Args:
+    Attributes:
         config: the run's configuration.
-        records: its finished requests, any order.
+        records: its finished requests, in any order.
         verdicts: request id -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.runner.lossless`.
         metrics: further metrics, name -> request id -> right or wrong.
-        engine: what the engine reported of its kernels, kept as it is, and of the methods' memory.
-        bandwidth: what was read of memory; None where it was not to be read.
-        rated: what the target was asked about texts and branches; None where it was not.
-        watch: what the machine did meanwhile; None where nobody looked.
-        engines: what is known of the other engines of the run, and which rows failed, ours too.
-        over_own: losslessness of their speculation against their own plain decoding, by row.
+        engine: what the engine reported of its kernels and of the methods' memory.
+        bandwidth: readings of memory; None where it was not to be read.
+        watch: what else the machine did; None where it was not watched.
+        engines: what is known of other engines, and which rows failed, ours too.
+        over_own: losslessness of other engines' speculation against their own plain decoding, by row.
+        likelihoods: how likely the target calls each text, by request id.
+        branches: the rated branches of each request, by request id.
+    """
+
+    config: RunConfig
+    records: Iterable[RequestRecord]
+    verdicts: Mapping[str, bool] | None = None
+    lossless: Mapping[str, Mapping[str, Any] | Lossless] | None = None
+    metrics: Mapping[str, Mapping[str, bool]] | None = None
+    engine: Mapping[str, Any] | None = None
+    bandwidth: Bandwidth | None = None
+    watch: Watch | None = None
+    engines: Engines | None = None
+    over_own: Mapping[str, Mapping[str, Any] | Lossless] | None = None
+    likelihoods: Mapping[str, Likelihood] = field(default_factory=dict)
+    branches: Mapping[str, Sequence[RatedBranch]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord], **known: Any) -> RunContents:
+        """What a run's folder holds, with what its caller knows better.
+
+        Args:
+            folder: of the run.
+            config: its configuration.
+            records: those that count.
+            known: further fields, in place of the folder's.
+
+        Raises:
+            UsageError: one of its files is damaged.
+        """
+        verdicts, metrics = read_scores(folder.path)
+        read: dict[str, Any] = {
+            "verdicts": verdicts or None,
+            "metrics": metrics,
+            "bandwidth": folder.read(BANDWIDTH),
+            "watch": folder.read(WATCH),
+            "engines": folder.read(ENGINES),
+            "likelihoods": read_likelihoods(folder.path),
+            "branches": read_branches(folder.path),
+        }
+        return cls(config, records, **{**read, **known})
+
+
+def summarise(run: RunContents) -> RunSummary:
+    """The content of ``summary.json``.
 
     Returns:
         One row per method, AR first. Figures that do not exist are None. Verdicts of a disturbed run are marked.
     """
+    config, verdicts, bandwidth = run.config, run.verdicts, run.bandwidth
     by_method: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
-    for record in records:
+    for record in run.records:
         by_method[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared = config.concurrency > 1
     baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
-    reported = dict(engine or {})
+    reported = dict(run.engine or {})
     memory: Mapping[str, Any] = reported.pop(MEMORY, {})
-    known = engines or Engines()
+    known = run.engines or Engines()
     together = _together(config, by_method, known.failed)
     ours = [spec.label for spec in config.methods if not spec.engine]  # of others nobody knows what they drafted
     rows = []
@@ -108,7 +146,7 @@ def summarise(
         curve = [] if spec.label == BASELINE else over_positions(Pairs.of(baseline, mine, shared))
         speedups = {name: beside(getattr(against, name), spec.label, found) for name, found in together.items()}
         again = over_ar(by_method.get(twin, {}), mine, shared).speedup if twin else None
-        tally = (lossless or {}).get(spec.label)
+        tally = (run.lossless or {}).get(spec.label)
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
         rows.append(
             MethodSummary(
@@ -125,15 +163,15 @@ def summarise(
                 over_base=over_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
                 accuracy_difference=None if spec.label == BASELINE else gained(baseline, mine, verdicts),
-                metrics={name: _accuracy(answers, marks) for name, marks in (metrics or {}).items()},
+                metrics={name: _accuracy(answers, marks) for name, marks in (run.metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
                 positions=curve,
                 session=session_figures(config, baseline, mine),
-                branches=branch_calibration(answers, rated.branches) if rated else None,
+                branches=branch_calibration(answers, run.branches),
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 fault=None if spec.engine else known.failed.get(spec.label),
-                other=other_engine(spec, config.methods, by_method, known, over_own or {}),
+                other=other_engine(spec, config.methods, by_method, known, run.over_own or {}),
                 bandwidth_share=share,
             )
         )
@@ -143,7 +181,15 @@ def summarise(
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
     everything = [record for mine in by_method.values() for record in mine.values()]
-    disturbed = disturbance_of(config, everything, watch, bandwidth)
+    sides = [[record for record in everything if (record.method == BASELINE) == wanted] for wanted in (True, False)]
+    disturbed = disturbance(
+        *sides,
+        concurrency=config.concurrency,
+        passes=config.repeats == 1,  # further ones are then the passes of a sweep
+        on_gpu=config.model.device != "cpu",
+        watch=run.watch,
+        bandwidth=bandwidth,
+    )
     if disturbed is not None:
         said["disturbed"] = disturbed
     made = RunSummary(
@@ -154,25 +200,7 @@ def summarise(
         fastest=fastest_of([row for row in rows if row.method in alike], together["speedup"]),
         **said,
     )
-    return unsure(with_texts(made, config, everything, rated.likelihoods if rated else None))
-
-
-def disturbance_of(
-    config: RunConfig, records: Iterable[RequestRecord], watch: Watch | None, bandwidth: Bandwidth | None
-) -> Disturbed | None:
-    """What disturbed a run, by its records and by what was seen of its machine; None where there is too little."""
-    sides: dict[bool, list[RequestRecord]] = {True: [], False: []}
-    for record in records:
-        sides[record.method == BASELINE].append(record)
-    return disturbance(
-        sides[True],
-        sides[False],
-        concurrency=config.concurrency,
-        passes=config.repeats == 1,  # further ones are then the passes of a sweep
-        on_gpu=config.model.device != "cpu",
-        watch=watch,
-        bandwidth=bandwidth,
-    )
+    return unsure(with_texts(made, config, everything, run.likelihoods))
 
 
 def _together(

@@ -52,7 +52,20 @@ class Among(_Part):
     high: float
 
 
-class Speedup(_Part):
+class Estimate(_Part):
+    """A figure with the ends of its interval; without one both are None."""
+
+    value: float = Field(json_schema_extra=FIGURE)
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Its ends; None without."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+class Speedup(Estimate):
     """A ratio of speeds with its interval; without one there is no verdict on it.
 
     Attributes:
@@ -62,20 +75,12 @@ class Speedup(_Part):
         blocks: of sequences stepped together, what was timed and resampled; None where one ran at a time.
     """
 
-    value: float = Field(json_schema_extra=FIGURE)
-    low: float | None = None
-    high: float | None = None
     verdict: str
     per_prompt: PerPromptFigures | None = None
     detectable: float | None = None
     to_tell: ToTell | None = None
     among: Among | None = Field(default=None, json_schema_extra=SPARSE)
     blocks: int | None = Field(default=None, json_schema_extra=SPARSE)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Its ends; None without."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class Accuracy(_Part):
@@ -95,21 +100,13 @@ class Again(_Part):
     speedup: Speedup
 
 
-class AccuracyDifference(_Part):
+class AccuracyDifference(Estimate):
     """Right answers less AR's, on the same prompts, with McNemar's p-value."""
 
-    value: float = Field(json_schema_extra=FIGURE)
-    low: float | None = None
-    high: float | None = None
     verdict: str
     gained: int
     lost: int
     p_value: float
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Its ends; None without."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class OverBase(_Part):

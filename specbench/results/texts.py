@@ -49,14 +49,6 @@ def with_texts(
     return summary.model_copy(update={"rows": told})
 
 
-def lacks_texts(summary: RunSummary) -> bool:
-    """Whether an earlier version wrote it, without these figures, and all records of its run are its own.
-
-    A sweep's summary is of the prompts to choose by, and its run has others too.
-    """
-    return summary.sweep is None and all("text" not in row.model_fields_set for row in summary.rows)
-
-
 def _figures(
     label: str, rows: Mapping[str, Answers], likelihoods: dict[str, Likelihood], shared: bool
 ) -> TextFigures | None:

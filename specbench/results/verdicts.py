@@ -71,8 +71,3 @@ def read_scores(folder: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool
 def read_verdicts(folder: Path) -> dict[str, bool]:
     """The verdicts alone; arguments and errors as of :func:`read_scores`."""
     return read_scores(folder)[0]
-
-
-def read_metrics(folder: Path) -> dict[str, dict[str, bool]]:
-    """The further metrics alone; arguments and errors as of :func:`read_scores`."""
-    return read_scores(folder)[1]

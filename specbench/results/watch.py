@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from specbench.results.attachment import Attachment
 from specbench.results.schema import Count, Record
 
 _Cores = Annotated[float, Field(ge=0, le=1 << 20)]
@@ -79,9 +80,8 @@ class Watch(Record):
         known = [look.slowed for look in self.looks if look.slowed is not None]
         return sum(known) if known else None
 
-    def written(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return self.model_dump(mode="json")
+
+WATCH = Attachment("watch.json", Watch)
 
 
 def _beyond(cores: float, look: Look) -> float:

@@ -16,7 +16,8 @@ from specbench.hardware import ModelShape
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.hardware.roofline import step_cost
 from specbench.profiling import shape_of
-from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
+from specbench.results.attachment import Keeps
+from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.schema import SimulatedAcceptance
 from specbench.runner.session import Session
 
@@ -42,13 +43,6 @@ class Says(Protocol):
 
     def phase(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
-
-
-class Keeps(Protocol):
-    """Where readings are kept: :class:`specbench.results.RunFolder`, or a worker's notebook."""
-
-    def bandwidth(self) -> Bandwidth | None: ...
-    def keep_bandwidth(self, found: Bandwidth) -> None: ...
 
 
 class Beside:
@@ -82,7 +76,7 @@ class Beside:
     ) -> None:
         self._folder, self._say, self._patience = folder, say, patience
         self._opened, self._clock = opened, clock
-        earlier = folder.bandwidth() or Bandwidth()
+        earlier = folder.read(BANDWIDTH) or Bandwidth()
         self._found = earlier.model_copy(update={"forwards": {**earlier.forwards, **forwards}, "refused": ""})
         self._probe: Probe | None = None
         self._last: float | None = None
@@ -151,7 +145,7 @@ class Beside:
 
     def _keep(self, found: Bandwidth) -> None:
         self._found = found
-        self._folder.keep_bandwidth(found)
+        self._folder.write(BANDWIDTH, found)
 
 
 @contextmanager

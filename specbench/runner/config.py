@@ -14,7 +14,7 @@ from specbench.common.errors import EngineFault
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RunConfig, RunFolder, read_run
-from specbench.results.engines import EngineFacts
+from specbench.results.engines import ENGINES, EngineFacts, Engines
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
 from specbench.runner.threads import fewer_than_usual
@@ -96,7 +96,7 @@ def _stands(found: RunFolder, captured: environment.Environment, rows: Sequence[
     Raises:
         UsageError: it is damaged, cut off or mixed.
     """
-    engines = found.engines()
+    engines = found.read(ENGINES) or Engines()
     if engines.failed or any(_is_another(row, engines.rows.get(row.label)) for row in rows):
         return False
     try:

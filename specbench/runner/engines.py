@@ -14,7 +14,7 @@ from specbench.backends.rows import Row
 from specbench.common import SpecbenchError, UsageError
 from specbench.common.errors import EngineFault
 from specbench.results import RequestRecord, RunFolder
-from specbench.results.engines import EngineFacts
+from specbench.results.engines import ENGINES, EngineFacts, Engines
 from specbench.runner.loop import Request
 from specbench.runner.outside import Outside
 from specbench.runner.prompts import Prepared
@@ -44,7 +44,7 @@ class RunningEngines:
     def __init__(self, rows: Sequence[Row], session: Session, folder: RunFolder, say: Says) -> None:
         self._session, self._folder, self._say = session, folder, say
         self._outside = {row.label: Outside(row, served(session, row), session.sampling()) for row in rows}
-        self._known = folder.engines()
+        self._known = folder.read(ENGINES) or Engines()
         #: One that failed before the run was interrupted has no answers beside the others' any more.
         self._failed = dict(self._known.failed)
         self._before = dict(self._failed)
@@ -153,7 +153,7 @@ class RunningEngines:
 
     def _keep(self, **found: object) -> None:
         self._known = self._known.model_copy(update=found)
-        self._folder.keep_engines(self._known)
+        self._folder.write(ENGINES, self._known)
 
 
 def served(session: Session, row: Row) -> Served:

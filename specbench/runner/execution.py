@@ -14,12 +14,12 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel, notes_on
 from specbench.results import BASELINE, RequestRecord, RunFolder, summarise
-from specbench.results.engines import Engines
+from specbench.results.calibration import STEPS, TIMES, SettledSteps
+from specbench.results.engines import ENGINES, Engines
 from specbench.results.other_engines import plain_of, same_precision
-from specbench.results.rated import Rated
 from specbench.results.read import read_config
 from specbench.results.schema import BASE, MEMORY
-from specbench.results.verdicts import read_metrics
+from specbench.results.summary import RunContents
 from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.branches import rate_branches
 from specbench.runner.config import config_of, open_folder
@@ -111,25 +111,20 @@ def execute(
             ):
                 watcher = Watcher(folder)
                 records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher, engines)
-            graded, over_own, verdicts, rated = None, None, None, None
+            graded, over_own, verdicts = None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
                 own_rows = [record for record in records if record.method != BASE]
-                graded, over_own = _graded(resolved, sessions[0], prepared, own_rows, folder.engines())
+                graded, over_own = _graded(resolved, sessions[0], prepared, own_rows, folder.read(ENGINES) or Engines())
                 progress.phase("asking the model how likely the texts are")
                 rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
                 rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
-                rated = Rated.of(folder.path)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
-            metrics = read_metrics(folder.path)
             engine = sessions[0].report()
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
-            memory, watch = folder.bandwidth(), folder.watch()
-            known = folder.engines()
-            folder.finish(
-                summarise(config, records, verdicts, graded, metrics, engine, memory, rated, watch, known, over_own)
-            )
+            given = {"verdicts": verdicts, "lossless": graded, "engine": engine, "over_own": over_own}
+            folder.finish(summarise(RunContents.of(folder, config, records, **given)))
     return folder
 
 
@@ -190,12 +185,12 @@ def _graded(
 
 def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFolder) -> Resolved:
     """The run with automatic settings by the times that its folder keeps, or keeps from now on."""
-    known = folder.times()
+    known = folder.read(TIMES) or {}
     for session in sessions:
         session.calibrate(known)
     used = {what: each for session in sessions for what, each in session.calibration.used.items()}
     if used != known:
-        folder.keep_times(used)
+        folder.write(TIMES, used)
     ready = {method.label: method for session in sessions for method in session.methods}
     return replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
 
@@ -222,13 +217,14 @@ def _decode(
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")
-        earlier, settled = folder.steps(), folder.products()
+        settled = folder.read(STEPS) or SettledSteps(engines=[])
         for at, session in enumerate(sessions):
-            session.engine.pad_as(earlier[at] if at < len(earlier) else (), settled[at] if at < len(settled) else ())
+            session.engine.pad_as(*(each[at] if at < len(each) else () for each in (settled.engines, settled.products)))
             _warm_up(session, prepared, engines)
         reports = [session.report() for session in sessions]
         if any(measured := [report.get("steps", []) for report in reports]):
-            folder.keep_steps(measured, [report.get("products", []) for report in reports])
+            products = [report.get("products", []) for report in reports]
+            folder.write(STEPS, SettledSteps(engines=measured, products=products))
         progress.ready(sessions[0].report())
         if engines:
             engines.start(prepared)

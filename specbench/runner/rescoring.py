@@ -7,11 +7,10 @@ from pathlib import Path
 
 from specbench.evals import Tenths, score_in_child
 from specbench.results import RunConfig, RunFolder, read_run, summarise
-from specbench.results.rated import Rated
 from specbench.results.schema import MEMORY
+from specbench.results.summary import RunContents
 from specbench.results.summary_schema import RunSummary
 from specbench.results.sweep_folder import read_head
-from specbench.results.verdicts import read_metrics
 
 
 def lacks_verdicts(folder: RunFolder, config: RunConfig) -> bool:
@@ -48,13 +47,10 @@ def rescore(
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
     held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}
     engine = {**read.summary.engine, **({MEMORY: held} if held else {})}
-    metrics = read_metrics(folder.path)
-    memory, watch, rated = folder.bandwidth(), folder.watch(), Rated.of(folder.path)
     own = {row.method: row.other.over_own_ar for row in read.summary.rows if row.other}
     over_own = {label: each.lossless for label, each in own.items() if each and each.lossless}
-    summary = summarise(
-        read.config, records, verdicts, graded, metrics, engine, memory, rated, watch, folder.engines(), over_own
-    )
+    given = {"verdicts": verdicts, "lossless": graded, "engine": engine, "over_own": over_own}
+    summary = summarise(RunContents.of(folder, read.config, records, **given))
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

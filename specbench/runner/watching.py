@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from specbench.hardware.watching import Seen, between, see
-from specbench.results.watch import Watch
+from specbench.results.attachment import Keeps
+from specbench.results.watch import WATCH, Watch
 
 #: Seconds between two looks, each of which takes some milliseconds.
 APART_S = 4.0
 
 #: In a long run they are as many times further apart: its file is written anew with each of them.
 APART_SHARE = 0.01
-
-
-class Keeps(Protocol):
-    """Where looks are kept: :class:`specbench.results.RunFolder`, or a worker's notebook."""
-
-    def watch(self) -> Watch | None: ...
-    def keep_watch(self, found: Watch) -> None: ...
 
 
 class Watcher:
@@ -36,7 +29,7 @@ class Watcher:
         self, folder: Keeps, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder, self._look, self._clock = folder, look, clock
-        self._found = folder.watch() or Watch()
+        self._found = folder.read(WATCH) or Watch()
         self._first: Seen | None = None
         self._last: Seen | None = None
 
@@ -68,4 +61,4 @@ class Watcher:
         look = between(self._last, now, segment)
         if look is not None:
             self._found, self._last = Watch(looks=[*self._found.looks, look]), now
-        self._folder.keep_watch(self._found)
+        self._folder.write(WATCH, self._found)

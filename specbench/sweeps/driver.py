@@ -17,15 +17,15 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import Profile
 from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
-from specbench.results.bandwidth import Bandwidth
+from specbench.results.bandwidth import BANDWIDTH, Bandwidth
 from specbench.results.calibration import StoredTimes
+from specbench.results.engines import ENGINES, Engines
 from specbench.results.read import read_config
 from specbench.results.schema import MethodSpec, request_key
-from specbench.results.summary import fastest_of
+from specbench.results.summary import RunContents, fastest_of
 from specbench.results.summary_schema import Lossless, SweepFindings
 from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, part_folder, read_head
-from specbench.results.verdicts import read_metrics
-from specbench.results.watch import Watch
+from specbench.results.watch import WATCH, Watch
 from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
@@ -170,7 +170,8 @@ class _Part:
         done = sum((r.method, r.repeat) in wanted and r.prompt_id in tuning for r in self.records)
         progress.start(self.folder.path, self.concurrency, done, most)
         # Of those that another command gave up, the ones that this one asks for are tried anew: they may be mended.
-        gone = self.folder.engines().failed
+        engines = self.folder.read(ENGINES) or Engines()
+        gone = engines.failed
         failed = {label: why for label, why in gone.items() if label not in self.search.labels}
         for label, why in guests.gone_from(str(self.folder.path)).items():  # it would end this process, too
             self.search.stopped[label], failed[label] = "failed", why
@@ -178,7 +179,7 @@ class _Part:
         recorded = read_config(self.folder).task
         asked = recorded if recorded.dated else None
         for step in self.search.rounds(self.measured):
-            found = Conditions(self.folder.bandwidth() or Bandwidth(), self.folder.watch() or Watch())
+            found = Conditions(self.folder.read(BANDWIDTH) or Bandwidth(), self.folder.read(WATCH) or Watch())
             tasks = self._tasks(step)
             known = found if executor.alone else None
             given = [replace(task, times=times, conditions=known, asked=asked) for task in tasks]
@@ -201,16 +202,16 @@ class _Part:
         if failed != gone:
             if self.folder.finished:
                 self.folder.go_on(self.folder.run)
-            self.folder.keep_engines(self.folder.engines().model_copy(update={"failed": failed}))
+            self.folder.write(ENGINES, engines.model_copy(update={"failed": failed}))
 
     def _observed(self, found: Conditions) -> None:
         """Keeps what was found of the machine; that of a finished part stays, where nothing more was decoded."""
         if self.folder.finished:
             return
         if found.bandwidth.readings or found.bandwidth.refused:
-            self.folder.keep_bandwidth(found.bandwidth)
+            self.folder.write(BANDWIDTH, found.bandwidth)
         if found.watch.looks:
-            self.folder.keep_watch(found.watch)
+            self.folder.write(WATCH, found.watch)
 
     def _tasks(self, step: Round) -> Iterator[Task]:
         texts = {record.request_id: record.text for record in self.records}
@@ -255,12 +256,8 @@ class _Part:
                 verdicts = score_in_child(self.folder.path, self._sweep.data_dir, Tenths(progress.phase))
         tuning = set(self._described.tuning)
         chosen_by = [record for record in self.records if record.prompt_id in tuning]
-        metrics = read_metrics(self.folder.path)
-        engines = self.folder.engines()
-        memory, watch = self.folder.bandwidth(), self.folder.watch()
-        summary = summarise(
-            config, chosen_by, verdicts, graded, metrics, executor.report(), memory, watch=watch, engines=engines
-        )
+        given = {"verdicts": verdicts, "lossless": graded, "engine": executor.report()}
+        summary = summarise(RunContents.of(self.folder, config, chosen_by, **given))
         search = self._with_earlier(before.sweep.stopped if before and before.sweep else {})
         together = search.found(self.measured)
         found = SweepFindings(

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from typing import Any
 
-from specbench.results.bandwidth import Bandwidth
-from specbench.results.watch import Watch
+from specbench.results.attachment import Attachment, T
+from specbench.results.bandwidth import BANDWIDTH
+from specbench.results.watch import WATCH
 from specbench.runner.bandwidth import Beside
 from specbench.runner.watching import Watcher
 from specbench.sweeps.task import Conditions
+
+_FIELDS = {BANDWIDTH.name: "bandwidth", WATCH.name: "watch"}  # of Conditions
 
 
 class Notebook:
@@ -19,17 +23,13 @@ class Notebook:
     def __init__(self, known: Conditions) -> None:
         self.known = known
 
-    def bandwidth(self) -> Bandwidth:
-        return self.known.bandwidth
+    def read(self, what: Attachment[T]) -> T | None:
+        found: T = getattr(self.known, _FIELDS[what.name])
+        return found
 
-    def keep_bandwidth(self, found: Bandwidth) -> None:
-        self.known = replace(self.known, bandwidth=found)
-
-    def watch(self) -> Watch:
-        return self.known.watch
-
-    def keep_watch(self, found: Watch) -> None:
-        self.known = replace(self.known, watch=found)
+    def write(self, what: Attachment[T], value: T) -> None:
+        changed: dict[str, Any] = {_FIELDS[what.name]: value}
+        self.known = replace(self.known, **changed)
 
 
 class Observer:

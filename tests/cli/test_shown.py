@@ -132,7 +132,7 @@ def traced_run(out: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hostile")
-    others = {run_files.WATCH: run_files.watch(), run_files.BANDWIDTH: run_files.memory()}
+    others = {run_files.WATCH.name: run_files.watch(), run_files.BANDWIDTH.name: run_files.memory()}
     made = Folder(out / "run", {**run_files.a_run(), **others, **traced_run(out / "made")}, read_run)
     assert {"jf", "p/0", "c0/x", "humaneval", "hits", "block", "x:1", "power cap"} <= made.names.keys()
     (made.path / "DONE").touch()

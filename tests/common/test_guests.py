@@ -15,6 +15,7 @@ import forked
 import pytest
 import site_packages
 import toys
+from known import known
 
 from specbench.cli.app import main
 from specbench.common import guests, registry
@@ -24,6 +25,7 @@ from specbench.evals.data import DATA_DIR
 from specbench.hardware import environment
 from specbench.methods.ar import decoder as autoregressive
 from specbench.models.loader import load
+from specbench.results.engines import ENGINES
 from specbench.results.folder import RunFolder
 
 FAULT = 6
@@ -237,7 +239,7 @@ def test_what_ends_the_process_is_left_out_by_the_next_one(
     found = RunFolder.load(made)
     assert found.finished
     assert before.items() <= {record.request_id: record.output_ids for record in found.records()}.items()
-    assert found.engines().failed == {"leave": "method 'leave' ended the process that measures (by SIGSEGV)"}
+    assert known(found.read(ENGINES)).failed == {"leave": "method 'leave' ended the process that measures (by SIGSEGV)"}
 
 
 def test_a_forked_child_of_a_method_ends_as_it_always_did(tmp_path: Path) -> None:

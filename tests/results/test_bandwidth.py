@@ -11,12 +11,12 @@ import reported
 from sweep_workers import record
 
 from specbench.common.errors import UsageError
-from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
+from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.folder import RunFolder
 from specbench.results.frame import load_methods
 from specbench.results.read import read_run
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import BandwidthFigures, RunSummary
 
 GB = 1e9
@@ -40,7 +40,7 @@ def shares(found: Bandwidth | None, *, concurrency: int = 1, prompts: int = 2) -
             record("jf", f"p/{at}", tokens=11, forwards=5, decode_s=0.75),
         )
     ]
-    return summarise(reported.config(["jf"], prompts, concurrency=concurrency), records, bandwidth=found)
+    return summarise(RunContents(reported.config(["jf"], prompts, concurrency=concurrency), records, bandwidth=found))
 
 
 def test_the_share_is_bytes_over_decode_seconds_over_the_median_reading() -> None:
@@ -129,13 +129,13 @@ def test_threads_that_changed_are_both_told() -> None:
 def test_a_run_keeps_it_and_an_unfinished_one_is_shown_with_it(tmp_path: Path) -> None:
     records = [record("ar", "p/0", tokens=11, forwards=10), record("jf", "p/0", tokens=11, forwards=5)]
     path = reported.folder(tmp_path, reported.config(["jf"], 2), records, finish=False)
-    assert RunFolder.load(path).bandwidth() is None
+    assert RunFolder.load(path).read(BANDWIDTH) is None
     digest = RunFolder.load(path).run["digest"]
     with RunFolder.at(path, digest, {}) as folder:
-        folder.keep_bandwidth(read(20.0))
-        assert folder.bandwidth() == read(20.0)
-        folder.keep_bandwidth(read(20.0, 30.0))
-    assert RunFolder.load(path).bandwidth() == read(20.0, 30.0)
+        folder.write(BANDWIDTH, read(20.0))
+        assert folder.read(BANDWIDTH) == read(20.0)
+        folder.write(BANDWIDTH, read(20.0, 30.0))
+    assert RunFolder.load(path).read(BANDWIDTH) == read(20.0, 30.0)
     assert [row.bandwidth_share for row in read_run(path).summary.rows] == [
         pytest.approx(10 * (1 + 9.5e-4) / 25), pytest.approx(5 * (1 + 9e-4) / 25)
     ]  # fmt: skip
@@ -155,8 +155,8 @@ def test_a_run_keeps_it_and_an_unfinished_one_is_shown_with_it(tmp_path: Path) -
 )
 def test_what_does_not_fit_is_refused_by_name(change: Any, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        content = json.loads(json.dumps(read(10.0).written()))
+        content = json.loads(json.dumps(BANDWIDTH.json(read(10.0))))
         change(content)
         (folder.path / "bandwidth.json").write_text(json.dumps(content))
         with pytest.raises(UsageError, match=r"bandwidth\.json is damaged .*; delete it to do without its figures"):
-            folder.bandwidth()
+            folder.read(BANDWIDTH)

@@ -26,7 +26,7 @@ from specbench.results.degeneration import (
 )
 from specbench.results.read import read_run
 from specbench.results.schema import RequestRecord
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary, TextFigures
 
 
@@ -109,7 +109,7 @@ def planted(looping: Mapping[str, Sequence[int]], prompts: int = 8) -> RunSummar
         else one
         for one in records
     ]
-    return summarise(config(["jf"], prompts), records)
+    return summarise(RunContents(config(["jf"], prompts), records))
 
 
 def test_a_planted_loop_is_called_so_and_honest_answers_are_not() -> None:
@@ -144,7 +144,7 @@ def test_nothing_is_left_where_every_prompt_loops() -> None:
 
 def test_of_a_lottery_there_is_no_text() -> None:
     records = [*answers("ar", 2, decode_s=1.0), *answers("jf", 2, decode_s=1.0)]
-    ar, jf = summarise(config(["jf"], 2, lot=["jf"]), records).rows
+    ar, jf = summarise(RunContents(config(["jf"], 2, lot=["jf"]), records)).rows
     assert jf.text is None
     assert ar.text is not None
 
@@ -155,7 +155,7 @@ def test_later_turns_follow_other_answers_and_are_not_compared() -> None:
         one.model_copy(update={"turn": 2, "request_id": f"{one.request_id}|2", "output_ids": [at] * 25})
         for at, one in enumerate(first)
     ]
-    (_, row) = summarise(config(["jf"], 2), [*first, *later]).rows
+    (_, row) = summarise(RunContents(config(["jf"], 2), [*first, *later])).rows
     assert known(row.text).agreement == 1
 
 

@@ -19,9 +19,9 @@ from specbench.results.folder import RunFolder
 from specbench.results.frame import load_methods
 from specbench.results.read import read_run
 from specbench.results.schema import GpuTrace, RequestRecord
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import Disturbed, Limited, RunSummary, Speedup
-from specbench.results.watch import Look, Watch
+from specbench.results.watch import WATCH, Look, Watch
 
 PROMPTS = 12
 
@@ -157,7 +157,7 @@ def test_what_keeps_its_limit_or_is_not_told_marks_nothing(change: dict[str, Any
 
 def test_without_any_figure_there_is_none() -> None:
     assert disturbance(AR[:3], JF) is None
-    assert "disturbed" not in summarise(reported.config(["jf"], 3), [*AR[:3], *JF[:3]]).written()
+    assert "disturbed" not in summarise(RunContents(reported.config(["jf"], 3), [*AR[:3], *JF[:3]])).written()
 
 
 def summary(**more: Any) -> RunSummary:
@@ -165,7 +165,7 @@ def summary(**more: Any) -> RunSummary:
     twice = made.model_copy(
         update={"methods": [*made.methods[:2], made.methods[1].model_copy(update={"label": "again"})]}
     )
-    return summarise(twice, [*AR, *JF, *answers("again", 1.0, wavy)], **more)
+    return summarise(RunContents(twice, [*AR, *JF, *answers("again", 1.0, wavy)], **more))
 
 
 def verdicts(found: Any) -> list[str]:
@@ -207,7 +207,7 @@ def test_over_the_base_model_too() -> None:
     made = reported.config(["jf"], PROMPTS)
     base = made.methods[0].model_copy(update={"label": "ar@base"})
     made = made.model_copy(update={"methods": [*made.methods, base], "base": made.model})
-    found = summarise(made, [*AR, *JF, *answers("ar@base", 2.0, wavy)], watch=watch(slowed=1))
+    found = summarise(RunContents(made, [*AR, *JF, *answers("ar@base", 2.0, wavy)], watch=watch(slowed=1)))
     over = known(found.rows[1].over_base)
     assert known(over.speedup).verdict == "unsure: faster"
 
@@ -234,13 +234,13 @@ def test_every_figure_has_a_limit_and_words() -> None:
 def test_a_run_folder_keeps_it_and_reads_it_again(tmp_path: Path) -> None:
     made = reported.config(["jf"], PROMPTS)
     with RunFolder.create(tmp_path, "ar", "0" * 64, {**made.model_dump(mode="json")}) as folder:
-        assert folder.watch() is None
-        folder.keep_watch(watch(stolen_cores=0.62))
+        assert folder.read(WATCH) is None
+        folder.write(WATCH, watch(stolen_cores=0.62))
         for one in (*AR, *JF):
             folder.log.append(one.model_dump(mode="json"))
         so_far = read_run(folder.path).summary
         assert so_far.unsure, "of an unfinished run too"
-        folder.finish(summarise(made, [*AR, *JF], watch=folder.watch()))
+        folder.finish(summarise(RunContents(made, [*AR, *JF], watch=folder.read(WATCH))))
     again = read_run(folder.path).summary
     assert again.disturbed == so_far.disturbed
     assert set(load_methods(folder.path)["speedup_verdict"].dropna()) == {"unsure: faster"}
@@ -259,8 +259,8 @@ def test_a_run_folder_keeps_it_and_reads_it_again(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_refused_by_name(change: Any, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        content = json.loads(json.dumps(watch().written()))
+        content = json.loads(json.dumps(WATCH.json(watch())))
         change(content)
         (folder.path / "watch.json").write_text(json.dumps(content))
         with pytest.raises(UsageError, match=r"watch\.json is damaged .*; delete it to do without its figures"):
-            folder.watch()
+            folder.read(WATCH)

@@ -7,7 +7,7 @@ import reported
 from chains import CHAINED, turn
 
 from specbench.results.sessions import WINDOW, session_figures, window_seconds
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 
 
 def test_windows_go_on_over_the_turns_and_share_out_what_lies_across() -> None:
@@ -64,6 +64,6 @@ def test_a_session_that_broke_off_is_left_out_and_without_chains_there_is_none()
 
 def test_it_is_in_the_summary_and_comes_back_from_it() -> None:
     records = [turn(m, f"p{at}", n, [1.0] * 64, 1) for m in ("ar", "pld") for at in range(3) for n in (1, 2)]
-    made = summarise(reported.config(["pld"], 3, task=CHAINED), records)
+    made = summarise(RunContents(reported.config(["pld"], 3, task=CHAINED), records))
     again = type(made).model_validate(made.written())
     assert [row.session and row.session.sessions for row in again.rows] == [3, 3]

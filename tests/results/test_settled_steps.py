@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known import known
 
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.results.calibration import StoredTimes
+from specbench.results.calibration import STEPS, TIMES, SettledSteps, StoredTimes
 from specbench.results.folder import RunFolder
 from specbench.results.summary_schema import RunSummary
 
@@ -30,17 +31,19 @@ def stored(folder: RunFolder, content: dict[str, Any]) -> RunFolder:
 
 def test_the_least_that_a_run_can_have_settled_is_taken(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder:
-        assert (folder.steps(), folder.products()) == ([], [])
-        assert stored(folder, {"engines": [[OWN | {"padded_to": {"1": 1}}, {"padded_to": {}}]]}).steps()
-        assert stored(folder, {"engines": [], "products": [[OWN, TORCH], []]}).products() == [[OWN, TORCH], []]
+        assert folder.read(STEPS) is None
+        assert stored(folder, {"engines": [[OWN | {"padded_to": {"1": 1}}, {"padded_to": {}}]]}).read(STEPS)
+        found = known(stored(folder, {"engines": [], "products": [[OWN, TORCH], []]}).read(STEPS))
+        assert found.products == [[OWN, TORCH], []]
 
 
 def test_what_was_settled_is_there_when_the_run_goes_on(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder:
-        folder.keep_steps([[{"padded_to": {"1": 2}}]])
-        assert (folder.steps(), folder.products()) == ([[{"padded_to": {"1": 2}}]], [])
-        folder.keep_steps([[{"padded_to": {"1": 4}}], []], [[OWN], [TORCH]])
-        assert (folder.steps(), folder.products()) == ([[{"padded_to": {"1": 4}}], []], [[OWN], [TORCH]])
+        folder.write(STEPS, SettledSteps(engines=[[{"padded_to": {"1": 2}}]], products=[[]]))
+        assert json.loads((folder.path / "steps.json").read_text()) == {"engines": [[{"padded_to": {"1": 2}}]]}
+        settled = SettledSteps(engines=[[{"padded_to": {"1": 4}}], []], products=[[OWN], [TORCH]])
+        folder.write(STEPS, settled)
+        assert folder.read(STEPS) == settled
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_what_does_not_say_what_rows_are_padded_to_is_refused(wrong: Any, tmp_pa
         RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder,
         pytest.raises(UsageError, match=r"steps\.json.*delete it"),
     ):
-        stored(folder, {"engines": wrong}).steps()
+        stored(folder, {"engines": wrong}).read(STEPS)
 
 
 @pytest.mark.parametrize("name", ["out", "in", *LEAST])
@@ -63,8 +66,8 @@ def test_every_size_of_a_product_is_a_number_from_one_on(name: str, wrong: Any, 
     shapes = [{**OWN, name: wrong}] if name in OWN else shapes
     with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder:
         for shape in shapes:
-            with pytest.raises(UsageError, match="does not say what computes products"):
-                stored(folder, {"engines": [], "products": [[OWN, shape]]}).products()
+            with pytest.raises(UsageError, match=r"steps\.json.*products"):
+                stored(folder, {"engines": [], "products": [[OWN, shape]]}).read(STEPS)
 
 
 SUMMARY = RunSummary.model_validate(
@@ -78,7 +81,7 @@ SUMMARY = RunSummary.model_validate(
         ],
     }
 )  # fmt: skip
-TIMES = {
+MEASURED = {
     "one thing": StoredTimes(times=0.5, measured_utc="now"),
     "steps": StoredTimes(times=[(1, 0.5)], measured_utc=""),
 }
@@ -86,12 +89,12 @@ TIMES = {
 
 def test_the_times_that_settings_were_chosen_by_are_there_when_the_run_goes_on(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder:
-        assert folder.times() == {}
-        folder.keep_times(TIMES)
-        assert folder.times() == TIMES
+        assert folder.read(TIMES) is None
+        folder.write(TIMES, MEASURED)
+        assert folder.read(TIMES) == MEASURED
         (folder.path / "times.json").write_text("{")
         with pytest.raises(UsageError, match=r"times\.json.*; delete it and "):
-            folder.times()
+            folder.read(TIMES)
 
 
 def test_a_finished_run_holds_no_file_open(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_a_finished_run_holds_no_file_open(tmp_path: Path) -> None:
     folder.finish(SUMMARY)
     assert len(os.listdir("/proc/self/fd")) == before
     assert folder.finished
-    for write in (partial(folder.keep_times, TIMES), partial(folder.keep_steps, []), partial(folder.finish, SUMMARY)):
+    for write in (partial(folder.write, TIMES, MEASURED), partial(folder.finish, SUMMARY)):
         with pytest.raises(ValueError, match="was opened for reading"):
             write()
 

@@ -15,7 +15,7 @@ from runs import COMMITTED
 
 from specbench.common.errors import UsageError
 from specbench.results.folder import RunFolder
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary
 
 
@@ -30,7 +30,7 @@ def test_rows_of_older_versions_are_rows(folder: Path) -> None:
 
 def summary() -> RunSummary:
     records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
-    return summarise(config(["jf"], 8), records, engine={"attention": "flash"})
+    return summarise(RunContents(config(["jf"], 8), records, engine={"attention": "flash"}))
 
 
 def test_what_is_written_is_read_and_written_alike() -> None:

@@ -25,7 +25,7 @@ from specbench.report.page.write import to_html, to_markdown
 from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun
 from specbench.results.schema import RunConfig, TaskData, TaskSpec
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.sweeps.table import ReadSweep
 
 KNOWN = TaskData(name="known.jsonl", sha256="a" * 64, bytes=10, revision=None, verified=True)
@@ -86,7 +86,7 @@ def shown(made: RunConfig) -> str:
     records = reported.answers("ar", 8, decode_s=1) + reported.answers("jf", 8, decode_s=0.5)
     console = Console(file=io.StringIO(), width=400, color_system=None)
     run = {**made.model_dump(mode="json"), "environment": reported.ENVIRONMENT}
-    console.print(headline(run, summarise(made, records)))
+    console.print(headline(run, summarise(RunContents(made, records))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -122,7 +122,7 @@ def test_the_page_of_a_sweep_says_what_is_unverified() -> None:
     )
     for files, said in (((KNOWN, UNKNOWN), True), ((KNOWN,), False)):
         made = config(*files)
-        read = ReadRun({"environment": reported.ENVIRONMENT}, made, [], {}, summarise(made, []), [])
+        read = ReadRun({"environment": reported.ENVIRONMENT}, made, [], {}, summarise(RunContents(made, [])), [])
         section = sweep_section("a-sweep", ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, cells))
         assert section.under.endswith(f"data unverified: aime25.jsonl, sha256 {'b' * 64}") == said
 

@@ -17,7 +17,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.hardware.roofline import AttentionLayers, ModelShape, step_cost
 from specbench.models.loader import load
-from specbench.results.bandwidth import ForwardBytes
+from specbench.results.bandwidth import BANDWIDTH, ForwardBytes
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
 from specbench.runner import bandwidth, execution
@@ -117,7 +117,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def kept(folder: RunFolder) -> list[tuple[int, int, float]]:
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     return [(one.segment, one.threads, one.bytes_per_s / 1e9) for one in found.readings]
 
@@ -162,7 +162,7 @@ def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder
     assert world.did.count("read") == 7 + 2
     assert [speed for *_, speed in kept(folder)] == [80, 80, 79, 81, 81, 81, 81]
     assert [segment for segment, *_ in kept(folder)] == [*range(7)]
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     assert found.waited_s == 2 * ROUND
     assert world.phases.count("waiting for memory's bandwidth") == 1, "a line for each wait, not for each reading"
@@ -185,7 +185,7 @@ def test_nobody_waits_without_patience(folder: RunFolder) -> None:
     world = World(step_s=1.0, speeds=[80, 50])
     decoded(world, folder)
     assert world.did.count("read") == 7
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     assert found.waited_s == 0
 
@@ -247,20 +247,20 @@ def test_where_it_cannot_be_read_the_run_goes_on_and_says_why_once(
     world = World(fails=fails)
     assert len(decoded(world, folder)) == 6
     assert world.notes == [f"memory bandwidth is not read: {why}"]
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.refused, len(found.readings)) == (why, readings)
     # On another day there is a compiler.
     better = Beside(FORWARDS, folder, world, 0.0, World().opened, lambda: 0.0)
     better.before(9)
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.refused, len(found.readings)) == ("", readings + 1)
 
 
 def test_where_nobody_reads_nothing_is_kept(folder: RunFolder) -> None:
     decoded(World(), folder, reads=False)
-    assert folder.bandwidth() is None
+    assert folder.read(BANDWIDTH) is None
 
 
 # ------------------------------------------------------------------ of which runs
@@ -292,7 +292,7 @@ def test_only_weights_that_no_cache_holds_on_a_cpu_and_no_lottery(
     monkeypatch.setattr(bandwidth, "shape_of", lambda engine: SHAPE)
     with beside(sessions, simulated, folder, execution.Silent()) as reader:
         assert (reader is not None) == reads
-    assert folder.bandwidth() is None, "nothing is read before the first stretch"
+    assert folder.read(BANDWIDTH) is None, "nothing is read before the first stretch"
 
 
 def test_a_model_of_unknown_shape_has_readings_and_no_share(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_a_model_of_unknown_shape_has_readings_and_no_share(folder: RunFolder, m
     with beside([session()], {}, folder, execution.Silent()) as reader:
         assert reader is not None
         reader.before(0)
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.forwards, len(found.readings)) == ({}, 1)
 
@@ -340,7 +340,7 @@ def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
     ):
         assert reader is not None
         reader.before(0)
-    found = folder.bandwidth()
+    found = folder.read(BANDWIDTH)
     assert found is not None
     assert found.forwards.keys() == {"ar", "jacobi"}
     # All of its weights, of the embedding table only the row, and nothing of a cache that is empty.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +9,13 @@ from typing import Any
 
 import pytest
 from conversations import plan, prepared, said
+from known import known
 from toys import toy
 
-from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
+from specbench.results.calibration import STEPS as SETTLED
+from specbench.results.calibration import SettledSteps
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.runner import execution
@@ -61,10 +62,9 @@ class Session:
 def decoded(before: Sequence[RequestRecord], folder: Any = None) -> tuple[Session, list[RequestRecord]]:
     """A session that went on in a folder that holds some requests, and all records."""
     session, progress, log = Session(), execution.Silent(), SimpleNamespace(append=lambda line: None)
-    folder = folder or SimpleNamespace(steps=list, products=list, keep_steps=lambda *_: None)
+    folder = folder or SimpleNamespace(read=lambda what: None, write=lambda *_: None)
     where: Any = SimpleNamespace(
-        records=lambda: iter(before), log=log, steps=folder.steps, products=folder.products,
-        keep_steps=folder.keep_steps,
+        records=lambda: iter(before), log=log, read=folder.read, write=folder.write,
     )  # fmt: skip
     made: Any = plan(METHODS)
     return session, execution._decode(made, [session], prepared(PROMPTS), where, progress, bool(before))  # type: ignore[list-item]
@@ -90,37 +90,11 @@ def test_a_resumed_run_pads_its_rows_as_it_did_before(tmp_path: Path) -> None:
         assert begun.padded == ()
     earlier = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
     with RunFolder.find_unfinished(tmp_path, "0" * 64) or folder as folder:
-        assert folder.steps() == [STEPS]
-        assert folder.products() == [PRODUCTS]
-        folder.keep_steps([earlier], [PRODUCTS[:1]])
+        assert folder.read(SETTLED) == SettledSteps(engines=[STEPS], products=[PRODUCTS])
+        folder.write(SETTLED, SettledSteps(engines=[earlier], products=[PRODUCTS[:1]]))
         resumed, _ = decoded(whole[:2], folder)
         assert resumed.padded == earlier
         assert resumed.multiplied == PRODUCTS[:1]
-
-
-def test_a_run_from_before_products_were_settled_goes_on_without(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        folder.keep_steps([STEPS])
-        assert folder.products() == []
-        assert "products" not in (folder.path / "steps.json").read_text()
-        resumed, _ = decoded([], folder)
-        assert (resumed.padded, resumed.multiplied) == (STEPS, ())
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [3, [3], [[3]], [[{}]], [[{**PRODUCTS[0], "kernel": "mine"}]], [[{**PRODUCTS[0], "out": "96"}]],
-     [[{**PRODUCTS[0], "config": None}]], [[{**PRODUCTS[0], "config": {**TILES, "splits": 0}}]],
-     [[{**PRODUCTS[0], "config": {"block_n": 64}}]], [[{**PRODUCTS[0], "timed": 1}]],
-     [[{**PRODUCTS[0], "timed": [{"config": {**TILES, "block_n": True}, "seconds": []}]}]],
-     [[{**PRODUCTS[0], "timed": [{"config": TILES}]}]], [[{**PRODUCTS[0], "torch_s": None}]],
-     [[{name: each for name, each in PRODUCTS[0].items() if name != "why_not"}]]],
-)  # fmt: skip
-def test_what_computed_products_is_refused_where_it_is_damaged(wrong: Any, tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        (folder.path / "steps.json").write_text(json.dumps({"engines": [], "products": wrong}))
-        with pytest.raises(UsageError, match=r"steps\.json.*does not say what computes products.*delete it"):
-            folder.products()
 
 
 def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:
@@ -128,19 +102,7 @@ def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:
     theirs = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
     sessions, made = [Session(), Session()], plan(METHODS)
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        folder.keep_steps([STEPS, theirs])
+        folder.write(SETTLED, SettledSteps(engines=[STEPS, theirs]))
         execution._decode(made, sessions, prepared(PROMPTS), folder, execution.Silent(), True)  # type: ignore[arg-type]
         assert [session.padded for session in sessions] == [STEPS, theirs]
-        assert folder.steps() == [STEPS, STEPS]
-
-
-@pytest.mark.parametrize(
-    "engines",
-    ["3", "[3]", "[[3]]", "[[{}]]", '[[{"padded_to": [1]}]]', '[[{"padded_to": {"1": "2"}}]]',
-     '[[{"padded_to": {"x": 2}}]]', '[[{"padded_to": {"1": -1}}]]', '[[{"padded_to": {"1": true}}]]'],
-)  # fmt: skip
-def test_what_rows_were_padded_to_is_refused_where_it_is_damaged(engines: str, tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        (folder.path / "steps.json").write_text(f'{{"engines": {engines}}}')
-        with pytest.raises(UsageError, match=r"steps\.json.*delete it"):
-            folder.steps()
+        assert known(folder.read(SETTLED)).engines == [STEPS, STEPS]

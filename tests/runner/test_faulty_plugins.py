@@ -13,12 +13,14 @@ import pytest
 import site_packages
 import torch
 from faulty.decoder import ROWS, SETTINGS, SPOILS
+from known import known
 
 from specbench.cli.app import main
 from specbench.common import guests
 from specbench.common.errors import PluginFault
 from specbench.hardware import environment
 from specbench.models.loader import load
+from specbench.results.engines import ENGINES
 from specbench.results.folder import RunFolder
 
 PROMPTS = 3
@@ -123,7 +125,7 @@ def test_a_setting_changed_in_prepare_is_put_back(kind: str, tmp_path: Path) -> 
     found = made_in(tmp_path)
     assert found.finished
     assert texts(found).keys() == {"ar"}
-    assert found.engines().failed.keys() == {"faulty"}
+    assert known(found.read(ENGINES)).failed.keys() == {"faulty"}
 
 
 @pytest.mark.parametrize("kind", SPOILS)
@@ -132,7 +134,7 @@ def test_a_changed_model_ends_the_run(kind: str, tmp_path: Path) -> None:
     assert (done.code, "Traceback" in done.err) == (FAULT, False), done.err
     found = made_in(tmp_path)
     assert not found.finished, "the others cannot go on with another model"
-    assert found.engines().failed.keys() == {"faulty"}
+    assert known(found.read(ENGINES)).failed.keys() == {"faulty"}
     answers = texts(found)
     for theirs in answers.values():
         assert theirs.items() <= answers["ar"].items() or len(answers["ar"]) < PROMPTS

@@ -18,7 +18,7 @@ from specbench.engine import engine as real
 from specbench.hardware.telemetry import GpuMeter, Snapshot
 from specbench.models.loader import load
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.runner.loop import Runner
 from specbench.runner.methods import plan_methods
 from specbench.runner.simulate import Acceptance
@@ -31,7 +31,8 @@ def rows(records: Sequence[RequestRecord], prompts: int, **config: Any) -> dict[
     """The summary's rows by method label."""
     labels = list(dict.fromkeys(record.method for record in records))
     return {
-        row["method"]: row for row in summarise(toys.config(labels, prompts, **config), records).model_dump()["rows"]
+        row["method"]: row
+        for row in summarise(RunContents(toys.config(labels, prompts, **config), records)).model_dump()["rows"]
     }
 
 

@@ -7,7 +7,7 @@ import torch
 from toys import Clock, Engine, config, request, runner, toy
 
 from specbench.results import figures
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.runner.memory import PeakMemory, peak_memory
 
 
@@ -44,7 +44,7 @@ def test_it_is_the_stretchs_own_and_costs_no_time() -> None:
             [getattr(r, name) for name in times] for r in without
         ]
     assert memory.said == 2 * ["reset", "peak", "peak", "peak"]
-    summary = summarise(config(["ar"], 3), found)
+    summary = summarise(RunContents(config(["ar"], 3), found))
     assert summary.rows[0].peak_memory_bytes == 130
     assert figures.method_figures(without).peak_memory_bytes is None
 

@@ -16,6 +16,7 @@ from specbench.decoding.protocol import Method
 from specbench.hardware.watching import Seen
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
+from specbench.results.watch import WATCH
 from specbench.runner import execution
 from specbench.runner.watching import Watcher
 
@@ -74,7 +75,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def kept(folder: RunFolder) -> list[tuple[int, float]]:
-    return [(look.segment, round(look.seconds, 2)) for look in known(folder.watch()).looks]
+    return [(look.segment, round(look.seconds, 2)) for look in known(folder.read(WATCH)).looks]
 
 
 def test_looks_are_four_seconds_apart_and_one_is_behind_the_last_stretch(folder: RunFolder) -> None:
@@ -83,7 +84,7 @@ def test_looks_are_four_seconds_apart_and_one_is_behind_the_last_stretch(folder:
     decoded(world, folder)
     assert kept(folder) == [(3, 4.5), (6, 4.5)]
     assert world.looks == 3
-    watch = known(folder.watch())
+    watch = known(folder.read(WATCH))
     assert (watch.others_share(), watch.stolen_share()) == (pytest.approx(0.25), pytest.approx(0.125))
     assert (watch.slowed(), watch.seconds) == (0, 9.0)
     assert watch.looks[0].own_cores == pytest.approx(1.5)
@@ -91,7 +92,7 @@ def test_looks_are_four_seconds_apart_and_one_is_behind_the_last_stretch(folder:
 
 def test_of_a_run_without_a_measurable_time_the_file_is_empty(folder: RunFolder) -> None:
     decoded(World(step_s=0.001), folder)
-    assert known(folder.watch()).looks == []
+    assert known(folder.read(WATCH)).looks == []
 
 
 def test_in_a_long_run_looks_are_further_apart(folder: RunFolder) -> None:
@@ -100,7 +101,7 @@ def test_in_a_long_run_looks_are_further_apart(folder: RunFolder) -> None:
     for segment in range(3_000):
         watcher.before(segment)
         world.clock.now += S
-    found = known(folder.watch()).looks
+    found = known(folder.read(WATCH)).looks
     assert len(found) < 320
     assert found[0].seconds == 4.0
     assert found[-1].seconds > 25

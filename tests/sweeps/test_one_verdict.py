@@ -17,7 +17,7 @@ from specbench.report.terminal.sweep import advice, found, sentences
 from specbench.results import BASELINE
 from specbench.results.disturbance import UNSURE
 from specbench.results.read import ReadRun
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import SweepFindings
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.search import Search
@@ -48,7 +48,7 @@ def read(speeds: list[float], prompts: int, noise: float, concurrency: int, seed
         measured.add(each)
     together = Search(LABELS, names, concurrency=concurrency).found(measured)
     findings = SweepFindings(best=together.best, within_noise=list(together.as_good) if together.told_apart else [])
-    summary = summarise(made, records).model_copy(update={"sweep": findings})
+    summary = summarise(RunContents(made, records)).model_copy(update={"sweep": findings})
     run = {**made.model_dump(mode="json"), "digest": "abc", **MACHINE}
     return ReadRun(run, made, records, {}, summary, [])
 

@@ -15,7 +15,7 @@ from sweep_workers import ToyWorker, config, grid, record
 from specbench.common.errors import UsageError
 from specbench.results.read import ReadRun
 from specbench.results.schema import RequestRecord, RunConfig
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary, SweepFindings
 from specbench.results.sweep_folder import is_sweep
 from specbench.sweeps.driver import Asked, Silent, drive
@@ -32,7 +32,7 @@ def head(tuning: Sequence[str], too_large: Sequence[str] = ()) -> dict[str, Any]
 
 
 def summary_of(made: RunConfig, records: Sequence[RequestRecord], **found: Any) -> RunSummary:
-    summary = summarise(made, records)
+    summary = summarise(RunContents(made, records))
     return summary.model_copy(update={"sweep": SweepFindings(**found)}) if found else summary
 
 

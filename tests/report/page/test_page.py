@@ -17,7 +17,7 @@ from specbench.report.gathering import Gathered, gather
 from specbench.report.page.build import build
 from specbench.report.page.write import write_report
 from specbench.results.read import ReadRun
-from specbench.results.summary import summarise
+from specbench.results.summary import RunContents, summarise
 from specbench.sweeps.table import ReadSweep
 
 # Elements that reach beyond the page and are in no box that scrolls; text with little contrast to its ground; drawings
@@ -62,7 +62,7 @@ def swept() -> ReadSweep:
     cells = sweeps.grid(speedup=1.5, set="tuning")
     plain = sweeps.cells([{"method": "ar", "set": "tuning"}])
     made = config(["jf"], 50)
-    read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, made, [], {}, summarise(made, []), [])
+    read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, made, [], {}, summarise(RunContents(made, [])), [])
     return ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, pd.concat([cells, plain], ignore_index=True))
 
 

@@ -1,0 +1,63 @@
+"""Attachments: JSON files of a run folder, each with the model of its content."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from specbench.common.errors import first_fault
+from specbench.common.files import write_json_atomic
+from specbench.common.reading import damaged, read_json_object
+
+T = TypeVar("T")
+
+
+class Attachment(Generic[T]):
+    """A file that a run folder may have.
+
+    Args:
+        name: of the file.
+        content: type of its content: a pydantic model, or a dictionary of models.
+        todo: what helps where it is damaged, as an order.
+    """
+
+    def __init__(self, name: str, content: type[T], todo: str = "delete it to do without its figures") -> None:
+        self.name, self.todo = name, todo
+        self._content: TypeAdapter[T] = TypeAdapter(content)
+
+    def read(self, folder: Path) -> T | None:
+        """The content, or None where there is no such file.
+
+        Raises:
+            UsageError: it cannot be read or does not fit; names the field.
+        """
+        path = folder / self.name
+        if not os.path.lexists(path):
+            return None
+        try:
+            return self._content.validate_python(read_json_object(path, self.todo))
+        except ValidationError as error:
+            raise damaged(path, first_fault(error), self.todo) from None
+
+    def write(self, folder: Path, value: T) -> None:
+        """Replaces the file.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        write_json_atomic(folder / self.name, self.json(value))
+
+    def json(self, value: T) -> dict[str, Any]:
+        """The content as it is written."""
+        found: dict[str, Any] = self._content.dump_python(value, mode="json")
+        return found
+
+
+class Keeps(Protocol):
+    """Where attachments are kept: a run's folder, or the memory of a sweep's worker."""
+
+    def read(self, what: Attachment[T]) -> T | None: ...
+    def write(self, what: Attachment[T], value: T) -> None: ...
