@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +47,6 @@ def test_it_sets_the_method_and_its_options_as_the_line_that_says_so_does(entry:
     assert not [note for note in typed.notes if " sets " in note]
 
 
-def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None:
-    made = plan("toy", "jf,jacobi,jf", "jf#2.K=2")
-    assert options(made, "jf") == JF
-    assert options(made, "jf#2") == {**JF, "num_blocks": 2}
-    assert [method.label for method in made.methods] == ["ar", "jf", "jacobi", "jf#2"]
-    assert made.notes[0] == (
-        "toy sets --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false "
-        "--set jf#2.block_size=8 --set jf#2.recycling=false"
-    )
-
-
 @pytest.mark.parametrize("setting", ["jf.block_size=4", "jf.n=4", "n=4", "jf.block-size=4"])
 def test_a_setting_wins_by_any_of_its_names(entry: dict[str, Any], setting: str) -> None:
     made = plan("toy", None, setting)
@@ -71,16 +59,6 @@ def test_a_preset_of_the_user_replaces_the_options(entry: dict[str, Any]) -> Non
     assert options(made, "jf") == {"block_size": 64, "num_blocks": 3, "recycling": True}
     assert options(made, "jf#2") == JF
     assert "jf." not in "".join(made.notes)
-
-
-def test_a_preset_of_the_alias_is_told_by_its_options(entry: dict[str, Any]) -> None:
-    entry.update(method="cllm", options={"preset": "sharegpt", "init": "pad"})
-    made = plan()
-    assert made.notes == ("toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad",)
-    assert made.methods[1].max_rows == 32
-    assert plan("toy", None, "n=8").notes[0] == "toy sets --method ar,cllm --set cllm.init=pad"
-    entry["options"] = {"preset": "sharegpt", "block_size": 24}
-    assert plan().methods[1].max_rows == 24, "an option wins over the preset"
 
 
 def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(entry: dict[str, Any]) -> None:
@@ -98,13 +76,6 @@ def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_lef
         assert made.notes == ()
 
 
-def test_template_and_tokenizer_are_told(entry: dict[str, Any]) -> None:
-    entry.update(template="vicuna", tokenizer="someone/target")
-    assert plan("toy", "jacobi").notes == ("toy sets chat template vicuna, tokenizer of someone/target",)
-    assert plan("toy", "jf", "jf.preset=M").notes == plan("toy", "jacobi").notes
-    assert plan().notes[0].endswith("jf.recycling=false, chat template vicuna, tokenizer of someone/target")
-
-
 @pytest.mark.parametrize(
     ("method", "setting", "says"),
     [
@@ -120,12 +91,6 @@ def test_mistakes_are_said_as_without_one(entry: dict[str, Any], method: str | N
     with pytest.raises(UsageError) as raised:
         plan("toy", method, setting)
     assert says in str(raised.value)
-
-
-def test_a_setting_given_twice_is_still_a_mistake(entry: dict[str, Any]) -> None:
-    for settings in (("jf.n=4", "jf.block_size=4"), ("jf.n=4", "jf.n=4")):
-        with pytest.raises(UsageError, match="is set twice"):
-            plan("toy", None, *settings)
 
 
 @pytest.fixture
@@ -155,25 +120,6 @@ def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any
     assert config["methods"][1]["options"]["block_size"] == 4
     assert config["methods"][1]["options"]["num_blocks"] == 1
     assert config["task"]["options"]["style"] == "chat"  # only the alias's template makes it one
-
-
-def test_check_lossless_says_it_once(cli: Any, checkpoint: dict[str, Any]) -> None:
-    said = cli.ok("check-lossless", "--model", "toy", "--limit", 1, "--max-new-tokens", 6, "--seeds", "0,1", "--json")
-    expected = line(checkpoint, "--method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false")
-    assert said.err.splitlines().count(expected) == 1
-    found = json.loads(said.out)
-    assert (found["ok"], found["strict"]) == (True, True)
-    assert {(row["method"], row["verdict"], row["exact"]) for row in found["rows"]} == {("jf", "exact", 1)}
-    greedy, *sampled = [(row["temperature"], row["seed"]) for row in found["rows"]]
-    assert greedy == (0, 0), "greedy has no seed"
-    assert [seed for _, seed in sampled] == [0, 1] * (len(sampled) // 2) != []
-
-
-def test_nothing_is_said_where_nothing_is_set_and_help_tells_both_defaults(cli: Any) -> None:
-    given = ("--model", "config:tiny", "--limit", 1, "--max-new-tokens", 2, "--temperatures", 0)
-    assert cli.ok("check-lossless", *given).err.splitlines()[0] == "loading config:tiny …"
-    for command in ("run", "check-lossless"):
-        assert "ar,jacobi, or the alias's" in cli(command, "--help", columns=160).out
 
 
 def test_head_is_the_option_of_that_name_in_every_row_that_has_it_and_wins_over_the_alias() -> None:

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
 import run_json
 
 from specbench.hardware import watching
 from specbench.runner import bandwidth
 
 RUN = ("run", "--model", "config:tiny", "--method", "jacobi", "--limit", 2, "--max-new-tokens", 6, "--no-score")
-LINE = "memory 22.1 GB/s (20.3 to 23.0, 2 threads); ar reads 0.81 of it, pld 0.42"
 
 
 class Probe:
@@ -78,24 +76,6 @@ def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_p
     assert [row["bandwidth_share"] for row in again["rows"]] == shares
 
 
-@pytest.mark.usefixtures("read")
-def test_a_resumed_run_has_the_readings_of_both_and_several_sequences_have_no_share(cli: Any, tmp_path: Path) -> None:
-    folder = cli.made(tmp_path / "out", *RUN, "--concurrency", 2)
-    assert [row["bandwidth_share"] for row in run_json.summary(folder)["rows"]] == [None, None]
-    assert "memory 2.0 GB/s (1.0 to 3.0, 1 thread)\n" in cli.ok("show", folder).out
-    before = kept(folder)["readings"]
-    assert [reading["segment"] for reading in before] == [0, 1, 2]
-    for file in ("DONE", "summary.json"):
-        (folder / file).unlink()
-    lines = (folder / "requests.jsonl").read_text().splitlines(keepends=True)
-    (folder / "requests.jsonl").write_text("".join(lines[:2]))
-    assert "memory 2.0 GB/s" in cli.ok("show", folder).out, "of what there is"
-    assert cli.made(tmp_path / "out", *RUN, "--concurrency", 2) == folder
-    after = kept(folder)["readings"]
-    assert after[:3] == before
-    assert [reading["segment"] for reading in after[3:]] == [1, 2]
-
-
 SWEEP = (
     *("sweep", "--model", "config:tiny", "--method", "jacobi", "--grid", "n=2,4", "--grid", "concurrency=1,2"),
     *("--limit", 2, "--max-new-tokens", 6, "--no-score"),
@@ -137,29 +117,6 @@ def test_each_part_of_a_sweep_keeps_its_readings_and_looks(
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_sweep_without_a_compiler_goes_on_and_says_why_once(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
-) -> None:
-    monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
-    monkeypatch.setenv("CXX", "/nonexistent")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    said = cli.ok(*SWEEP, "--out", tmp_path / "out", *(["--quiet"] if quiet else []))
-    why = "no C++ compiler was found: CXX is /nonexistent"
-    assert said.err.count(f"memory bandwidth is not read: {why}") == (0 if quiet else 2), "once for each part"
-    assert kept(swept(tmp_path / "out") / "c1")["refused"] == why
-
-
-@pytest.mark.usefixtures("read")
-def test_a_sweep_waits_for_memory_that_gives_less(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = iter([8, 2, 2, 8])
-    monkeypatch.setattr(Probe, "read", lambda self, threads: 1e9 * next(speeds, 8))
-    cli.ok(*SWEEP, "--patience", 60, "--out", tmp_path)
-    found = kept(swept(tmp_path) / "c1")
-    assert {reading["bytes_per_s"] for reading in found["readings"]} == {8e9}
-    assert found["waited_s"] > 0
-
-
-@pytest.mark.parametrize("quiet", [False, True])
 def test_without_a_compiler_a_run_goes_on_and_says_why(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
@@ -190,38 +147,3 @@ def test_a_tiny_model_and_a_lottery_are_not_read_beside(
     assert not (folder / "bandwidth.json").exists()
     assert "bandwidth" not in run_json.summary(folder)
     assert "memory" not in cli.ok("show", folder).out
-
-
-def made(out: Path, *, known: bool = True) -> Path:
-    """A run of known figures."""
-
-    def change(content: dict[str, Any]) -> None:
-        content["bandwidth"] = {
-            "bytes_per_s": 22.1e9, "low_bytes_per_s": 20.3e9, "high_bytes_per_s": 23e9, "readings": 3, "threads": [2],
-        }  # fmt: skip
-        for row, share in zip(content["rows"], (0.81, 0.42), strict=True):
-            row["bandwidth_share"] = share
-
-    records = [*reported.answers("ar", 8, decode_s=1.0), *reported.answers("pld", 8, decode_s=0.5)]
-    return reported.folder(
-        out, reported.config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], reported.EXACT),
-        change=change if known else None,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_it_stands_above_the_table_and_takes_nothing_of_its_width(cli: Any, tmp_path: Path, columns: int) -> None:
-    said = cli.ok("show", made(tmp_path / "new"), columns=columns).out.splitlines()
-    before = cli.ok("show", made(tmp_path / "old", known=False), columns=columns).out.splitlines()
-    assert max(map(len, said)) <= columns
-    assert said.count(LINE) == 1
-    assert [line for line in said if line != LINE] == before, "a run without readings is shown as ever"
-
-
-def test_a_page_has_the_same_sentence(cli: Any, tmp_path: Path) -> None:
-    cli.ok("report", made(tmp_path / "runs"), "--out", tmp_path / "page")
-    for name in ("report.html", "report.md"):
-        assert LINE in (tmp_path / "page" / name).read_text()
-    cli.ok("report", made(tmp_path / "old", known=False), "--out", tmp_path / "page")
-    for name in ("report.html", "report.md"):
-        assert "memory bandwidth" not in (tmp_path / "page" / name).read_text()

@@ -110,17 +110,6 @@ def test_branches_are_rated_by_the_model_that_drew_them(
     assert asked == [(pytest.approx(tuned, rel=1e-9), {"ar", "jacobi"})]
 
 
-def test_what_it_is_worth_over_the_base_is_said(run: tuple[Any, Path], cli: Any) -> None:
-    said, folder = run
-    assert "jacobi over AR of base, which tuned was made from: " in " ".join(said.out.split())
-    assert "jacobi over AR of base" in " ".join(cli("show", folder, columns=140).out.split())
-
-
-def test_none_leaves_it_out(cli: Any, adapter: Path, tmp_path: Path) -> None:
-    folder = cli.made(tmp_path, "run", "--model", adapter, "--method", "ar", "--base", "none", *SHORT)
-    assert list(run_json.rows(folder)) == ["ar"]
-
-
 def test_a_model_of_other_tokens_was_not_what_it_was_made_from(cli: Any, adapter: Path, tmp_path: Path) -> None:
     said = cli("run", "--model", adapter, "--base", "config:tiny", *SHORT, "--out", tmp_path)
     assert said.code == 2

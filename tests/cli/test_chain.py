@@ -31,14 +31,6 @@ def test_each_turn_is_scored_as_its_problem(run: Path) -> None:
     assert len({*references.values()}) == 2, "the second turn is held against the second problem's answer"
 
 
-@pytest.mark.parametrize("columns", [80, 140])
-def test_the_table_of_sessions_fits(cli: Any, run: Path, columns: int) -> None:
-    said = cli.ok("show", run, columns=columns).out
-    assert "1 session, each of 2 chained problems" in " ".join(said.split())
-    assert max(map(len, said.splitlines())) <= columns
-    assert "speedup and interval" not in said
-
-
 def test_the_report_has_the_picture_where_there_is_a_window(cli: Any, run: Path, tmp_path: Path) -> None:
     cli.ok("report", run, "--out", tmp_path)
     assert "Throughput over a session" not in (tmp_path / "report.html").read_text(), "eight tokens fill no window"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -153,47 +152,3 @@ def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tm
     (folder,) = (tmp_path / "official").iterdir()
     graded = run_json.rows(folder)["jacobi"]["lossless"]
     assert (graded["verdict"], graded["exact"]) == ("exact", 10)
-
-
-def test_the_record_names_the_file_without_its_folder_and_its_hash(cli: Any, tmp_path: Path, mine: Path) -> None:
-    run(cli, tmp_path / "out", "--task", "prompts", "--data-file", mine)
-    (folder,) = (tmp_path / "out").iterdir()
-    text = (folder / "run.json").read_text()
-    assert str(mine.parent) not in text
-    options = json.loads(text)["task"]["options"]
-    assert (options["file"], options["sha256"]) == ("mine.jsonl", hashlib.sha256(mine.read_bytes()).hexdigest())
-
-
-def test_check_lossless_takes_the_file_too_and_names_the_turn(cli: Any, mine: Path, liar: str) -> None:
-    command = ("check-lossless", *TINY, "--task", "prompts", "--data-file", mine, "--temperatures", "0")
-    said = cli(*command, "--method", "jacobi", "--json")
-    assert (said.code, json.loads(said.out)["rows"][0]["exact"]) == (0, 5)
-    assert "of 1 (T=0" in cli.refused(4, *command, "--method", liar, "--task-set", "prompts.history=ar")
-
-
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        ("--task prompts", "--task prompts needs --data-file FILE, a .jsonl file of prompts"),
-        (
-            "--task mt-bench --data-file {mine}",
-            "--data-file goes with --task prompts or speed-bench; mt-bench has its own data",
-        ),
-        ("--task prompts --data-file nowhere.jsonl", "file 'nowhere.jsonl' does not exist"),
-        ("--task prompts --data-file .", "file '.' is a directory"),
-        ("--task prompts --data-file {mine} --task-set prompts.file=x", "option 'file' of prompts is set twice"),
-        ("--task prompts --task-set prompts.file=nowhere.jsonl", "nowhere.jsonl cannot be read (No such file"),
-        ("--task prompts --data-file {mine} --task-set prompts.sha256=12", "option 'sha256' of prompts"),
-        ("--task prompts --data-file {mine} --task-set prompts.sha256=" + "0" * 64, f"not {'0' * 64}"),
-        ("--task prompts --data-file {bad}", "bad.jsonl line 2 is damaged (has none of prompt, messages, turns"),
-        ("--task mt-bench --data-dir {empty}", "has no file mt_bench_question.jsonl"),
-        ("--task spec-bench --data-dir {empty}", "has no file spec_bench_question.jsonl"),
-        ("--task mt-bench --task-set mt-bench.style=chat", "use --task-set mt-bench.style=plain"),
-    ],
-)
-def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, mine: Path, argv: str, expected: str) -> None:
-    bad, empty = tmp_path / "bad.jsonl", tmp_path / "empty"
-    bad.write_text('{"prompt": "a"}\n{}\n')
-    empty.mkdir()
-    for command in ("run", "check-lossless"):
-        assert expected in cli.refused(2, command, *TINY, *argv.format(mine=mine, bad=bad, empty=empty).split())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,22 +107,3 @@ def test_a_corpus_that_is_none_ends_in_a_line(
     assert says in said.error
     assert content is not None or said.err.count("\n") == 1, "before a model is loaded"
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_so_it_is_with_a_real_models_tokenizer(cli: Any, tmp_path: Path, smollm2: Any) -> None:
-    real = ("run", "--model", "smollm2-135m", "--limit", 2, "--max-new-tokens", 64, "--no-score")
-    plain = cli.made(tmp_path / "plain", *real, "--method", "ar")
-    folder = cli.made(
-        tmp_path / "out",
-        *real,
-        "--method",
-        "sam",
-        "--set",
-        f"sam.corpus={plain / 'requests.jsonl'}",
-        "--set",
-        "sam.k=8",
-    )
-    lines = [line for line in run_json.requests(folder) if line["method"] == "sam"]
-    assert all(line["measures"]["seen"] > 0.9 for line in lines), json.dumps([line["measures"] for line in lines])
-    assert all(line["target_forwards"] < line["output_tokens"] / 2 for line in lines)

@@ -67,17 +67,3 @@ def test_mistakes_are_found_before_a_model_is_loaded(
     assert words in said.error
     assert "loading" not in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-def test_a_place_that_cannot_be_written_is_found_before_too(cli: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    said = cli("export-model", "config:tiny", "--to", "hf", "--out", tmp_path / "file" / "sub")
-    assert said.code == 3
-    assert "cannot write" in said.error
-    assert "loading" not in said.err
-
-
-def test_what_turns_out_later_leaves_nothing(cli: Any, tmp_path: Path) -> None:
-    error = cli.refused(2, "export-model", "config:tiny", "--to", "gguf", "--out", tmp_path / "new" / "x.gguf")
-    assert "config:tiny has dummy weights and no tokenizer; take --vocabulary placeholders" in error
-    assert not [*tmp_path.iterdir()]

@@ -62,15 +62,6 @@ def test_throttled_requests_are_counted_and_marked(cli: Any, tmp_path: Path, mon
     assert table.count("wrong") == 4
 
 
-def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "open_gpu", lambda device: None)
-    said = cli.ok(*TINY, "--out", tmp_path)
-    (folder,) = tmp_path.iterdir()
-    assert "GPU" not in said.out
-    assert "throttled" not in said.out + cli("show", folder, "--requests").out
-    assert {record["gpu"] for record in run_json.requests(folder)} == {None}
-
-
 def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(slow_from=99)
     monkeypatch.setattr(session, "open_gpu", lambda device: gpu)

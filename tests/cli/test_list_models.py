@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,54 +43,6 @@ def blocks(cli: Any, columns: int) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ the list
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_a_model_is_listed_with_all_that_it_loads(cli: Any, columns: int) -> None:
-    said = blocks(cli, columns)
-    assert said["qwen3-8b"] == (
-        "qwen3-8b Qwen3 8B, not thinking Qwen/Qwen3-8B, 16.4 GB, Apache-2.0, untried "
-        "jetspec JetSpec/jetspec-qwen3-8b, untried eagle3 RedHatAI/Qwen3-8B-speculator.eagle3, untried"
-    )
-    assert said["llama-3.3-70b-instruct"] == (
-        "llama-3.3-70b-instruct Llama 3.3 70B Instruct meta-llama/Llama-3.3-70B-Instruct, Llama 3.3 Community License, "
-        "untried eagle3 RedHatAI/Llama-3.3-70B-Instruct-speculator.eagle3, untried"
-    )
-    assert said["jf-coder-7b"] == (
-        "jf-coder-7b Jacobi Forcing Coder 7B v1 (jf) JacobiForcing/JacobiForcing_Coder_7B_v1, untried"
-    )
-    assert said["vicuna-13b-v1.3"].endswith("eagle3 yuhuili/EAGLE3-Vicuna1.3-13B, untried, to be converted")
-    assert said["smollm2-135m-jf"].endswith("(jf) adapter of smollm2-135m, 0.269 GB, Apache-2.0, here")
-    assert said["config:qwen3-8b"] == "config:qwen3-8b dummy weights of this shape, 16.4 GB"
-    assert said["config:tiny"].endswith("shape, under 0.1 GB")
-    assert said.keys() == {"", *names.aliases(), *(f"config:{name}" for name in names.configs())}
-    for word in ("--head wins", "untried: never loaded by us", "python -m specbench.methods.METHOD.convert FOLDER"):
-        assert word in said[""]
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_no_line_is_too_long_and_no_id_is_broken(cli: Any, columns: int) -> None:
-    out = cli.ok("list", "models", columns=columns).out
-    assert max(map(len, out.splitlines())) <= columns
-    assert "…" not in out
-    words = {word.strip(",") for word in out.split()}
-    for entry in names.aliases().values():
-        assert {entry.get("hub", "Qwen/Qwen3-8B"), *names.heads(entry).values()} - words <= {
-            names.aliases()[names.DEFAULT_MODEL]["hub"]  # its wheel is here
-        }
-    head = out.splitlines()[0].split("  ")
-    assert [word.strip() for word in head if word.strip()] == (
-        ["model", "what it is, and what it loads"] if columns == 80 else ["model", "what it is", "what it loads"]
-    )
-
-
-def test_a_wide_terminal_has_a_line_for_most_models_and_a_narrow_one_two(cli: Any) -> None:
-    lines = {columns: cli.ok("list", "models", columns=columns).out.splitlines() for columns in (80, 139, 140, 200)}
-    assert len(lines[200]) < len(lines[140]) < len(lines[139]) < len(lines[80])
-    assert ["what it is, and" in lines[columns][0] for columns in (139, 140)] == [True, False]
-    assert any(
-        re.fullmatch(r"abel-7b +target of cllm-math-7b +GAIR/Abel-7B-001, untried *", line) for line in lines[140]
-    )
 
 
 def test_the_json_has_all_of_it(cli: Any) -> None:

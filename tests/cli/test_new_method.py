@@ -135,17 +135,6 @@ def test_into_makes_a_package_even_in_a_checkout(
     assert files(clone) == before
 
 
-def test_somebody_elses_folders_are_no_checkout(cli: Any, elsewhere: Path) -> None:
-    (elsewhere / "methods").mkdir()
-    (elsewhere / "tests" / "methods").mkdir(parents=True)
-    for number, project in enumerate((None, "[project", '[project]\nname = "physics"\n')):
-        if project is not None:
-            (elsewhere / "pyproject.toml").write_text(project)
-        assert cli("new-method", f"other{number}").code == 0
-        assert (elsewhere / f"specbench-other{number}").is_dir()
-    assert not list((elsewhere / "methods").iterdir())
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -172,24 +161,3 @@ def test_what_is_there_stays(cli: Any, elsewhere: Path) -> None:
         assert error == "error: specbench-mine is there already; choose another name or move it away"
         assert files(elsewhere) == before
         taken.rmdir() if taken.is_dir() else taken.unlink()
-
-
-@pytest.mark.parametrize("way", ["methods/mine/notes.txt", "tests/methods/test_mine.py"])
-def test_what_is_there_in_a_checkout_stays(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.chdir(clone)
-    mine = clone / way
-    mine.parent.mkdir(exist_ok=True)
-    mine.write_text("mine")
-    before = files(clone)
-    assert "is there already; choose another name or move it away" in cli.refused(2, "new-method", "mine")
-    assert mine.read_text() == "mine"
-    assert files(clone) == before
-    mine.unlink()
-
-
-def test_a_folder_that_cannot_be_written(cli: Any, elsewhere: Path) -> None:
-    (elsewhere / "file").write_text("mine")
-    assert "error: cannot write file/specbench-mine/pyproject.toml (Not a directory)" in cli.refused(
-        3, "new-method", "mine", "--into", "file"
-    )
-    assert (elsewhere / "file").read_text() == "mine"

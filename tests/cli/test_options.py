@@ -138,27 +138,6 @@ def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
     assert "not scored" in said.out
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"concurrency": 10**9}, "--concurrency 1000000000: input should be less than or equal to 4096"),
-        ({"repeats": 10**12}, "--repeats 1000000000000: input should be less than or equal to 1000"),
-        ({"limit": True}, "--limit True: input should be a valid integer"),
-        ({"limit": "8"}, "--limit '8': input should be a valid integer"),
-        ({"graphs": "maybe"}, "unknown --graphs value 'maybe'; known: auto, off, on"),
-        ({"dtype": "floa32"}, "unknown dtype 'floa32'; did you mean float32"),
-        ({"device": "cuda0"}, "unknown device 'cuda0'; write cpu, cuda, cuda:N or auto"),
-        ({"metod": "ar"}, "unknown option 'metod'; did you mean method or model?"),
-        ({"data_dir": "nowhere"}, "--data-dir nowhere: there is no such folder; name one that exists"),
-        ({"data_file": "nowhere"}, "--data-file nowhere: there is no such file; name one that exists"),
-    ],
-)
-def test_what_python_refuses(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        given(Plan, values)
-    assert str(refused.value).startswith(sentence)
-
-
 @pytest.mark.parametrize("command", [["run"], ["sweep", "--method", "jacobi", "--grid", "n=2"], ["check-lossless"]])
 def test_threads_are_those_of_the_steps(cli: Any, tmp_path: Path, monkeypatch: Any, command: list[str]) -> None:
     """The option that was added by its field and its use alone."""
@@ -221,17 +200,3 @@ def test_every_option_says_what_it_is_and_has_one_name() -> None:
 
     with pytest.raises(AssertionError, match="made by flag"):
         flag_of(Wrong, "stride")
-
-
-def test_no_compiler_for_compile_is_said_before_torch(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specbench.runner.ready.gpus.seen", list)
-    monkeypatch.setattr("specbench.runner.ready.shutil.which", lambda name: None)
-    monkeypatch.setattr("specbench.runner.loading.load_models", lambda *given: pytest.fail("a model was loaded"))
-    assert "no compiler is here" in cli.refused(
-        3, "run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out"
-    )
-    monkeypatch.setenv("CXX", "my-c++")
-    assert "(my-c++)" in cli("run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out").error
-    assert not (tmp_path / "out").exists()

@@ -84,16 +84,6 @@ def test_what_an_engine_is_stands_in_the_run(finished: tuple[Any, Path]) -> None
     assert run["methods"][-1]["options"]["num_tokens"] == 4
 
 
-def test_its_drafts_are_counted_at_the_hook(finished: tuple[Any, Path]) -> None:
-    _, folder = finished
-    for line in run_json.requests(folder):
-        if line["method"] == "hf:pld":
-            assert line["tree_rows"] >= line["target_forwards"]
-            # What matched came for nothing, but for what the first forward verified along with the prompt.
-            decoded = line["output_tokens"] - line.get("first_tokens", 1)
-            assert decoded >= line["target_forwards"]
-
-
 def test_a_run_that_is_done_starts_no_engine(cli: Any, finished: tuple[Any, Path], monkeypatch: Any) -> None:
     _, folder = finished
     monkeypatch.setattr(catalog, "engine", lambda name: failing("start", how=pytest.fail))
@@ -120,15 +110,6 @@ def test_an_engine_that_fails_is_named_and_marked_and_the_others_go_on(
     shown = cli.ok("show", folder)
     assert "hf:ar" in shown.out
     assert "failed" in shown.out
-
-
-def test_an_engine_that_is_not_installed_is_said_before_the_model_is_loaded(
-    cli: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(catalog, "engine", lambda name: failing("installed"))
-    said = cli(*TINY, "--method", "ar,hf:ar", "--out", tmp_path)
-    assert said.err.index("make engines") < said.err.index("loading") if "loading" in said.err else True
-    assert "hf:ar: it is not installed; make engines installs it; its row will be empty" in said.err
 
 
 def test_a_run_with_a_failed_row_is_measured_anew(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -162,12 +143,6 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(cli: Any, tmp_path:
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_sweep_has_no_such_rows(cli: Any) -> None:
-    found = cli("sweep", "--grid", "n=2,4", "--model", "config:tiny", "--method", "hf:ar", "--limit", 1)
-    assert found.code == 2
-    assert "hf:ar" in found.error
-
-
 def test_check_lossless_grades_them_and_tests_what_they_sample(cli: Any) -> None:
     asked = ("--model", "config:tiny", "--method", "hf:ar,hf:pld", "--limit", 2, "--max-new-tokens", 8)
     said = cli.ok("check-lossless", *asked, "--temperatures", "0,0.02", "--seeds", "0:5", "--json")
@@ -189,14 +164,6 @@ def test_an_upgraded_engine_is_measured_anew(cli: Any, tmp_path: Path, monkeypat
     monkeypatch.setattr("specbench.backends.hf.Backend.version", classmethod(lambda owner, options: "99.0"))
     assert "done already" not in cli.ok(*asked).err
     assert len([*tmp_path.iterdir()]) == 2
-
-
-def test_tokens_of_an_engine_in_this_process_arrive_when_they_were_decoded(finished: tuple[Any, Path]) -> None:
-    """And not when they are read off, all at once behind the last one."""
-    for line in run_json.requests(finished[1]):
-        if line["method"] == "hf:ar":
-            assert line["decode_s"] > 0.1 * line["latency_s"], "eleven of the twelve tokens"
-            assert min(line["step_s"]) > 0.01 * line["latency_s"] / PROMPTS
 
 
 def test_a_row_of_another_precision_is_held_against_its_own_kind_alone(

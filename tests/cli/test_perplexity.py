@@ -42,30 +42,3 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
     assert alone == [mine]
     other = json.loads(cli.ok("perplexity", "--text", file, "--model", base, "--base", adapter, *windows, "--json").out)
     assert [each["perplexity"] for each in other["models"]] == [theirs["perplexity"], mine["perplexity"]]
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("--text", "nowhere.txt"), "file 'nowhere.txt' does not exist"),
-        (("--text", "text.txt", "--model", "smollm3"), "unknown model 'smollm3'"),
-        (("--text", "text.txt", "--base", "smollm3"), "unknown model 'smollm3'"),
-        (("--text", "text.txt", "--stride", "0"), "--stride 0: input should be greater than or equal to 1"),
-        (
-            ("--text", "text.txt", "--context", "4", "--stride", "5"),
-            "--stride 5 would leave tokens out between windows",
-        ),
-        (("--text", "empty.txt"), "empty.txt is empty; give a text file in UTF-8"),
-        (("--text", "latin.txt"), "latin.txt cannot be read (line 1 is not UTF-8); give a text file in UTF-8"),
-    ],
-)
-def test_mistakes_are_found_before_a_model_is_loaded(
-    cli: Any, file: Path, argv: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(file.parent)
-    Path("empty.txt").touch()
-    Path("latin.txt").write_bytes("Ä".encode("latin-1"))
-    said = cli("perplexity", *argv)
-    assert said.code == 2
-    assert words in said.error
-    assert "loading" not in said.err

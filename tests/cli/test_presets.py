@@ -7,7 +7,6 @@ import pytest
 from specbench.common.errors import UsageError
 from specbench.common.options import given
 from specbench.runner.plan import Plan
-from specbench.runner.presets import presets
 from specbench.runner.resolving import Resolved, resolve
 
 
@@ -33,19 +32,6 @@ def test_what_the_user_gives_wins_and_is_not_told() -> None:
     assert (made.plan.max_new_tokens, made.plan.limit, made.sampling.temperature) == (8, 3, 0.7)
     assert made.notes == ("jf-paper-gsm8k sets --task gsm8k --first",)
     assert made.plan.drawn_by is None, "three of the protocol's hundred"
-
-
-def test_who_names_a_seed_draws_whatever_a_preset_takes() -> None:
-    made = plan("jf-paper-gsm8k", prompt_seed=4)
-    assert (made.plan.limit, made.plan.drawn_by) == (100, 4)
-    assert "--first" not in made.notes[0]
-    assert plan("jf-paper", limit=5).plan.drawn_by == 0, "a protocol of the whole data has no first ones"
-
-
-def test_which_presets_are_of_the_first_prompts() -> None:
-    found = {name: each.limit for name, each in presets().items() if each.first}
-    assert found == {name: each.limit for name, each in presets().items() if each.limit is not None}
-    assert found == {"jf-paper-gsm8k": 100, "jf-paper-math": 10}
 
 
 def test_without_one_nothing_changes_and_that_of_another_task_is_refused() -> None:

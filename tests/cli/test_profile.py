@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -68,15 +67,6 @@ def test_what_was_asked_for_was_measured(profiled: Profiled) -> None:
         assert len(list(csv.DictReader(file))) == len(profile.points)
 
 
-def test_it_says_the_ceilings_the_budget_and_the_folder(profiled: Profiled) -> None:
-    lines = profiled.said.out.splitlines()
-    assert lines[-1] == f"profile: {profiled.folder}"
-    assert max(map(len, lines[:-1])) <= 80
-    assert any(line.startswith("matrix product, float32") for line in lines)
-    assert any(line.startswith("Free rows: ") for line in lines)
-    assert "measuring bandwidth" in profiled.said.err
-
-
 def test_ceilings_are_the_best_of_before_and_behind_the_steps(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,14 +86,6 @@ def test_ceilings_are_the_best_of_before_and_behind_the_steps(
     assert profile.measured == made(4e10, 6e10, 9e11).model_copy(update={"repeats": 6})
     assert profile.knee is not None
     assert profile.knee.intensity == pytest.approx(9e11 / 6e10)
-
-
-def test_show_prints_the_same_again(cli: Any, profiled: Profiled) -> None:
-    assert cli.ok("show", profiled.folder).out == profiled.said.out.rpartition("\nprofile: ")[0]
-    assert max(map(len, cli.ok("show", profiled.folder, columns=140).out.splitlines())) <= 140
-    content = json.loads((profiled.folder / "profile.json").read_text())
-    assert json.loads(cli.ok("show", profiled.folder, "--json").out) == content
-    assert "is a profile, which has no requests" in cli.refused(2, "show", profiled.folder, "--requests")
 
 
 def test_show_needs_neither_torch_nor_matplotlib_and_pictures_no_torch(profiled: Profiled, tmp_path: Path) -> None:
@@ -147,9 +129,3 @@ def test_mistakes_are_told_before_the_loading(cli: Any, tmp_path: Path, options:
     assert message.format(file=file) in said.error
     assert "loading" not in said.err
     assert not out.exists()
-
-
-def test_contexts_that_the_model_does_not_take_are_refused(cli: Any, tmp_path: Path) -> None:
-    error = cli.refused(2, "profile", "--model", "config:tiny", "--rows", 8, "--contexts", 9000, "--out", tmp_path)
-    assert "takes 8192 positions: with 8 rows, give --contexts of at most 8183" in error
-    assert list(tmp_path.iterdir()) == []

@@ -69,11 +69,6 @@ def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: 
     assert "Best of 2 cells" in cli("show", document["folder"]).out
 
 
-def test_what_does_not_fit_together_is_refused(cli: Any, profile: Path) -> None:
-    assert "did you mean" in cli.refused(2, *RUN, "--project", "b20")
-    assert "--project GPU" in cli.refused(2, *RUN, "--profile", profile)
-
-
 def test_a_profile_of_another_model_is_refused_and_the_run_is_kept(cli: Any, profile: Path, tmp_path: Path) -> None:
     content = json.loads((profile / "profile.json").read_text())
     content["model"]["fingerprint"] = "0" * 64

@@ -92,18 +92,6 @@ def test_a_run_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_pa
     assert only(tmp_path) == folder
 
 
-def test_compare_names_the_time_as_the_cause(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        cli.ok(*command(model, rows, tmp_path / name, "ar,pld"))
-    a, b = only(tmp_path / "a"), only(tmp_path / "b")
-    said = cli("compare", a, b)
-    assert said.code == 2
-    line = " ".join(said.err.split())
-    assert dated(a)["at"] in line
-    assert dated(b)["at"] in line
-    assert cli("compare", f"{a}:ar", f"{a}:pld").code == 0
-
-
 def test_a_sweep_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
     asked = ("sweep", *command(model, rows, tmp_path, "pld")[1:], "--grid", "pld.k=2,4", "--yes")
     cli.ok(*asked)
@@ -119,12 +107,6 @@ def test_a_sweep_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_
     assert {row["lossless"]["verdict"] for row in run_json.summary(part)["rows"]} == {"exact"}
 
 
-def test_a_template_without_the_time_is_recorded_as_ever(cli: Any, rows: Path, tmp_path: Path) -> None:
-    plain = save(tmp_path / "plain", byte_tokenizer(template=TEMPLATE[TEMPLATE.index("{% for") :]))
-    cli.ok(*command(plain, rows, tmp_path / "out", "ar"))
-    assert "dated" not in run_json.config(only(tmp_path / "out"))["task"]
-
-
 def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{{ strftime_now('%s %Z %H') }} {{ range(99999) | random }} {{ messages[0].content }}"
     folder = save(tmp_path / "drawn", byte_tokenizer(template=template))
@@ -136,9 +118,3 @@ def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch
         found += [at.encode(Prompt("p", "x", True)) for _ in range(2)]
     assert len({tuple(ids) for ids in found}) == 1
     assert loaded.decode(found[0]).startswith("1577934245  03 ")
-
-
-def test_an_address_of_memory_is_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path / "address", byte_tokenizer(template="{{ messages | map(attribute='content') }}"))
-    with pytest.raises(Exception, match="address in memory"):
-        load(str(folder)).encode(Prompt("p", "x", True))

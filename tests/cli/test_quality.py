@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,19 +84,6 @@ def test_a_file_is_of_what_was_asked(cli: Any, tasks: Path, models: list[Path], 
     assert [(each.limit, each.tasks[0].documents, each.tasks[0].shots) for each in found if each.limit] == [(3, 3, 0)]
     assert [each.max_length for each in found if each.max_length] == [40]
     assert len(found) == 4, "the same question again is the same file"
-
-
-def test_a_model_that_is_named_twice_is_asked_once(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
-    how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path, "--limit", 2)
-    said = cli.ok("quality", models[0], models[0], *how)
-    assert said.err.count("loading") == 2, "the tasks and the model"
-    assert "B against A" in said.out
-
-
-def test_texts_are_no_longer_than_the_model_takes(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
-    how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path, "--max-length", 1 << 20)
-    error = cli.refused(2, "quality", models[0], *how)
-    assert re.search(r"--max-length 1048576 is more than the \d+ tokens that base takes; lower it", error)
 
 
 def test_groups_patterns_and_templates(cli: Any, tasks: Path, tmp_path: Path) -> None:
@@ -192,21 +177,3 @@ def test_tasks_that_run_programs_are_left_to_the_sandbox(cli: Any, tmp_path: Pat
         made = made_tasks.write(tmp_path / "t", [made_tasks.ANSWER], {"unsafe_code": True})
         error = cli.refused(2, "quality", "config:tiny", "--tasks", made_tasks.ANSWER, "--include", made)
     assert "runs what a model wrote, unconfined; specbench run has such tasks in a sandbox" in error
-
-
-def test_data_out_of_reach_and_mistakes_in_a_file_are_told_apart(cli: Any, tmp_path: Path) -> None:
-    ask = ("quality", "config:tiny", "--tasks", made_tasks.CHOICE, "--out", tmp_path / "q", "--include")
-    with made_tasks.caches_in(tmp_path / "copies"):
-        gone = made_tasks.write(tmp_path / "gone", [made_tasks.CHOICE])
-        (gone / f"{made_tasks.CHOICE}.jsonl").unlink()
-        assert "the data of made_choice cannot be had (" in cli.refused(3, *ask, gone)
-        wrong = made_tasks.write(tmp_path / "wrong", [made_tasks.CHOICE], {"doc_to_text": "{{nothing + 1}}"})
-        assert "made_choice cannot be loaded: 'nothing' is undefined; mend the task's file" in cli.refused(
-            2, *ask, wrong
-        )
-
-
-def test_without_lm_eval_it_is_said_what_to_install(cli: Any, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    error = cli.refused(3, "quality", "config:tiny", "--tasks", made_tasks.CHOICE, "--include", tasks)
-    assert "specbench quality needs lm-eval, which is not installed: pip install 'specbench-llm[eval]'" in error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,8 +12,6 @@ from typing import Any
 import pytest
 from reported import EXACT, answers, config, folder
 from runs import CURATED, RESULTS
-
-from specbench.results.schema import RequestRecord
 
 
 def made(out: Path) -> Path:
@@ -59,23 +55,6 @@ def test_the_same_runs_are_the_same_bytes_and_every_figure_has_a_name(
     assert max(len(row["row"]) for row in rows) < 120
 
 
-def test_what_is_left_out_is_said_on_both_sides(cli: Any, tmp_path: Path) -> None:
-    run = made(tmp_path / "runs")
-    torn = tmp_path / "runs" / "torn"
-    torn.mkdir()
-    (torn / "run.json").write_text("{")
-    said = cli.ok("report", run.parent, "--out", tmp_path / "out", "--json")
-    assert re.match(r"not in the report: torn: run.json is damaged", said.err)
-    found = json.loads(said.out)
-    assert (found["runs"], [each["folder"] for each in found["skipped"]]) == ([run.name], ["torn"])
-    assert "Not in this report: torn: run.json is damaged" in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_nothing_to_report_is_an_error(cli: Any, tmp_path: Path) -> None:
-    assert "holds no run, sweep or profile" in cli.refused(2, "report", tmp_path, "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -> None:
     assert cli("report", made(tmp_path / "runs"), "--claims", "--out", tmp_path / "out").code == 0
     rows = list(csv.DictReader((tmp_path / "out" / "report.csv").open()))
@@ -91,46 +70,3 @@ def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -
     for name in ("report.html", "report.md"):
         text = (tmp_path / "out" / name).read_text().replace("\\", "")
         assert all(url in text for url in pages.values()), name
-
-
-def many(out: Path, prompts: int) -> Path:
-    """A finished run of five rows, with answers of a hundred tokens; its summary is that of fifty prompts."""
-    labels = ["jf", "pld", "msn", "jacobi"]
-
-    def records(some: range) -> list[RequestRecord]:
-        found = []
-        for label in ["ar", *labels]:
-            forwards = 99 if label == "ar" else 45
-            ids = list(range(100_000, 100_100))
-            more: dict[str, Any] = {"output_tokens": 100, "output_ids": ids, "text": "two words " * 40}
-            found += answers(label, some, decode_s=1.0, target_forwards=forwards, **more)
-        return found
-
-    path = folder(out, config(labels, prompts), records(range(50)))
-    summary = json.loads((path / "summary.json").read_text())
-    for row in summary["rows"]:
-        for figure in ("requests", "prompts", "tokens", "target_forwards"):
-            row[figure] *= prompts // 50
-    (path / "summary.json").write_text(json.dumps(summary))
-    with (path / "requests.jsonl").open("a") as file:  # not through the log, which waits for the disk at every line
-        for start in range(50, prompts, 50):
-            file.writelines(f"{one.model_dump_json()}\n" for one in records(range(start, start + 50)))
-    return path
-
-
-@pytest.mark.parametrize("prompts", [400, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_a_hundred_thousand_requests_take_seconds_and_little_memory(tmp_path: Path, prompts: int) -> None:
-    run = many(tmp_path, prompts)
-    command = [sys.executable, "-m", "specbench", "report", str(run), "--claims", "--out", str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-c", _MEASURED, *command], check=True, capture_output=True, text=True)
-    seconds, kilobytes = map(float, done.stdout.split()[-2:])
-    share = prompts / 20_000
-    assert seconds < 5 + 15 * share
-    assert kilobytes < (200 + 800 * share) * 1e3
-
-
-# Of processor time: what else the machine does is not the report's.
-_MEASURED = (
-    "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
-    "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime, used.ru_maxrss)"
-)

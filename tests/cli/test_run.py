@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import run_json
 
-from specbench.common import registry
 from specbench.profiling import doctor, quiet
 from specbench.results.schema import PHASES, RequestRecord
 
@@ -72,14 +71,6 @@ def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finis
     assert rows[1][4] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 
-def test_stdout_ends_with_the_folder_and_stderr_has_the_progress_all_within_80_columns(finished: Finished) -> None:
-    *lines, last = finished.said.out.splitlines()
-    assert last == f"run: {finished.folder}"  # not wrapped: it is there to be copied
-    assert f"{3 * PROMPTS}/{3 * PROMPTS} requests" in finished.said.err
-    assert "tok/s" in finished.said.err
-    assert max(map(len, lines + finished.said.err.splitlines())) <= 80
-
-
 def test_the_folder_holds_the_records_and_names_no_folder_of_the_machine(finished: Finished) -> None:
     assert {path.name for path in finished.folder.iterdir()} == FILES
     text = (finished.folder / "run.json").read_text()
@@ -106,33 +97,6 @@ def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finishe
     numbers = [int(line["prompt_id"].partition("/")[2]) for line in finished.requests if line["method"] == "ar"]
     assert len(numbers) == PROMPTS
     assert max(numbers) > 2 * PROMPTS, "not the first ones"
-
-
-def test_a_larger_limit_extends_a_smaller_one(cli: Any, finished: Finished, tmp_path: Path) -> None:
-    larger = cli.made(tmp_path, *TINY[:-1], 1, "--method", "ar", "--limit", PROMPTS + 2, "--no-score")
-    more = {line["prompt_id"] for line in run_json.requests(larger)}
-    assert {line["prompt_id"] for line in finished.requests} < more
-
-
-def test_first_takes_the_first_ones_and_says_so(cli: Any, tmp_path: Path) -> None:
-    made = finish(cli, tmp_path, "--method", "ar", "--limit", 2, "--first", "--no-score")
-    assert sorted(line["prompt_id"] for line in made.requests) == ["HumanEval/0", "HumanEval/1"]
-    assert "prompts: first 2 of 164" in made.said.out.splitlines()
-    assert run_json.config(made.folder)["task"]["taken"]["seed"] is None
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-@pytest.mark.parametrize("extra", [[], ["--requests"]], ids=["table", "requests"])
-def test_show_is_legible_at_any_width(cli: Any, finished: Finished, columns: int, extra: list[str]) -> None:
-    said = cli.ok("show", finished.folder, *extra, columns=columns)
-    assert max(map(len, said.out.splitlines())) <= columns
-    assert "…" not in said.out
-    if not extra:
-        assert table(said.out) == table(finished.said.out)
-    else:
-        header, _, *rows = said.out.splitlines()
-        assert header.split("  ")[0] == "prompt"
-        assert [row.split()[0] for row in rows] == [line["prompt_id"] for line in finished.requests]
 
 
 def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
@@ -202,29 +166,12 @@ def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
         assert "--watch" in cli.refused(2, "doctor", "--watch", few)
 
 
-def test_doctor_on_this_machine(cli: Any, tmp_path: Path) -> None:
-    said = cli("doctor", "--out", tmp_path)
-    lines = said.out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert said.code in (0, 3)
-    assert {line.split("  ")[0] for line in lines} >= {"python", "torch", "transformers", "device", "sandbox", "disk"}
-
-
 TRACED = ("--method", "jacobi,cllm", "--set", "jacobi.n=4", "--set", "cllm.n=4", "--limit", 2, "--no-score")
 
 
 @pytest.fixture(scope="module")
 def traced(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return finish(cli, tmp_path_factory.mktemp("traced"), *TRACED, "--trace")
-
-
-def phase_table(text: str) -> list[list[str]]:
-    """Rows of the table of phases, its header first; nothing where there is none."""
-    lines = [line.rstrip() for line in text.splitlines()]
-    if "ms a step" not in lines:
-        return []
-    below = lines[lines.index("ms a step") + 1 :]
-    return [line.split() for line in below[: below.index("")] if not line.startswith("─")]
 
 
 def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
@@ -238,38 +185,10 @@ def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
         assert 0.5 * line["decode_share_s"] <= sum(map(sum, split.values())) <= line["decode_share_s"] + 1e-5
 
 
-def test_a_trace_is_a_table_of_its_own(cli: Any, traced: Finished) -> None:
-    header, *rows = phase_table(traced.said.out)
-    assert header == ["method", *PHASES, "host"]
-    assert [row[0] for row in rows] == ["ar", "jacobi", "cllm"]
-    for row, figures in zip(rows, traced.rows, strict=True):
-        assert row[1:] == [f"{1e3 * figures['phases'][f'{name}_s']:.2f}" for name in (*PHASES, "host")]
-    for columns in (80, 140):
-        shown = cli("show", traced.folder, columns=columns)
-        assert phase_table(shown.out) == [header, *rows]
-        assert max(map(len, shown.out.splitlines())) <= columns
-
-
-def test_without_trace_nothing_is_split(finished: Finished) -> None:
-    assert run_json.config(finished.folder)["trace"] is False
-    assert {line["phases_s"] for line in finished.requests} == {None}
-    assert [row["phases"] for row in finished.rows] == [None] * 3
-    assert phase_table(finished.said.out) == []
-
-
 def test_a_run_with_trace_does_not_go_on_in_one_without(cli: Any, tmp_path: Path, traced: Finished) -> None:
     """The marks cost time: the requests of the two are not comparable."""
     plain = cli.made(tmp_path, *TINY, *TRACED)
     assert run_json.config(traced.folder)["digest"] != run_json.config(plain)["digest"]
-
-
-def test_a_methods_own_figures_are_told_in_the_words_of_its_card(traced: Finished) -> None:
-    by_method = {row["method"]: row["measures"] for row in traced.rows}
-    assert by_method["ar"] == by_method["jacobi"] == {}
-    assert by_method["cllm"], "no block was finished; give it more tokens"
-    described, told = registry.method("cllm").info["measures"], " ".join(traced.said.out.split())
-    for name, value in by_method["cllm"].items():
-        assert f"cllm: {value:.2f} {described[name]}." in told
 
 
 def test_a_run_shows_the_lie_and_is_not_refused(cli: Any, liar: str, tmp_path: Path) -> None:

@@ -47,14 +47,6 @@ def test_what_cannot_be(cli: Any, run: Path, argv: tuple[Any, ...], says: str) -
     assert says in cli.refused(3 if "too long" in says else 2, "show", run, *argv)
 
 
-def test_an_unfinished_run_says_so(cli: Any, run: Path, tmp_path: Path) -> None:
-    (run / "DONE").unlink()
-    assert "The run is not complete." in cli.ok("show", run, "--race", "ar,pld").out
-    page = tmp_path / "race.html"
-    cli.ok("show", run, "--race", "ar,pld", "--out", page)
-    assert "NOT COMPLETE" in page.read_text()
-
-
 @pytest.mark.parametrize("argv", [(), ("--requests",), ("--race", "ar,[/x][red]m"), ("--request", "[/p]")])
 def test_what_looks_like_markup_is_text(cli: Any, tmp_path: Path, argv: tuple[str, ...]) -> None:
     path = races.run(tmp_path, 9)

@@ -35,13 +35,6 @@ def test_a_prompt_is_all_its_generations_in_the_runs_order(cli: Any, run: Path) 
     assert said.out.count(" on HumanEval/1: ") == 1
 
 
-@pytest.mark.parametrize("columns", [80, 140])
-def test_lines_fit(cli: Any, run: Path, columns: int) -> None:
-    lines = cli("show", run, "--request", "HumanEval/0", columns=columns).out.splitlines()
-    assert max(map(len, lines)) <= columns
-    assert all(line.isprintable() for line in lines)
-
-
 def test_json(cli: Any, run: Path) -> None:
     said = cli("show", run, "--request", "jacobi|HumanEval/0|0", "--json")
     (data,) = json.loads(said.out)
@@ -49,22 +42,6 @@ def test_json(cli: Any, run: Path) -> None:
     assert sum(len(step["tokens"]) for step in data["steps"]) == 12
     traced = run_json.config(run)["trace"]
     assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["target_forwards"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (("show", "--request", "HumanEval/00"), "request in this run 'HumanEval/00'; did you mean HumanEval/0"),
-        (("show", "--request", "jacobi|HumanEval/0"), "jacobi|HumanEval/0|0"),
-        (("show", "--request", "HumanEval/0", "--method", "jacoby"), "unknown method in this run 'jacoby'; did you"),
-        (("show", "--method", "jacobi"), "--method goes with --request ID"),
-        (("export", "--to", "jsn"), "unknown format in --to 'jsn'; did you mean json?"),
-        (("export", "--columns", "tokens_per_foward"), "'tokens_per_foward'; did you mean tokens_per_forward"),
-        (("export", "--columns", ","), "--columns names nothing"),
-    ],
-)
-def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], says: str) -> None:
-    assert says in cli.refused(2, argv[0], run, *argv[1:])
 
 
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:

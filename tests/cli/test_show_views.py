@@ -27,11 +27,6 @@ def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(cli, tmp_path_factory.mktemp("runs"), "--method", METHODS, "--trace", *small, *head)
 
 
-@pytest.fixture(scope="module")
-def untraced(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(cli, tmp_path_factory.mktemp("runs"), "--method", "jacobi")
-
-
 def drafting(run: Path) -> list[dict[str, Any]]:
     return [line for line in run_json.requests(run) if any(draft["ids"] for draft in line["tokens"]["drafts"])]
 
@@ -63,15 +58,6 @@ def test_only_what_has_scores_records_them_and_a_round_shows_what_was_missed(cli
             assert [row["id"] for row in found["rows"][1:]] == line["tokens"]["drafts"][number - 1]["ids"]
             missed += len(rows)
     assert missed
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_lines_fit(cli: Any, run: Path, columns: int) -> None:
-    said = cli.ok("show", run, "--request", "HumanEval/0", "--trajectory", columns=columns).out
-    assert [line.split()[0] for line in said.splitlines() if " states over " in line] == METHODS.split(",")
-    said += cli.ok("show", run, "--request", "jetspec|HumanEval/0|0", "--round", 2, columns=columns).out
-    assert max(map(len, said.splitlines())) <= columns
-    assert all(line.isprintable() for line in said.splitlines())
 
 
 @pytest.mark.parametrize("view", [("--trajectory",), ("--round", 2)], ids=["trajectory", "round"])
@@ -108,9 +94,3 @@ def test_mistakes_are_one_sentence_each(cli: Any, run: Path, argv: tuple[object,
     error = cli.refused(2, "show", run, *argv)
     assert says in error
     assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize("view", [("--trajectory",), ("--round", 2)], ids=["trajectory", "round"])
-def test_an_untraced_run_says_what_to_do(cli: Any, untraced: Path, view: tuple[object, ...]) -> None:
-    error = cli.refused(2, "show", untraced, "--request", KEY, *view)
-    assert error.endswith(f"{KEY} has no drafts on record; repeat its run with --trace to see them")

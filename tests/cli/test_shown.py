@@ -19,7 +19,6 @@ import profiled as profiles
 import pytest
 import reported
 import run_files
-from PIL import Image
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -283,15 +282,6 @@ def test_a_console_shows_any_text(monkeypatch: pytest.MonkeyPatch, color: bool) 
     assert text.count("[link=http://h]:smile:") >= 5
 
 
-def test_styles_stay_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.StringIO()
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr("sys.stdout", out)
-    console().print(Text.assemble("a\u202e", ("b\u200bc", "bold"), "d"))
-    assert out.getvalue() == "a\\u202e\x1b[1mb\\u200bc\x1b[0md\n"
-
-
 def test_visible() -> None:
     for one in map(chr, [*range(0x20000), *range(0xE0000, 0xE2000)]):
         unseen = unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in SEEN_FORMATS
@@ -349,16 +339,6 @@ def assert_no_formulas(text: str) -> None:
     cells = [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
     assert [cell for cell in cells if cell.lstrip(" \t\r\n\"'")[:1] in tuple("=+@") and not cell.startswith("'")] == []
     assert any(cell.startswith("'=cmd()\\x1b]0;x\\x07") or cell.startswith("'=cmd()[/x]") for cell in cells)
-
-
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg is installed")
-def test_a_film(run: Path, tmp_path: Path) -> None:
-    film = tmp_path / "race.gif"
-    said = call(tmp_path, 80, "show", run, "--race", RACE, "--request", REQUEST, "--out", film)
-    assert said.code == 0, said.err
-    with Image.open(film) as opened:
-        assert opened.n_frames > 1
-        assert not any(mark in repr(opened.info) for mark in ("cmd", "\\x1b"))
 
 
 @pytest.mark.slow

@@ -72,19 +72,3 @@ def test_figures_of_several_are_told_one_by_one_and_one_may_be_left_out(cli: Any
     ]
     (folder,) = tmp_path.iterdir()
     assert run_json.rows(folder)["pld"]["simulated"] is None
-
-
-@pytest.mark.parametrize("command", [["score"], ["judge", "--judge", "config:tiny"]], ids=lambda c: c[0])
-def test_its_text_is_not_judged(cli: Any, run: tuple[Any, Path], command: list[str]) -> None:
-    before = {path.name for path in run[1].iterdir()}
-    assert (
-        cli.refused(2, command[0], run[1], *command[1:])
-        == "error: acceptance was simulated in this run, so its text answers nothing; run it without"
-    )
-    assert {path.name for path in run[1].iterdir()} == before
-
-
-def test_it_is_another_run_than_one_without(cli: Any, run: tuple[Any, Path], tmp_path: Path) -> None:
-    plain = cli.made(tmp_path / "plain", *TINY, "--no-score")
-    other = cli.made(tmp_path / "other", *TINY, "--simulate-acceptance", "4:1")
-    assert len({run_json.config(folder)["digest"] for folder in (run[1], plain, other)}) == 3

@@ -106,13 +106,6 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
     assert lines(folder) == found
 
 
-def test_two_rows_of_a_method_are_two_lines_of_pictures(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    both = ["--method", "jacobi,jacobi", "--set", "jacobi#2.window=sliding", "--grid", "n=2,4"]
-    cli.ok("sweep", *TINY, *prompts, *both, "--limit", 1, "--out", tmp_path)
-    pictures = {path.name for path in only(tmp_path).glob("*.png")}
-    assert len(pictures) == 2, pictures
-
-
 def test_a_wider_grid_goes_on_in_its_folder(cli: Any, tmp_path: Path, prompts: Any) -> None:
     command = ("sweep", *TINY, *prompts, "--limit", 3, "--no-score", "--out", tmp_path)
     assert cli(*command, "--method", "jacobi", "--grid", "n=2,4").code == 0
@@ -230,40 +223,6 @@ def test_held_out_prompts_stay_when_the_limit_grows_and_others_are_another_sweep
     assert cli("run", *TINY, *prompts, "--method", "ar", "--limit", 3, "--out", tmp_path / "run").code == 0
     found = (only(tmp_path / "run") / "requests.jsonl").read_text().splitlines()
     assert {json.loads(line)["prompt_id"] for line in found} == {*three["tuning"]}
-
-
-def test_one_label_with_another_setting_beside_it_is_refused(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    command = ("sweep", *TINY, *prompts, *GRID, "--limit", 2, "--no-score", "--out", tmp_path)
-    assert cli(*command).code == 0
-    said = cli(*command, "--set", "init=pad")
-    assert said.code == 2
-    assert "'jacobi n=" in said.error
-    assert "with other options; choose another --out" in said.error
-
-
-def test_a_simulated_sweep_goes_on_too(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    command = ("sweep", *TINY, *prompts, "--limit", 3, "--simulate-acceptance", "2", "--out", tmp_path)
-    assert cli(*command, "--method", "jacobi", "--grid", "n=4,8").code == 0
-    cli.ok(*command, "--method", "jacobi", "--grid", "n=4,8,16")
-    folder = only(tmp_path)
-    assert {line["method"] for line in lines(folder) if line["repeat"] == 1} == {"ar", "jacobi n=16"}
-    assert list(run_json.config(folder / "c1")["simulated"]) == ["jacobi n=4", "jacobi n=8", "jacobi n=16"]
-    assert (table(folder)["tokens_per_forward"][1:] > 1.5).all(), "all of them, the new one too"
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_counts_of_one(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    command = ("sweep", *TINY, *prompts, *GRID, "--temperature", 0.7, "--no-score", "--device", "cpu")
-    for count in (1, 2):
-        cli.ok(*command, "--workers", count, "--out", tmp_path / str(count))
-    first, second = (only(tmp_path / str(count)) for count in (1, 2))
-    ids = [
-        {line["request_id"]: (line["output_ids"], line["accepted_lengths"]) for line in lines(folder)}
-        for folder in (first, second)
-    ]
-    assert ids[0] == ids[1]
-    same = [name for name in COUNTS if name != "cell"]
-    pd.testing.assert_frame_equal(table(first)[same], table(second)[same])
 
 
 def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: Path, prompts: Any) -> None:

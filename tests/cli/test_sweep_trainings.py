@@ -53,25 +53,6 @@ def test_from_prompts_to_a_picture(cli: Any, prompts: Path, tmp_path: Path) -> N
     assert again.err.count(" done") >= 2
 
 
-def test_blocks_of_trajectories_are_an_axis(cli: Any, prompts: Path, tmp_path: Path) -> None:
-    grid = ("--grid", "block_size=2", "--train-grid", "n=2,4", "--train-set", "lora_rank=2")
-    sweep(cli, prompts, tmp_path, "jf", *grid)
-    heads = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("trained/*/trajectories.json")}
-    assert {name: head["block_size"] for name, head in heads.items()} == {"states-n2": 2, "states-n4": 4}
-    (folder,) = (tmp_path / "results").iterdir()
-    rows = pd.read_csv(folder / "trainings.csv")
-    assert set(rows["train.block_size"].dropna()) == {2, 4}
-
-
-def test_a_head_is_set_where_the_method_takes_it(cli: Any, prompts: Path, tmp_path: Path) -> None:
-    small = ("--train-set", "layers=1", "--train-set", "block_size=4", "--train-set", "batch=1")
-    sweep(cli, prompts, tmp_path, "jetspec", *small, "--train-grid", "causal=true,false", "--grid", "tree=chain")
-    (folder,) = (tmp_path / "results").iterdir()
-    rows = pd.read_csv(folder / "trainings.csv")
-    assert set(rows["training"]) == {"causal=true", "causal=false"}
-    assert (rows["tokens_seen"] > 0).all()
-
-
 def test_trainings_are_of_the_model_that_is_swept(cli: Any, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 

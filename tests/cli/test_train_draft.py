@@ -10,8 +10,6 @@ import checkpoints
 import pytest
 import run_json
 
-from specbench.common import UsageError, registry
-
 SMALL = ("--set", "layers=1", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false", "--set", "k=3")
 
 
@@ -43,22 +41,6 @@ def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Pat
     row = run_json.rows(made)["sps"]
     assert row["lossless"]["verdict"] == "exact"
     assert run_json.config(made)["methods"][1]["weights"]["draft"] == "draft"
-
-
-def test_other_names_are_found_and_wrong_ones_are_not(cli: Any, prompts: Path) -> None:
-    assert registry.trainable("draft").name == registry.trainable("sps").name == "sps"
-    assert registry.trainable("jf").name == "jf"
-    with pytest.raises(UsageError, match="unknown method 'drafd'; did you mean draft"):
-        registry.trainable("drafd")
-    with pytest.raises(UsageError, match="unknown method 'draft'"):
-        registry.method("draft")  # it drafts nothing by itself
-    error = cli.refused(2, "train", "draft", "--prompts", prompts, "--set", "start=smollm2-135n")
-    assert "did you mean smollm2-135m" in error
-
-
-def test_dummy_weights_are_refused_in_a_sentence(cli: Any, prompts: Path, tmp_path: Path) -> None:
-    base = ("--model", "config:tiny", "--prompts", prompts, "--held-out", 2, "--max-new-tokens", 4)
-    assert "has dummy weights and no words" in cli.refused(2, "train", "draft", *base, "--out", tmp_path)
 
 
 @pytest.mark.slow

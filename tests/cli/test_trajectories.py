@@ -59,31 +59,6 @@ def test_a_shard_that_is_missing_is_made_again(cli: Any, prompts: Path, tmp_path
     assert "with another init; give another --out" in refused.error
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("", "--prompts names nothing; give gsm8k-train, for one, or --answers"),
-        ("--prompts ,", "--prompts names nothing"),
-        ("--prompts gsm8k-test", "gsm8k-test is what decoders are measured on"),
-        ("--prompts gsm8k-trian", "did you mean gsm8k-train"),
-        ("--prompts gsm8k-train --states jacoby", "unknown --states value 'jacoby'; did you mean jacobi?"),
-        ("--prompts gsm8k-train --init noise", "unknown --init value 'noise'; known: context, pad, uniform"),
-        ("--prompts gsm8k-train --augment clm", "unknown --augment value 'clm'; did you mean cllm"),
-        ("--prompts gsm8k-train --max-run 1", "--max-run 1 leaves nothing"),
-        ("--prompts gsm8k-train --max-repeats 1", "--max-repeats 1 leaves nothing"),
-        ("--prompts gsm8k-train --temperature inf", "--temperature inf: input should be a finite number"),
-        ("--answers there --limit 3 --temperature 1", "--limit and --temperature goes with --prompts"),
-        ("--answers there --prompt-seed 3", "--prompt-seed goes with --prompts"),
-    ],
-)
-def test_mistakes_are_found_before_a_model_is_loaded(cli: Any, tmp_path: Path, argv: str, words: str) -> None:
-    said = collect(cli, tmp_path / "out", *argv.split())
-    assert said.code == 2
-    assert words in said.error
-    assert "loading" not in said.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_answers_of_another_model_are_refused(cli: Any, prompts: Path, tmp_path: Path) -> None:
     said = collect(cli, tmp_path / "out", "--answers", tmp_path)
     assert said.code == 2

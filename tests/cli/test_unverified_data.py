@@ -59,34 +59,6 @@ def test_a_run_of_aime25_is_scored_and_shown_and_by_no_other_file(cli: Any, tmp_
         assert any(f"aime25.jsonl, sha256 {sha256(path)}" in page.read_text() for page in found)
 
 
-def test_a_run_of_speed_bench_takes_the_users_file_or_folder(cli: Any, tmp_path: Path) -> None:
-    path = file(tmp_path / "data", "speed_bench_throughput_1k.jsonl", speed.THROUGHPUT)
-    command = (*TINY, "--task", "speed-bench", "--task-set", "speed-bench.split=throughput_1k")
-    runs = []
-    for at, where in enumerate((("--data-file", path), ("--data-dir", path.parent))):
-        out = tmp_path / f"runs-{at}"
-        said = cli.ok(*command, *where, "--out", out)
-        (run,) = out.iterdir()
-        runs.append(run)
-        assert [entry["name"] for entry in recorded(run)] == [path.name]
-        assert str(tmp_path) not in (run / "run.json").read_text()
-        assert "Answers are not judged." in said.out
-        lines = said.out.splitlines()
-        below = lines[next(at for at, line in enumerate(lines) if line.startswith("group ")) + 2 :]
-        groups = [line.split()[0] for line in below if line.strip() and not line.startswith(" ")]
-        assert groups[:4] == [*speed.TIERS, "overall"], said.out
-    texts = [[row["output_ids"] for row in run_json.requests(run)] for run in runs]
-    assert texts[0] == texts[1]
-    assert cli.refused(3, *command, "--out", tmp_path / "none").endswith(
-        "set SPECBENCH_DATA or --data-dir to a folder that holds it (published at "
-        "https://huggingface.co/datasets/nvidia/SPEED-Bench)"
-    )
-    raw = file(tmp_path / "raw", "x.jsonl", [{**speed.THROUGHPUT[0], "turns": [speed.PLACEHOLDER]}])
-    error = cli.refused(2, *command, "--data-file", raw, "--out", tmp_path / "none")
-    assert "x.jsonl line 1" in error
-    assert "python prepare_data.py --dataset speed --config all" in error
-
-
 def test_a_run_of_codesearchnet_stops_before_the_next_instruction(cli: Any, tmp_path: Path) -> None:
     path = file(tmp_path / "data", "codesearchnet_python_test.jsonl", speed.FUNCTIONS)
     cli.ok(*TINY, "--task", "codesearchnet", "--data-dir", path.parent, "--out", tmp_path / "runs")

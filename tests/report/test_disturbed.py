@@ -14,17 +14,13 @@ from reported import EXACT, answers, config, folder
 from rich.console import Console
 
 from specbench.common.errors import UsageError
-from specbench.report.gathering import Gathered, gather
-from specbench.report.page import cells
+from specbench.report.gathering import gather
 from specbench.report.page.build import build
 from specbench.report.page.document import Document, Row, Section, Table, Words
 from specbench.report.pictures.crossing import crossing, crossings
 from specbench.report.terminal.compare import comparison_report
-from specbench.report.terminal.run import finding, headline
 from specbench.report.terminal.sweep import advice, found, sentences
 from specbench.results.comparison import compare, read_sides, regressions
-from specbench.results.read import read_run
-from specbench.results.run import Run
 from specbench.results.schema import RequestRecord
 
 WHY = "AR's step drifted by 28% (limit 25%)"
@@ -79,29 +75,6 @@ def shown(part: Any, width: int = 80) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_table_says_why_in_a_line(runs: dict[str, Path], width: int) -> None:
-    loud, quiet = (read_run(runs[name]) for name in ("loud", "quiet"))
-    text = shown(headline(loud.run, loud.summary), width)
-    assert text.count(f"disturbed: {WHY}; verdicts are unsure") == 1
-    assert "fast: unsure: faster; 4.0" in text
-    assert "These prompts tell differences of" in text, "of a row of which nothing was shown"
-    assert not {"disturbed", "unsure"} & {*shown(headline(quiet.run, quiet.summary), width).replace(":", " ").split()}
-
-
-def test_the_sentence_calls_nothing_faster(runs: dict[str, Path]) -> None:
-    said = {name: finding(read_run(path).summary) for name, path in runs.items()}
-    assert said["quiet"].startswith("Found: faster than ar: fast 4.0")
-    assert said["loud"].startswith("Found: unsure: faster than ar: fast 4.0")
-    assert "; unsure: slower than ar: slow 0.5" in said["loud"]
-    assert "; unsure: no difference shown: same 1.0" in said["loud"]
-
-
-def test_a_notebook_sees_it_too(runs: dict[str, Path]) -> None:
-    assert "verdicts are unsure" in Run(runs["loud"])._repr_html_()
-    assert "unsure" not in Run(runs["quiet"])._repr_html_()
-
-
 def section(found: Document | Section, name: str) -> Section:
     (one,) = [each for each in found.sections if each.title.startswith(name)]
     return one
@@ -135,17 +108,6 @@ def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> Non
     assert warned == [(f"Run {loud}", [f"Disturbed: {WHY}; verdicts are unsure."])]
     facts = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in rows(section(page, "Environment"))}
     assert sorted(facts["disturbed"]) == [WHY, "no, by AR's steps alone"]
-
-
-def test_only_disturbed_runs_make_a_page_without_a_best(runs: dict[str, Path]) -> None:
-    page = build(Gathered(runs=gather([runs["loud"]]).runs))
-    notes = [block for block in section(page, "At a glance").blocks if isinstance(block, Words)]
-    assert notes == [], "nothing on how good the best looks"
-
-
-def test_verdicts_have_the_tone_of_sure_ones_only(runs: dict[str, Path]) -> None:
-    (loud, quiet) = (read_run(runs[name]).summary.rows[1].speedup for name in ("loud", "quiet"))
-    assert (cells.verdict(loud).tone, cells.verdict(quiet).tone) == ("", "good")
 
 
 def compared(*targets: object) -> dict[str, Any]:

@@ -52,13 +52,6 @@ def test_shared_steps_are_stretched_to_what_the_reader_waited(tmp_path: Path) ->
     assert note.startswith("2 sequences ran at once")
 
 
-def test_made_up_text_and_traces_are_said(tmp_path: Path) -> None:
-    read = races.read(tmp_path, trace=True, simulated={"pld": {"mean": 4, "spread": 1}})
-    notes = race(read.config, read.records, ["ar", "pld"], None).notes
-    assert "traced" in notes[0]
-    assert "acceptance of pld was simulated" in notes[1]
-
-
 @pytest.mark.parametrize(
     ("methods", "request_id", "says"),
     [
@@ -93,13 +86,6 @@ def test_a_committed_run_takes_the_seconds_that_it_took() -> None:
         assert each.tokens == record.output_tokens
         assert each.end_s == pytest.approx(record.latency_s, rel=0.02)
         assert [len(a.tokens) for a in each.arrivals[1:]] == record.accepted_lengths
-
-
-def test_another_text_is_said(tmp_path: Path) -> None:
-    read = races.read(tmp_path)
-    other = [r.model_copy(update={"output_ids": r.output_ids[::-1]}) if r.method == "pld" else r for r in read.records]
-    assert race(read.config, read.records, ["ar", "pld"], None).notes == []
-    assert race(read.config, other, ["ar", "pld"], None).notes == ["ar did not write the tokens of pld"]
 
 
 def test_steps_that_took_no_time_share_what_the_answer_took(tmp_path: Path) -> None:

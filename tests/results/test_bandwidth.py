@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 import reported
 from sweep_workers import record
 
-from specbench.common.errors import UsageError
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
-from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.folder import RunFolder
 from specbench.results.frame import load_methods
 from specbench.results.read import read_run
@@ -92,40 +89,6 @@ def test_a_summary_says_what_was_read() -> None:
     assert shares(None).bandwidth is None
 
 
-@pytest.mark.parametrize(
-    ("found", "line"),
-    [
-        (None, ""),
-        (read(), ""),
-        (read(refused="no compiler"), "memory bandwidth was not read: no compiler"),
-        (read(22.14, threads=1), "memory 22.1 GB/s (1 thread); ar reads 0.45 of it, jf 0.30"),
-        (read(20.31, 23.0, 22.1), "memory 22.1 GB/s (20.3 to 23.0, 2 threads); ar reads 0.45 of it, jf 0.30"),
-        (read(20.0, refused="later"), "memory 20.0 GB/s (2 threads); ar reads 0.50 of it, jf 0.33"),
-        (read(20.0, forwards={}), "memory 20.0 GB/s (2 threads)"),
-    ],
-)
-def test_the_line_says_what_there_is(found: Bandwidth | None, line: str) -> None:
-    assert bandwidth_line(shares(found)) == line
-
-
-def test_the_line_names_a_few_methods_and_of_many_the_range() -> None:
-    summary = shares(read(20.0))
-    ar, jf = summary.rows
-
-    def line(*others: float) -> str:
-        rows = [jf.model_copy(update={"method": f"m{at}", "bandwidth_share": x}) for at, x in enumerate(others)]
-        return bandwidth_line(summary.model_copy(update={"rows": [ar, *rows]}))
-
-    assert line(0.3, 0.2, 0.4).endswith("ar reads 0.50 of it, m0 0.30, m1 0.20, m2 0.40")
-    assert line(0.3, 0.2, 0.4, 0.1).endswith("ar reads 0.50 of it, the others 0.10 to 0.40")
-
-
-def test_threads_that_changed_are_both_told() -> None:
-    found = read(10.0, 20.0)
-    more = found.model_copy(update={"readings": [*found.readings, Reading(segment=2, threads=1, bytes_per_s=5 * GB)]})
-    assert bandwidth_line(shares(more)).startswith("memory 10.0 GB/s (5.0 to 20.0, 1 or 2 threads); ")
-
-
 def test_a_run_keeps_it_and_an_unfinished_one_is_shown_with_it(tmp_path: Path) -> None:
     records = [record("ar", "p/0", tokens=11, forwards=10), record("jf", "p/0", tokens=11, forwards=5)]
     path = reported.folder(tmp_path, reported.config(["jf"], 2), records, finish=False)
@@ -140,23 +103,3 @@ def test_a_run_keeps_it_and_an_unfinished_one_is_shown_with_it(tmp_path: Path) -
         pytest.approx(10 * (1 + 9.5e-4) / 25), pytest.approx(5 * (1 + 9e-4) / 25)
     ]  # fmt: skip
     assert "bandwidth_share" in load_methods(path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda found: found["readings"][0].update(bytes_per_s=0),
-        lambda found: found["readings"][0].update(threads=0),
-        lambda found: found["forwards"]["ar"].update(contexts=[100, 0]),
-        lambda found: found["forwards"]["ar"].update(contexts=[0]),
-        lambda found: found["forwards"]["ar"].update(contexts=[], nbytes=[]),
-        lambda found: found.update(more=1),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(change: Any, tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        content = json.loads(json.dumps(BANDWIDTH.json(read(10.0))))
-        change(content)
-        (folder.path / "bandwidth.json").write_text(json.dumps(content))
-        with pytest.raises(UsageError, match=r"bandwidth\.json is damaged .*; delete it to do without its figures"):
-            folder.read(BANDWIDTH)

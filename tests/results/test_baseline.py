@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from engine_rows import answer, answers, config, row_of, spec, summed
+from engine_rows import answer, answers, config, spec, summed
 from known import known
 
 from specbench.report.terminal.engines import fairness, ratio_of
-from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
-from specbench.results.baseline import over_engines, step_time, where
+from specbench.results.baseline import over_engines
 from specbench.results.engines import Engines
 from specbench.results.summary_schema import Disturbed
 
@@ -66,37 +65,3 @@ def test_of_a_disturbed_run_nothing_is_claimed() -> None:
     unsure = found.model_copy(update={"disturbed": Disturbed(reasons=["others ran"])})
     assert unsure.unsure
     assert fairness(unsure, against).startswith("Unsure, as this run was disturbed")
-
-
-def test_where_our_time_goes_is_said_as_far_as_it_was_measured() -> None:
-    run = config(spec("e:ar"))
-    ours, theirs = answers("ar", NINE, 8.0), answers("e:ar", NINE, 4.0)
-    found = summed(run, [*ours, *theirs])
-    (over,) = over_engines(run, found)
-    ours_s, theirs_s = (1e3 * known(row_of(found, label).step_s) for label in ("ar", "e:ar"))
-    steps = f"a step of ar takes {ours_s:.1f} ms and one of e:ar {theirs_s:.1f}"
-    assert where(found.rows, over) == steps
-    # A forward reads 10 bytes of weights; memory gives 100 a second: a tenth of a second of the step is reading.
-    memory = Bandwidth(
-        forwards=dict.fromkeys(("ar", "e:ar"), ForwardBytes(contexts=[0], nbytes=[10])),
-        readings=[Reading(segment=0, threads=1, bytes_per_s=100.0)],
-    )
-    read = summed(run, [*ours, *theirs], bandwidth=memory)
-    (over,) = over_engines(run, read)
-    assert known(known(step_time(row_of(read, "ar"))).reading_s) == pytest.approx(0.1)
-    rest = ours_s - 100
-    assert where(read.rows, over) == (
-        f"{steps}; reading weights and cache takes 100.0 of ours at the bandwidth read beside the run, all else "
-        f"{rest:.1f}; --trace says how much of that is outside of the forward"
-    )
-    traced = [row.model_copy(update={"phases": {"host_s": 0.25}}) if row.baseline else row for row in read.rows]
-    assert where(traced, over).endswith(f"all else {rest:.1f}, of which 250.0 outside of the forward (median)")
-
-
-def test_beside_an_engine_that_counts_nothing_nothing_is_said_of_steps() -> None:
-    run = config(spec("e:ar"))
-    found = summed(run, [*answers("ar", NINE, 8.0), *answers("e:ar", NINE, 4.0, forwards=0)])
-    (over,) = over_engines(run, found)
-    assert step_time(over.row) is None
-    assert where(found.rows, over) == ""
-    assert fairness(found, [over]) == f"ar is slower than e:ar, {ratio_of(over)}."

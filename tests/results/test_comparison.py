@@ -170,10 +170,6 @@ def test_what_may_differ_is_said(made: Callable[..., Path], tmp_path: Path, chan
     assert any(line.startswith(said) for line in lines), lines
 
 
-def test_equal_runs_differ_in_nothing(made: Callable[..., Path]) -> None:
-    assert compared(made("plain"), made("first", noisy(1)))["differs"] == {"B": []}
-
-
 def test_another_model_may_have_its_prompts_in_other_tokens(made: Callable[..., Path], tmp_path: Path) -> None:
     def other_model(run: dict[str, Any]) -> None:
         run["model"]["fingerprint"] = "0" * 64
@@ -229,32 +225,6 @@ def test_a_seed_matters_only_where_something_is_sampled(made: Callable[..., Path
     assert compared(made("plain"), folder("greedy", 0.0, 5))
     with pytest.raises(UsageError, match=r"another seed \(2, not 1\)"):
         compared(folder("one", 0.7, 1), folder("two", 0.7, 2))
-
-
-@pytest.mark.parametrize(
-    ("targets", "why"),
-    [
-        (["{plain}"], "1 to compare; name two to 26 runs"),
-        (["{plain}", "{plain}"], "is named twice; say which of its methods"),
-        (["{plain}", "{plain}:jetspek"], "did you mean jetspec?"),
-        (["{plain}:jetspec", "{alone}"], "name it as RUN:METHOD"),
-        (["{plain}", "nowhere"], "nowhere is not a run folder"),
-        (["{plain}", "nowhere:ar"], "nowhere is not a run folder"),
-    ],
-)
-def test_what_cannot_be_named_is_refused(made: Callable[..., Path], targets: list[str], why: str) -> None:
-    names = {"plain": made("plain"), "alone": made("alone", labels=("ar",))}
-    with pytest.raises(UsageError) as caught:
-        compared(*(target.format(**names) for target in targets))
-    assert why in str(caught.value)
-
-
-def test_rows_of_other_names_are_paired_where_they_are_named(made: Callable[..., Path]) -> None:
-    first, others = made("first", noisy(1)), made("others", noisy(7), labels=("ar", "jetspec#2"))
-    assert [r["methods"] for r in compared(first, others)["rows"]] == [["ar", "ar"]]
-    (only,) = compared(f"{first}:jetspec", f"{others}:jetspec#2")["rows"]
-    assert only["methods"] == ["jetspec", "jetspec#2"]
-    assert only["tokens_per_forward"][0] != only["tokens_per_forward"][1]
 
 
 def test_a_gate_that_could_never_fall_is_refused(made: Callable[..., Path], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import reported
 from known import known
 from sweep_workers import record
 
-from specbench.common.errors import UsageError
 from specbench.results import disturbance as judged
 from specbench.results.bandwidth import Bandwidth, Reading
-from specbench.results.disturbance import LIMITS, UNSURE, disturbance, disturbance_line, reason, unsure, watched_line
+from specbench.results.disturbance import LIMITS, UNSURE, disturbance, reason, unsure
 from specbench.results.folder import RunFolder
 from specbench.results.frame import load_methods
 from specbench.results.read import read_run
@@ -212,18 +210,6 @@ def test_over_the_base_model_too() -> None:
     assert known(over.speedup).verdict == "unsure: faster"
 
 
-def test_lines_say_why_or_nothing() -> None:
-    loud = summary(watch=watch(others_cores=1.24, slowed=1))  # of a run on a GPU
-    both = "other processes took 62% of the cores (limit 50%); heat slowed the cores 6 times (limit 0)"
-    assert disturbance_line(loud) == f"disturbed: {both}; verdicts are unsure"
-    assert watched_line(loud) == both
-    quiet = summary(watch=watch())
-    assert (disturbance_line(quiet), watched_line(quiet)) == ("", "no, watched for 24 s")
-    assert watched_line(summary()) == "no, by AR's steps alone"
-    old = quiet.model_copy(update={"disturbed": None})
-    assert (disturbance_line(old), watched_line(old)) == ("", "")
-
-
 def test_every_figure_has_a_limit_and_words() -> None:
     figures = {name for name in Disturbed.model_fields if name not in ("reasons", "watched_s", "requests")}
     assert figures == {*LIMITS}
@@ -244,23 +230,3 @@ def test_a_run_folder_keeps_it_and_reads_it_again(tmp_path: Path) -> None:
     again = read_run(folder.path).summary
     assert again.disturbed == so_far.disturbed
     assert set(load_methods(folder.path)["speedup_verdict"].dropna()) == {"unsure: faster"}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda found: found["looks"][0].update(seconds=0),
-        lambda found: found["looks"][0].update(cores=0),
-        lambda found: found["looks"][0].update(usable=0),
-        lambda found: found["looks"][0].update(others_cores=-1),
-        lambda found: found["looks"][0].update(slowed=0.5),
-        lambda found: found.update(more=1),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(change: Any, tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
-        content = json.loads(json.dumps(WATCH.json(watch())))
-        change(content)
-        (folder.path / "watch.json").write_text(json.dumps(content))
-        with pytest.raises(UsageError, match=r"watch\.json is damaged .*; delete it to do without its figures"):
-            folder.read(WATCH)

@@ -43,19 +43,3 @@ CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
 )
 def test_what_there_is_is_told_and_what_is_not_is_left_out(report: dict[str, Any], line: str) -> None:
     assert engine_line(report) == line
-
-
-def test_draft_heads_say_which_of_their_parts_are_kernels() -> None:
-    heads = [
-        {"fusions": ["norm", "mlp"], "not_fused": {"attention": "it comes out 0.3 off"}},
-        {"fusions": [], "not_fused": {"all": "not asked for"}},
-    ]
-    found = engine_line({"attention": "triton", "heads": heads})
-    fused = "head: fused (norm, mlp; not attention: it comes out 0.3 off)"
-    assert found == f"attention: triton; {fused}; head: torch's; not all: not asked for"
-
-
-def test_products_say_how_many_are_of_our_kernel() -> None:
-    found = engine_line({"products": [{"kernel": "own"}, {"kernel": "torch"}, {"kernel": "own"}]})
-    assert found == "products of up to 16 rows: our kernel for 2 of 3 shapes"
-    assert engine_line({"products": []}) == ""

@@ -20,7 +20,7 @@ from known import known
 
 from specbench.common import files
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.common.files import check_writable, write_folder, write_json_atomic, write_text_atomic
+from specbench.common.files import check_writable, write_folder, write_json_atomic
 from specbench.results import folder as run_folder
 from specbench.results.folder import RunFolder
 from specbench.results.request_log import RequestLog, read_requests, set_aside
@@ -282,16 +282,6 @@ def test_sigkill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> Non
 # The run folder
 
 
-def test_the_name_says_when_what_and_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 11, 21, 4, 1, 2, tzinfo=timezone.utc))
-    with RunFolder.create(tmp_path / "runs" / "today", "jacobi-hum/an eval", DIGEST, RUN) as folder:
-        assert folder.path == tmp_path / "runs" / "today" / "20261121T040102Z-jacobi-hum-an-eval-01234567"
-        assert json.loads((folder.path / "run.json").read_text()) == STORED
-    with RunFolder.create(folder.path.parent, "jacobi-hum/an eval", DIGEST, RUN) as twin:  # within the same second
-        assert twin.path.name == folder.path.name + "-2"
-    assert names(folder.path.parent) == [folder.path.name, twin.path.name]
-
-
 def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
@@ -304,23 +294,6 @@ def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: py
         RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
     assert seen == [[]]
     assert names(tmp_path) == []
-
-
-def test_a_folder_of_files_has_its_name_once_all_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
-
-    def write(folder: Path) -> None:
-        write_text_atomic(folder / "text", "é\n")
-        seen.append(len(list(tmp_path.glob("out/2*"))))
-
-    seen: list[int] = []
-    first = write_folder(tmp_path / "out", "profile-config:tiny", DIGEST, write)
-    assert first == tmp_path / "out" / "20260102T030405Z-profile-config-tiny-01234567"
-    assert (first / "text").read_bytes() == b"\xc3\xa9\n"
-    assert names(first) == ["text"]
-    second = write_folder(tmp_path / "out", "profile-config:tiny", DIGEST, write)
-    assert seen == [0, 1]
-    assert names(tmp_path / "out") == [first.name, second.name] == [first.name, f"{first.name}-2"]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), ValueError("a mistake"), KeyboardInterrupt()])

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import refusal
 from rich.console import Console
 from runs import COMMITTED, RESULTS
 
-from specbench.common.errors import UsageError
-from specbench.report.terminal.notes import LEGEND, notes
+from specbench.report.terminal.notes import LEGEND
 from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
@@ -69,33 +67,10 @@ def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("where", "change"),
-    [
-        ("accepted_lengths", lambda line: line.pop("accepted_lengths")),
-        ("phases", lambda line: line.update(phases={})),
-        ("measures.luck", lambda line: line.update(measures={"luck": "much"})),
-        ("phases_s.draft", lambda line: line.update(phases_s={"draft": 3})),
-    ],
-)
-def test_a_damaged_request_is_one_line_that_names_the_field(copy: Callable[..., Path], where: str, change: Any) -> None:
-    text = refusal(UsageError, read_run, copy(request=change))
-    assert f"field '{where}" in text
-
-
 def split(line: dict[str, Any]) -> None:
     """The i-th phase of a step takes i ms of AR and 10 i ms of the others."""
     unit = 1e-3 if line["method"] == "ar" else 1e-2
     line["phases_s"] = {phase: [unit * at] * line["target_forwards"] for at, phase in enumerate(PHASES, 1)}
-
-
-def lucky(line: dict[str, Any]) -> None:
-    line["measures"] = {} if line["method"] == "ar" else {"luck": 1.25, "unheard_of": 2.0}
-
-
-def described(run: dict[str, Any]) -> None:
-    for method in run["methods"]:
-        method["measures"] = {"luck": "guesses that were right"}
 
 
 def test_phases_are_a_table_below_the_headline_of_those_that_were_traced(copy: Callable[..., Path]) -> None:
@@ -112,12 +87,3 @@ def test_phases_are_a_table_below_the_headline_of_those_that_were_traced(copy: C
     below = shown(untraced).partition("ms a step")[2]
     assert "jacobi" in below
     assert "\nar " not in below
-
-
-def test_a_figure_of_a_method_is_told_in_its_own_words(copy: Callable[..., Path]) -> None:
-    read = read_run(copy(described, lucky, lambda summary: None))
-    told = notes(read.run, read.summary)
-    assert "jacobi: 1.25 guesses that were right." in told
-    assert "jacobi: 2.00 unheard_of." in told  # without a description its name has to do
-    assert not any(note.startswith("ar: ") for note in told)
-    assert told[-1] == LEGEND

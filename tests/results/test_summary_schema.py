@@ -8,24 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import known
 from pydantic import ValidationError
 from reported import answers, config
-from runs import COMMITTED
 
 from specbench.common.errors import UsageError
 from specbench.results.folder import RunFolder
 from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary
-
-
-@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name[:16])
-def test_rows_of_older_versions_are_rows(folder: Path) -> None:
-    content = json.loads((folder / "summary.json").read_text())
-    found = known(RunFolder.load(folder).summary())
-    assert [row.method for row in found.rows] == [row["method"] for row in content["rows"]]
-    assert found.rows[0].baseline
-    assert not found.rows[1].baseline
 
 
 def summary() -> RunSummary:

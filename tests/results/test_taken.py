@@ -38,17 +38,3 @@ def test_all_prompts_are_written_as_ever_and_some_say_so() -> None:
     assert written["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
     for made in (config(None), config(Taken(of=164, seed=None)), config(Taken(of=164, seed=0))):
         assert RunConfig.model_validate_json(made.model_dump_json()) == made
-
-
-@pytest.mark.parametrize(
-    ("taken", "said"),
-    [
-        (None, "8 prompts"),
-        (Taken(of=164, seed=0), "prompts: 8 of 164, drawn by seed 0"),
-        (Taken(of=164, seed=None), "prompts: first 8 of 164"),
-        (Taken(of=164, seed=5, held_out=2), "prompts: 6 of 164, drawn by seed 5, and 2 held out"),
-        (Taken(of=164, seed=None, held_out=2), "prompts: first 6 of 164, and 2 held out"),
-    ],
-)
-def test_in_words(taken: Taken | None, said: str) -> None:
-    assert config(taken, 8).task.said == said

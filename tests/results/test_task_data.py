@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import reported
-import sweeps
 from conversations import prepared
-from rich.console import Console
 
 from specbench.common import Prompt
 from specbench.common.errors import UsageError
 from specbench.evals import data, scoring
-from specbench.report.gathering import gather
-from specbench.report.page.build import build
-from specbench.report.page.sweeps import sweep_section
-from specbench.report.page.write import to_html, to_markdown
-from specbench.report.terminal.run import headline
-from specbench.results.read import ReadRun
 from specbench.results.schema import RunConfig, TaskData, TaskSpec
-from specbench.results.summary import RunContents, summarise
-from specbench.sweeps.table import ReadSweep
 
 KNOWN = TaskData(name="known.jsonl", sha256="a" * 64, bytes=10, revision=None, verified=True)
 UNKNOWN = TaskData(name="aime25.jsonl", sha256="b" * 64, bytes=20, revision="c" * 40, verified=False)
-HOSTILE = UNKNOWN.model_copy(update={"name": "<img src=x>[bold]\x1b[2J\n\u202e|"})
 
 
 def config(*files: TaskData) -> RunConfig:
@@ -80,51 +67,6 @@ def test_what_a_task_reads_is_recorded_when_it_is_made_and_when_it_is_asked(
         content = (tmp_path / file.name).read_bytes()
         assert (found.name, found.bytes) == (file.name, len(content))
         assert (found.sha256, found.verified) == (hashlib.sha256(content).hexdigest(), False)
-
-
-def shown(made: RunConfig) -> str:
-    records = reported.answers("ar", 8, decode_s=1) + reported.answers("jf", 8, decode_s=0.5)
-    console = Console(file=io.StringIO(), width=400, color_system=None)
-    run = {**made.model_dump(mode="json"), "environment": reported.ENVIRONMENT}
-    console.print(headline(run, summarise(RunContents(made, records))))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def test_show_says_what_is_unverified() -> None:
-    assert f"data unverified: aime25.jsonl, sha256 {'b' * 64}." in shown(config(KNOWN, UNKNOWN))
-    assert "unverified" not in shown(config(KNOWN))
-    said = shown(config(HOSTILE))
-    assert "\x1b" not in said
-    assert "\u202e" not in said
-
-
-def test_the_report_says_what_is_unverified_in_notes_and_environment(tmp_path: Path) -> None:
-    records = reported.answers("ar", 8, decode_s=1) + reported.answers("jf", 8, decode_s=0.5)
-    for files, count in (((KNOWN, UNKNOWN), 2), ((KNOWN,), 0), ((HOSTILE,), 2)):
-        out = tmp_path / str(count) / str(len(files))
-        reported.folder(out, config(*files), records)
-        document = build(gather([out]))
-        page, text = to_html(document), to_markdown(document, "pictures")
-        for made in (page, text):
-            assert made.count("data unverified: ") == count
-            assert made.count("b" * 64) == count
-            assert ("c" * 40 in made) == bool(count)
-            assert ("known.jsonl, sha256 aaaaaaaaaaaa" in made) == (KNOWN in files)
-            assert "\x1b" not in made
-            assert "\u202e" not in made
-        assert "<img src=x>" not in page
-
-
-def test_the_page_of_a_sweep_says_what_is_unverified() -> None:
-    cells = pd.concat(
-        [sweeps.grid(speedup=1.5, set="tuning"), sweeps.cells([{"method": "ar", "set": "tuning"}])], ignore_index=True
-    )
-    for files, said in (((KNOWN, UNKNOWN), True), ((KNOWN,), False)):
-        made = config(*files)
-        read = ReadRun({"environment": reported.ENVIRONMENT}, made, [], {}, summarise(RunContents(made, [])), [])
-        section = sweep_section("a-sweep", ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, cells))
-        assert section.under.endswith(f"data unverified: aime25.jsonl, sha256 {'b' * 64}") == said
 
 
 # -------------------------------------------------------------------------------------------------------- the scorer

@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 from profiled import made_up
 
-from specbench.common import registry
 from specbench.common.files import write_json_atomic
 from specbench.common.options import given
 from specbench.hardware import environment
 from specbench.hardware.profile import PROFILE, Profile
-from specbench.models import names
-from specbench.results import Run
 from specbench.runner import bounding
-from specbench.runner.methods import make_method
 from specbench.runner.plan import PROFILES, Plan
 from specbench.runner.resolving import Resolved, resolve
 
-ROOT = Path(__file__).parents[2]
 ROWS = (1, 8, 16, 32, 64)
 
 
@@ -65,13 +60,6 @@ def test_a_profile_that_ended_before_rows_got_dear_bounds_nothing(store: Any) ->
     resolved = planned()
     assert resolved.plan.settings == ()
     assert any("the stored profile ends at 1" in note for note in resolved.notes), resolved.notes
-
-
-def test_rows_within_twice_the_time_of_one() -> None:
-    assert measured().rows_within(2.0) == 24, "half way between 16 rows at 1.6 and 32 at 2.4"
-    assert measured().rows_within(1.1) == 4
-    assert measured().rows_within(0.5) == 1
-    assert measured().rows_within(9.0) == 64, "no further than was measured"
 
 
 def test_the_widest_setting_that_fits_is_taken_and_else_the_smallest(store: Any) -> None:
@@ -145,37 +133,3 @@ def test_the_newest_profile_counts_and_a_damaged_one_does_not(store: Any, tmp_pa
     assert jf(planned()).max_rows == 11
     (tmp_path / PROFILES / "20261102T000000Z-profile" / PROFILE).write_text("{")
     assert jf(planned()).max_rows == 23
-
-
-@pytest.mark.parametrize("name", [name for name, card in registry.methods().items() if "machine" in card.info])
-def test_a_methods_own_table_shrinks(name: str) -> None:
-    table = registry.method(name).info["machine"]["settings"]
-    rows = [make_method(name, name, settings).max_rows for settings in table]
-    assert rows == sorted(rows, reverse=True)
-    assert len({frozenset(settings) for settings in table}) == 1, "each sets the same options"
-    assert make_method(name, name, {}).max_rows >= rows[0]
-
-
-@pytest.mark.parametrize("name", [name for name, card in registry.methods().items() if "untrained" in card.info])
-def test_what_it_gave_untrained_is_in_the_run_that_is_named(name: str) -> None:
-    expected = registry.method(name).info["untrained"]
-    run = Run(ROOT / expected["run"])
-    (row,) = (row for row in run.summary.rows if row.method == name)
-    (baseline,) = (row for row in run.summary.rows if row.baseline)
-    assert expected["gave"].startswith(f"{row.tokens_per_forward:.2f} tokens per forward on ")
-    model = str(run.frame().model[0])
-    assert expected["gave"].endswith(f"on {model}, {baseline.prompts} prompts of {run.frame().task[0]}")
-    assert names.aliases()[model].get("method") != name, "it was not trained for it"
-
-
-def test_what_an_untrained_model_gives_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = registry.method("jf")
-    expected = {"gave": "1.5 tokens per forward", "run": "somewhere"}
-    monkeypatch.setitem(card.info, "untrained", expected)
-    (line, *_) = planned(model="smollm2-135m").notes
-    assert line == (
-        "jf: smollm2-135m is not known to be trained for it; without training it gave 1.5 tokens per forward "
-        "(somewhere); trained for it: --model smollm2-135m-jf"
-    )
-    assert "trained for it: --model smollm2-135m-jf" in planned().notes[0], "what comes with the package"
-    assert not [note for note in planned(model="smollm2-135m-jf").notes if "without training" in note]

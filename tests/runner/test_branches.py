@@ -95,14 +95,6 @@ def test_of_tokens_that_the_target_has_not_nothing_is_asked() -> None:
         assert rate_request(engine, asked, record(answer, [1, 1, 1], [(0, [5, vocab])])) == []
 
 
-def test_a_logarithm_that_is_no_number_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = supported("llama")
-    mine = record(prompt(4, 97, seed=3), [1, 1, 1], [(0, [3]), (1, [3, 4])])
-    monkeypatch.setattr(branches, "log_probabilities", lambda *_: [[-math.inf], [-1.0, -2.0]])
-    with attached(model, slots=1, capacity=20) as engine:
-        assert rate_request(engine, [1, 2], mine) == [RatedBranch(tokens=2, promised=-1.0, said=-3.0)]
-
-
 def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
@@ -123,20 +115,6 @@ def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pyt
     (tmp_path / BRANCHES).write_text('{"request": 3}\n')
     with pytest.raises(UsageError, match=r"branches\.jsonl line 1 is damaged .*delete it to do without"):
         read_branches(tmp_path)
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory")])
-def test_memory_that_does_not_suffice_costs_these_figures_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def rating(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(branches, "rate_request", rating)
-    notes: list[str] = []
-    asked = prepared([Prompt("p0", "one", True)])
-    rate_branches(None, asked, [record([1, 2], [1], [(0, [7])])], tmp_path, notes.append)  # type: ignore[arg-type]
-    assert notes == ["no memory to ask the model about drafted branches; their calibration is left out"]
 
 
 def test_shares_of_promises_kept_and_broken() -> None:

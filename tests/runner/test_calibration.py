@@ -55,21 +55,6 @@ def test_a_damaged_store_is_written_anew(tmp_path: Path, take: Any, content: str
     assert json.loads(file.read_text())["times"]["steps"]["times"] == [[1, 0.2], [4, 0.5]]
 
 
-def test_times_of_the_other_kind_are_none(tmp_path: Path, take: Any) -> None:
-    """Seconds where a list by rows is wanted, and the other way round: in the store, or in a run's own file."""
-    Calibration(OF, tmp_path).once("what", lambda: 0.5)
-    assert Calibration(OF, tmp_path).once("what", take, True) == [(1, 0.1), (4, 0.5)]
-    assert Calibration(OF, tmp_path).once("what", lambda: 0.25) == 0.25
-    mine = Calibration(OF)
-    mine.take({"what": StoredTimes(times=7.0, measured_utc="2026-01-01T00:00:00+00:00")})
-    assert mine.once("what", take, True) == [(1, pytest.approx(0.2)), (4, 0.5)]
-
-
-def test_a_place_that_takes_no_files_costs_no_more_than_the_times(tmp_path: Path, take: Any) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert Calibration(OF, tmp_path / "file" / "times").once("steps", take, True) == [(1, 0.1), (4, 0.5)]
-
-
 def test_two_processes_at_once_go_by_the_same_times(tmp_path: Path, take: Any) -> None:
     def slow() -> list[tuple[int, float]]:
         Calibration(OF, tmp_path).once("steps", take, True)  # another one is through first

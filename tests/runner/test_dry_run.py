@@ -116,18 +116,6 @@ def test_steps_projected_onto_a_gpu_of_which_none_is_stored(store: Any) -> None:
     assert onto.seconds(1, 512).low == pytest.approx(same.seconds(1, 512).low / 2, rel=0.01)
 
 
-def test_a_profile_of_that_gpu_is_taken_before_any_other(store: Any) -> None:
-    spec = here().model.model_copy(update={"dtype": "bfloat16", "device": "cuda"})
-    shape = configured_shape(resolve("smollm2-135m"), "bfloat16")
-    there = here(model=spec, shape=shape, gpu="h200")
-    store(there)
-    store(here(), "20261102T000000Z-newer")
-    found = predicted(gpu="h200")
-    assert found["steps"] == "measured"
-    times = StepTimes(there.shape, there.ceilings, there.points)
-    assert [cell["step_s"] for cell in found["cells"]] == [times.seconds(cell["rows"], 512) for cell in found["cells"]]
-
-
 def test_a_profile_may_be_named_and_has_to_be_of_the_model(store: Any) -> None:
     folder = store(here())
     other = store(made_up(), "other")
@@ -164,12 +152,6 @@ def test_cells_that_the_machine_has_no_memory_for_are_told_apart(store: Any, mon
     assert {cell["label"]: cell["fits"] for cell in found["cells"]} == {
         "ar": True, "jf n=8 pool=16": True, "jf n=256 pool=16": False,
     }  # fmt: skip
-
-
-def test_of_a_model_that_is_not_here_memory_is_not_known(store: Any) -> None:
-    cells = predicted(model="nobody/has-this-model")["cells"]
-    assert all(cell["weight_bytes"] is None and cell["fits"] is None for cell in cells)
-    assert [cell["rows"] for cell in cells] == [1, 16, 37, 128, 317]
 
 
 def test_without_a_profile_a_gpu_has_the_bound_of_its_datasheet(store: Any) -> None:

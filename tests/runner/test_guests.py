@@ -16,7 +16,6 @@ from types import FunctionType
 from typing import Any, cast
 
 import models_tiny
-import numpy as np
 import pytest
 import toys
 
@@ -270,14 +269,6 @@ def test_a_tree_does_not_change() -> None:
     assert made.row_scores() == (None, -0.5)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    tokens, parents, accept = cast(Any, (np.array([5, 6]), np.array([-1, 0]), np.array([True, False])))
-    made = TokenTree(tokens, parents, accept)
-    assert (made.tokens, made.parents, made.accept) == ((5, 6), (-1, 0), (True, False))
-    assert {type(each) for each in (*made.tokens, *made.parents)} == {int}
-    assert {type(each) for each in made.accept or ()} == {bool}
-
-
 @pytest.mark.parametrize("call", ["begin", "draft", "observe", "end", "measures", "branches", "__init__"])
 @pytest.mark.parametrize("leaves", ["return", "raise"])
 def test_a_forked_child_that_comes_back_ends(call: str, leaves: str, tmp_path: Path) -> None:
@@ -414,29 +405,3 @@ def test_time_that_nobody_limits_is_free() -> None:
     assert pulse.read().limit_s == 0
     (record,) = toys.runner(toys.Engine(toys.Clock())).segment(slow, [toys.request(1, 3)])
     assert record.output_tokens == 3
-
-
-def test_loading_has_ten_times_as_long() -> None:
-    with limited(0.1):
-        with guests.hosting("method 'x' (from y)"):
-            time.sleep(0.5)
-        with (
-            pytest.raises(PluginFault, match=r"^method 'x' \(from y\) took more than 1 s at"),
-            guests.hosting("method 'x' (from y)"),
-        ):
-            time.sleep(60)
-
-
-def test_in_a_thread_nothing_is_broken_off() -> None:
-    """Signals come to the main thread alone."""
-    ended: list[bool] = []
-
-    def work() -> None:
-        with limited(0.05):
-            time.sleep(0.3)
-        ended.append(True)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(30)
-    assert ended == [True]

@@ -158,20 +158,3 @@ def test_the_clock_stands_still_while_the_consumer_has_control() -> None:
     first, second = outside.decode([Request("p", n, [1], rule) for n in range(2)], 0)
     assert first.start_s == pytest.approx(0.010)
     assert second.start_s == pytest.approx(0.210), "300 of the 510 ms were the consumer's"
-
-
-@pytest.mark.parametrize("finish", ["stop", "length"])
-def test_an_answer_in_text_ends_where_its_server_says_whatever_its_tokens_come_to_here(finish: Any) -> None:
-    script = Script(["b", "cd"], Told(finish=finish), facts(ids=False, counts="nothing"))
-    record = answer(script, budget=8)
-    assert (record.output_ids, record.finish_reason) == ([1, 2, 3], finish)
-
-
-def test_text_that_comes_to_more_tokens_than_were_asked_for_is_cut_and_no_fault() -> None:
-    record = answer(Script(["b", "cdef", "gh"], facts=facts(ids=False, counts="nothing")), budget=4)
-    assert (record.output_ids, record.finish_reason) == ([1, 2, 3, 4], "length")
-
-
-def test_an_answer_in_text_that_just_ends_is_a_fault() -> None:
-    with pytest.raises(EngineFault, match="ended an answer after 2 of 8 tokens"):
-        answer(Script(["b", "c"], facts=facts(ids=False, counts="nothing")))

@@ -83,20 +83,3 @@ def test_another_token_is_refused_unless_it_is_a_tie(session: Any, monkeypatch: 
     assert all(word in str(refused.value) for word in ("tiny", "short", f"is {wrong[5]} ", f"{text[5]} by"))
     monkeypatch.setattr(own_generate, "_TIE", 1e9)
     assert check_generate(Plan(), session, asked(), captured()).tie == 5
-
-
-def test_what_cannot_be_asked_says_why(session: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "simulated" in check_generate(Plan(simulate=["2"]), session, asked(), captured()).skipped
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise NotImplementedError("no generation here")
-
-    monkeypatch.setattr(session.engine.model, "generate", fails)
-    assert "no generation here" in check_generate(Plan(), session, asked(), captured()).skipped
-    monkeypatch.setattr(own_generate, "_MOST_WORK", 1)
-    assert "CPU" in check_generate(Plan(), session, asked(), captured()).skipped
-    assert not cache.exists() or not [*cache.iterdir()]
-
-
-def test_a_budget_of_one_token_is_enough(session: Any) -> None:
-    assert check_generate(Plan(), session, asked(budget=1), captured()).tokens == 1

@@ -93,22 +93,6 @@ def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str
     assert (found["window_size"], found["ngram_size"], found["guess_set_size"]) == (3, 5, 10)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "parts"),
-    [
-        ("jacobi", ["preset=fast"], ["jacobi has no presets"]),
-        ("jf", ["preset=relesed"], ["preset of jf 'relesed'", "did you mean released"]),
-        ("jf", ["preset=M", "preset=R"], ["'preset' of jf", "twice"]),
-        ("jf", ["preset=M", "n=4", "block_size=5"], ["block_size", "twice"]),
-        ("jf", ["preset=released", "num_blocks=3"], ["variant=released", "num_blocks 1 or 2"]),
-        ("jf", ["preset=M", "blocksize=5"], ["option of jf 'blocksize'", "block_size"]),
-    ],
-)
-def test_a_wrong_preset_is_one_line(name: str, settings: list[str], parts: list[str]) -> None:
-    text = refusal(UsageError, plan_methods, [name], settings)
-    assert all(part in text for part in parts), text
-
-
 def test_a_method_brings_how_many_best_tokens_it_wants_and_whether_it_runs_as_it_comes() -> None:
     assert [method.top_k for method in plan_methods(["msn", "msn"], ["msn#2.tree=chain"])] == [0, 10, 0]
     assert {"ar", "jacobi"} <= set(runnable())

@@ -39,21 +39,6 @@ def test_a_shape_by_the_configuration_is_that_of_the_loaded_model(family: str, t
         assert configured_shape(resolve(str(tmp_path)), "float32") == shape_of(engine)
 
 
-def test_the_embedded_models_shape_is_known_without_its_weights() -> None:
-    for name in ("smollm2-135m", "smollm2-135m-jf", "config:smollm2-135m"):
-        shape = configured_shape(resolve(name), "float32")
-        assert shape is not None
-        assert (shape.parameters, shape.token_bytes) == (134_515_008, 4 * 30 * 3 * 128)
-
-
-def test_of_others_it_is_not_known(tmp_path: Path) -> None:
-    assert configured_shape(resolve("config:tiny"), "int8") is None
-    assert configured_shape(resolve("nobody/has-this-model"), "bfloat16") is None
-    for content in ("{}", "[", '{"model_type": "mixtral"}', '{"model_type": "llama", "hidden_size": "x"}'):
-        (tmp_path / "config.json").write_text(content)
-        assert configured_shape(resolve(str(tmp_path)), "float32") is None
-
-
 # ------------------------------------------------------------------ what is refused
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import string
-from pathlib import Path
 from typing import Any
 
 import models_tiny
@@ -13,13 +10,8 @@ import pytest
 import targets
 import torch
 
-from specbench.cli.app import main
 from specbench.common import Prompt, UsageError
-from specbench.models.loader import LoadedModel, load
-from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
-from specbench.runner.session import Session
-from specbench.runner.stop import StopRule
+from specbench.models.loader import LoadedModel
 from specbench.runner.warm_up import warm_up_ids
 
 
@@ -69,55 +61,3 @@ def test_a_prompt_without_tokens_is_named(chat: bool) -> None:
     asked.tokenizer.apply_chat_template = lambda turns, **how: ""
     with pytest.raises(UsageError, match="third"):
         asked.encode(Prompt("third", "text", chat))
-
-
-PRINTABLE = string.ascii_letters + string.digits + string.punctuation
-UNICODE = "\x00\x7f\xa0äßİŁя中日ア한กअ‍​‮﷽😀🏳️‍🌈\ud7ff�"
-
-
-def asked_one_by_one(model_name: str, prompts: list[str], tmp_path: Path, capsys: Any) -> dict[str, int]:
-    """Prompt -> exit code of a run on it alone; an error is one line."""
-    codes = {}
-    for number, prompt in enumerate(prompts):
-        data = tmp_path / "one.jsonl"
-        data.write_text(json.dumps({"prompt": prompt}) + "\n")
-        command = ["run", "--model", model_name, "--method", "ar", "--task", "prompts", "--data-file", str(data)]
-        code = main([*command, "--max-new-tokens", "2", "--out", str(tmp_path / str(number))])
-        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-        assert len(errors) == (code != 0), (prompt, code, errors)
-        codes[prompt] = code
-    return codes
-
-
-def test_short_prompts_run_or_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    codes = asked_one_by_one("config:tiny", ["A", "~", "word", "ä", ""], tmp_path, capsys)
-    assert codes == {"A": 0, "~": 0, "word": 0, "ä": 0, "": 2}
-
-
-def test_all_letters_are_asked_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every one-letter prompt is timed here, so that the warm-up has to be another one."""
-    data = tmp_path / "letters.jsonl"
-    data.write_text("".join(json.dumps({"prompt": letter}) + "\n" for letter in PRINTABLE + "äя中"))
-    command = ["run", "--model", "config:tiny", "--method", "ar", "--task", "prompts", "--data-file", str(data)]
-    assert main([*command, "--max-new-tokens", "1", "--out", str(tmp_path / "runs")]) == 0
-
-
-@pytest.mark.slow
-def test_letters_of_the_default_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every letter, raw and as a chat, is decoded by a session of its own warm-up; the letter A by the command, too."""
-    asked = load("smollm2-135m", device="cpu")
-    texts = [*PRINTABLE, *UNICODE, "word", "harbour", "A harbour pilot", ""]
-    with Session(asked, plan_methods(["ar"], []), capacity=64) as session:
-        (plain,) = session.methods
-        for text, chat in itertools.product(texts, (False, True)):
-            try:
-                ids = asked.encode(Prompt("only", text, chat))
-            except UsageError:
-                assert (text, chat) == ("", False)
-                continue
-            warm = warm_up_ids(asked, len(ids), [ids])
-            assert warm != ids
-            rule = StopRule(asked.stop_ids, (), 1, asked.decode)
-            both = [Request(name, 0, each, rule) for name, each in (("warm", warm), ("timed", ids))]
-            assert [record.output_tokens for record in session.decode(plain, both)] == [1, 1]
-    assert asked_one_by_one("smollm2-135m", ["A"], tmp_path, capsys) == {"A": 0}

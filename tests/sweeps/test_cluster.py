@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from known import refusal
-from sweep_workers import Death, answered, counts, crash, make, refuse
+from sweep_workers import answered, counts, crash, make
 
-from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.errors import EnvironmentRefused, SpecbenchError
 from specbench.results.schema import RequestRecord
 from specbench.sweeps.cluster import Cluster
-from specbench.sweeps.executors import RETRIES, Here
-from specbench.sweeps.task import Failed, Task
+from specbench.sweeps.executors import Here
+from specbench.sweeps.task import Task
 
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(6))
@@ -71,42 +71,11 @@ def test_two_workers_give_the_records_of_one() -> None:
     assert ray.is_initialized(), "a cluster that was there stays"
 
 
-@pytest.mark.slow  # as with processes, whose tests are quick
-def test_a_worker_that_dies_in_the_middle_of_a_task_is_replaced(tmp_path: Path) -> None:
-    with cluster(2, partial(make, CELLS, of_turns=TURNS, death=Death(tmp_path, after=2))) as executor:
-        check(answered(executor.run(tasks())))
-    assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
-
-
-@pytest.mark.slow  # as with processes, whose tests are quick
-def test_a_task_that_no_worker_survives_ends_in_one_line(tmp_path: Path) -> None:
-    with cluster(1, partial(make, CELLS, death=Death(tmp_path, times=1000, after=0))) as executor:
-        text = refusal(SpecbenchError, list, executor.run(tasks()[:1]))
-        assert f"{RETRIES + 1} workers were lost over p0 with ar, toy n=2, toy n=4 (" in text
-
-
-def test_errors_of_the_users_reach_the_driver_as_they_are() -> None:
-    with (
-        cluster(1, partial(make, [*CELLS, "bad n=2"])) as executor,
-        pytest.raises(UsageError, match=r"^this cell cannot be decoded; leave it out$"),
-    ):
-        answered(executor.run(tasks([*CELLS, "bad n=2"])))
-    with pytest.raises(EnvironmentRefused, match=r"^this machine has no toys; bring some$"):
-        Cluster(refuse, 1)
-
-
 def test_a_worker_that_cannot_begin_is_one_line() -> None:
     with pytest.raises(SpecbenchError, match="a worker of the Ray cluster was lost") as caught:
         Cluster(crash, 1)
     assert "boom" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_more_workers_than_there_is_room_for_are_refused() -> None:
-    with pytest.raises(EnvironmentRefused, match=r"3 workers, but the Ray cluster has 2 cores and no GPU; lower"):
-        Cluster(partial(make, CELLS), 3)
-    with cluster(None, partial(make, CELLS)) as executor:
-        assert len(executor._actors) == 1
 
 
 def test_a_cluster_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +91,3 @@ def test_a_cluster_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPat
     said = refusal(EnvironmentRefused, Cluster, partial(make, CELLS), 2)
     assert said.startswith("the Ray cluster cannot be had (The current node timed out during startup.")
     assert ended
-
-
-def test_a_cell_that_fails_in_a_worker_is_said_and_the_others_go_on() -> None:
-    with cluster(1, partial(make, CELLS, failing={"toy n=4": PROMPTS[1]})) as executor:
-        found = list(executor.run(tasks()[:3]))
-    failed = [each for each in found if isinstance(each, Failed)]
-    assert failed == [Failed("toy n=4", "method of toy n=4 failed in draft")]
-    assert len({each.request_id for each in found if isinstance(each, RequestRecord)}) == 8

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,6 @@ class Heard(Silent):
 
     def request(self, record: RequestRecord) -> None:
         self.requests += 1
-
-
-def content_of(path: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_sweep_and_its_files(tmp_path: Path) -> None:
@@ -182,18 +178,6 @@ def test_wider_grids_of_broken_and_unbegun_sweeps(tmp_path: Path) -> None:
     )
 
 
-def test_cells_added_before_anything_was_decoded_share_the_first_pass(tmp_path: Path) -> None:
-    class Refusing(Breaking):
-        def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
-            raise Broken
-
-    with pytest.raises(Broken):
-        drive(Asked(grid(CELLS[:2]), tmp_path), Refusing(ToyWorker(CELLS[:2])), Silent())
-    path, worker = sweep(tmp_path, CELLS)
-    assert len(worker.decoded) == 5 * 8
-    assert {record.repeat for record in records(path)} == {0}
-
-
 def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_path: Path) -> None:
     together, _ = sweep(tmp_path / "together", CELLS)
     best = summary(together)["sweep"]["best"]
@@ -271,14 +255,6 @@ def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
     assert [len(read.records) for read in read_sweep(path).runs.values()] == [24, 24, 24]
 
 
-def test_blocks_of_many_prompts_go_to_one_worker(tmp_path: Path) -> None:
-    made = Breaking(ToyWorker(CELLS, tuning=tuple(f"p{at:02d}" for at in range(20))))
-    drive(Asked(grid(CELLS, (1, 2)), tmp_path), made, Silent())
-    assert [len(task.prompts) for task in made.tasks if task.concurrency == 1] == [1] * 20
-    assert [len(task.prompts) for task in made.tasks if task.concurrency == 2] == [10, 10]
-    assert all(task.labels == ("ar", *CELLS) for task in made.tasks)
-
-
 class Elsewhere(Silent):
     """Starts the same sweep while one runs."""
 
@@ -327,18 +303,6 @@ def test_a_corrupt_head_is_named_and_a_newer_one_not_overwritten(tmp_path: Path)
     _, worker = sweep(tmp_path)
     assert worker.decoded == []
     assert len(read_sweep(path).cells) == 5
-
-
-def test_damaged_records_are_named_and_leave_no_lock(tmp_path: Path) -> None:
-    path, _ = sweep(tmp_path)
-    file = path / "c1" / "requests.jsonl"
-    good = file.read_bytes()
-    for line in (b"{}\n", b"nonsense\n"):
-        file.write_bytes(line + good)
-        with pytest.raises(UsageError, match=r"c1.*damaged"):
-            sweep(tmp_path)
-    file.write_bytes(good)
-    assert sweep(tmp_path)[1].decoded == []
 
 
 def test_an_error_of_a_worker_keeps_what_is_finished(tmp_path: Path) -> None:

@@ -110,30 +110,6 @@ def test_yaml_makes_no_number_of_a_range(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("grid: {n: [4, 8}", "cannot be read (not YAML: line"),
-        ("- n", "must hold one mapping, grid"),
-        ("grid: [4]", "must hold one mapping, grid"),
-        ("grid: {n: [4]}\nmethod: jf", "must hold one mapping, grid"),
-        ("", "must hold one mapping, grid"),
-        ("grid: {n: []}", "grid n has no values"),
-        ("grid: {n: }", "--grid n= has an empty value"),
-        ("grid: {n: [4, '']}", "or an empty one"),
-        ("grid: {n: [[4], [8]]}", "give it a list"),
-        ("grid: {n: {low: 4}}", "give it a list"),
-        ("grid: {n: [4, 8, 4]}", "the value 4 twice"),
-        ("grid: {}", "nothing to sweep; write --grid"),
-    ],
-)
-def test_files_that_are_refused(tmp_path: Path, text: str, says: str) -> None:
-    file = tmp_path / "grid.yaml"
-    file.write_text(text)
-    text = refusal(UsageError, read_axes, [], file)
-    assert says in text
-
-
-@pytest.mark.parametrize(
     ("names", "axes", "settings", "says"),
     [
         pytest.param("jf", [], [], ["nothing to sweep; write --grid"], id="no axis"),

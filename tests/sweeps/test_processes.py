@@ -19,7 +19,7 @@ from specbench.results.schema import RequestRecord
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import RETRIES, Here, left
 from specbench.sweeps.processes import Place, Processes, places
-from specbench.sweeps.task import Failed, Task
+from specbench.sweeps.task import Task
 
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(8))
@@ -69,13 +69,6 @@ def test_a_worker_that_dies_in_the_middle_of_a_task_is_replaced(tmp_path: Path, 
     with processes(workers, partial(make, CELLS, of_turns=turns, death=Death(tmp_path, after=after))) as executor:
         check(answered(executor.run(tasks())), of_turns=turns)
     assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
-
-
-def test_many_deaths_on_different_tasks_are_survived(tmp_path: Path) -> None:
-    death = Death(tmp_path, times=3, after=4)  # each has done a whole task before, and a part of the next
-    with processes(2, partial(make, CELLS, death=death)) as executor:
-        check(answered(executor.run(tasks())))
-    assert len(list(tmp_path.iterdir())) == 3  # two that live would have made eight of the 24 records at most
 
 
 def test_a_worker_that_dies_between_tasks_is_replaced_and_cannot_be_asked_anything(tmp_path: Path) -> None:
@@ -186,13 +179,3 @@ def test_what_is_left_of_a_task_has_new_stretches() -> None:
     assert rest.done == {"a": "x", "b": "y", "c": "z"}
     assert rest.segment == 42
     assert left(rest, {}).segment == 42
-
-
-def test_a_cell_that_fails_in_a_worker_is_said_and_the_others_go_on() -> None:
-    with processes(2, partial(make, CELLS, failing={"toy n=4": PROMPTS[1]})) as executor:
-        found = list(executor.run(tasks()))
-    assert [each for each in found if isinstance(each, Failed)] == [
-        Failed("toy n=4", "method of toy n=4 failed in draft")
-    ]
-    others = [each for each in found if isinstance(each, RequestRecord) and each.method != "toy n=4"]
-    assert counts(others) == {key: value for key, value in counts(alone()).items() if not key.startswith("toy n=4|")}

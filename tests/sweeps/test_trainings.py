@@ -15,12 +15,12 @@ import pytest
 from matplotlib.collections import PathCollection
 from rich.console import Console
 
-from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
+from specbench.common.errors import EnvironmentRefused, NothingLearnt
 from specbench.report.pictures.training_cost import save_training_cost, training_cost
 from specbench.report.terminal.trainings import trainings_table
 from specbench.sweeps import trainings
 from specbench.sweeps.plan import TrainedSweepPlan
-from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, hours_of, read_entries, read_trainings
+from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, read_entries, read_trainings
 from specbench.sweeps.trainings import Due, sweep_trainings
 
 
@@ -157,10 +157,6 @@ def test_a_training_that_leaves_no_weights_is_said_and_the_others_go_on(tmp_path
     ]  # fmt: skip
 
 
-def test_hours_of_a_small_training_are_no_zero() -> None:
-    assert [hours_of(value) for value in (0, 0.00312, 0.1, 12.345)] == ["0.00", "0.003", "0.10", "12.35"]
-
-
 def test_trainings_of_another_grid_stay_in_the_folder(tmp_path: Path, swept: list[Any]) -> None:
     trainer = Trainer()
     first, _, _ = go(asked(tmp_path, "texts=2"), trainer)
@@ -294,25 +290,3 @@ def test_a_second_call_at_the_same_time_is_refused(tmp_path: Path, swept: list[A
 
     folder, _, _ = go(asked(tmp_path, "texts=2"), Slow())
     assert said == [f"{folder} is in use by another specbench process; wait for it, or choose another --out"]
-
-
-def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path, swept: list[Any]) -> None:
-    trainer = Trainer()
-    with pytest.raises(UsageError, match="nothing to train by; write --train-grid"):
-        go(asked(tmp_path), trainer)
-    with pytest.raises(UsageError, match="nothing to sweep; write --grid"):
-        go(asked(tmp_path, "texts=2", grid=()), trainer)
-    with pytest.raises(UsageError, match="unknown option of msn to sweep"):
-        go(asked(tmp_path, "texts=2", grid=("draft_lenght=2",)), trainer)
-    with pytest.raises(UsageError, match=r"^--train-grid texts is given twice"):
-        go(asked(tmp_path, "texts=2", "texts=3"), trainer)
-    with pytest.raises(UsageError, match=r"--train-grid jf.texts: all trainings are of one method; write texts with"):
-        go(asked(tmp_path, "jf.texts=2"), trainer)
-
-    class Typed(Trainer):
-        def cell(self, values: Mapping[str, str]) -> Cell:
-            return Cell(values["causal"], {"causal": values["causal"] in ("true", "yes")})
-
-    with pytest.raises(UsageError, match=r"has one training twice, true and yes; keep one"):
-        go(asked(tmp_path, "causal=true,yes"), Typed())
-    assert (trainer.trained, swept) == ([], [])

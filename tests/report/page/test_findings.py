@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,11 @@ from known import known
 from reported import EXACT, LOSSY, answers
 
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
-from specbench.report.page import findings
 from specbench.report.page.best import as_good
 from specbench.report.page.build import build
 from specbench.report.page.document import Finding, Findings
 from specbench.report.page.findings import in_short, pictured, races_of
-from specbench.report.page.run import traces
-from specbench.report.page.write import write_report
-from specbench.report.race import Race, race
-from specbench.results.read import read_run
-from specbench.results.schema import Draft, RequestRecord, RunConfig, TaskData
+from specbench.results.schema import TaskData
 from specbench.results.summary_schema import Disturbed
 
 
@@ -122,22 +115,6 @@ def test_the_race_is_of_the_winner_and_linked(tmp_path: Path) -> None:
     assert "<h2>ar</h2>" in pages[run.id].content
 
 
-def test_the_token_view_opens_on_the_method_that_gained(tmp_path: Path) -> None:
-    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
-    shown = {**run.pictured, "jf": run.pictured["pld"]}
-    run = replace(run, pictured={"jf": shown["jf"], "pld": shown["pld"]})
-    assert [(trace.title.split()[0], trace.open) for trace in traces(run)] == [("pld", True), ("jf", False)]
-
-
-def test_prompts_are_those_that_were_answered(tmp_path: Path) -> None:
-    """An unfinished run is not on all the prompts that it was to have."""
-    records = [*answers("ar", 9, decode_s=1.0), *answers("pld", 7, decode_s=0.5, target_forwards=12)]
-    path = reported.folder(tmp_path, reported.config(["pld"], 164), records, finish=False)
-    said = finding(read_whole_run(path))
-    assert said.lines["How sure"].startswith("2.00 to 2.00 with 95% confidence, on 7 of 164 prompts.")
-    assert said.lines["On"].endswith("NOT COMPLETE.")
-
-
 def test_sequences_stepped_together_are_counted_in_blocks(tmp_path: Path) -> None:
     records = [*answers("ar", 24, decode_s=1.0), *answers("pld", 24, decode_s=0.5, target_forwards=12)]
     path = reported.folder(tmp_path, reported.config(["pld"], 24, concurrency=4), records)
@@ -173,27 +150,6 @@ def test_unverified_data_are_said_where_the_figure_is(tmp_path: Path) -> None:
     assert "data unverified" in finding(run).lines["On"]
 
 
-def test_a_folder_of_any_name_has_a_page_that_its_link_reaches(tmp_path: Path) -> None:
-    """Its id is part of file names: none of another folder, none too long, and no two alike."""
-    names = ["a b#1?%20", "a b#1?%21", "x" * 250, '"><script>']
-    for number, name in enumerate(names):
-        model = reported.config([], 9).model.model_copy(update={"name": f"m{number}"})
-        path = races.run(tmp_path / str(number), prompts=9, model=model)
-        content = {**json.loads((path / "run.json").read_text()), "digest": "../../x"}
-        if number:  # then it is known by its folder's name
-            del content["digest"]
-        (path / "run.json").write_text(json.dumps(content))
-        path.rename(path.parent / name)
-    found = gather([tmp_path])
-    assert len({run.id for run in found.runs}) == len(names) == len(found.runs)
-    out = tmp_path / "out"
-    page = write_report(build(found), out)
-    links = re.findall(r'href="(report_races/[^"]*)"', page.read_text())
-    assert len({*links}) == len(names)
-    assert all(re.fullmatch(r"[\w./-]+", link) and (out / link).is_file() for link in links)
-    assert not [path for path in tmp_path.rglob("*.svg") if out not in path.parents]
-
-
 def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
     alone, lot = reported.config([], 9), reported.config(["jf"], 9, lot=["jf"])
     plain = answers("ar", 9, decode_s=1.0)
@@ -204,46 +160,6 @@ def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
     found = Gathered([read_whole_run(path) for path in paths])
     assert pictured(found) == []
     assert build(found).sections[0].title == "At a glance"
-
-
-def test_a_race_keeps_no_trees_of_all_the_answers_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report takes little memory whatever its runs traced, and the race is the same."""
-    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
-    plain = races_of(Gathered([run]))[run.id].content
-    draft = Draft(ids=[1, 2, 3, 4], parents=None, origins="cccc", draft_only=[], path=[])
-    seen: list[Any] = []
-
-    def traced(*_: object) -> Iterator[RequestRecord]:
-        for one in read_run(run.path).records:
-            assert one.tokens
-            rows = {"drafts": [draft] * one.target_forwards, "pieces": {}}
-            yield one.model_copy(update={"tokens": one.tokens.model_copy(update=rows)})
-
-    def watched(config: RunConfig, records: Sequence[RequestRecord], *more: Any) -> Race:
-        seen.extend(record.tokens.drafts for record in records if record.tokens)
-        return race(config, records, *more)
-
-    monkeypatch.setattr(findings, "whole_records", traced)
-    monkeypatch.setattr(findings, "race", watched)
-    assert races_of(Gathered([run]))[run.id].content == plain
-    assert seen == [None] * 18
-
-
-def test_of_more_kinds_than_are_shown_the_number_is_said(tmp_path: Path) -> None:
-    run = made(tmp_path, {"pld": 2.0})
-
-    def of(count: int) -> Findings:
-        tasks = [run.config.task.model_copy(update={"name": f"t{at}"}) for at in range(count)]
-        runs = [
-            replace(run, id=f"{at}", config=run.config.model_copy(update={"task": t})) for at, t in enumerate(tasks)
-        ]
-        (block,) = in_short(Gathered(runs), {}).blocks
-        assert isinstance(block, Findings)
-        return block
-
-    assert "such runs" not in of(8).source.formula
-    assert len(of(9).findings) == 8
-    assert of(9).source.formula.endswith("Of 9 such runs 8 are shown.")
 
 
 def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 from reported import EXACT, LOSSY, answers, config, folder
-from runs import RESULTS
 
 from specbench.report.gathering import Run, read_whole_run
 from specbench.report.page.best import candidates
 from specbench.report.page.document import DASH, Row
-from specbench.report.page.headline import conditions, headline, settings
+from specbench.report.page.headline import headline
 from specbench.report.page.run import run_section
-from specbench.results.schema import Taken
 
 
 def run(tmp_path: Path, *, prompts: int = 8, labels: tuple[str, ...] = ("fast", "other"), **more: Any) -> Run:
@@ -35,21 +33,6 @@ def cells(rows: list[Row], label: str) -> dict[str, str]:
 
 def table(made: Run) -> list[Row]:
     return list(headline("humaneval v2", [made]).rows)
-
-
-def test_conditions_and_settings_are_said(tmp_path: Path) -> None:
-    made = config(("fast",), 8)
-    for seed, words in ((0, "prompts: 8 of 164, drawn by seed 0"), (None, "prompts: first 8 of 164")):
-        task = made.task.model_copy(update={"taken": Taken(of=164, seed=seed)})
-        records = [*answers("ar", 8, decode_s=1.0), *answers("fast", 8, decode_s=0.25)]
-        found = read_whole_run(folder(tmp_path / str(seed), made.model_copy(update={"task": task}), records))
-        assert f" · {words} · at most 64 new tokens" in conditions(found)
-    assert " · 8 prompts · at most" in conditions(run(tmp_path / "all"))
-    assert settings(config(["jf", "jf#2", "pld"], 8).methods) == {"ar": "", "jf": "n 16", "jf#2": "n 32", "pld": ""}
-    (path,) = RESULTS.glob("*-02975a5b")
-    based = read_whole_run(path)
-    assert [row.method for row in based.rows] == ["ar", "ar@base", "msn"]
-    assert [row.method for row in candidates(based)] == ["msn"]
 
 
 def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:

@@ -109,28 +109,3 @@ def test_no_text_turns_another_around_and_a_race_of_no_time_is_over(read: ReadRu
     assert not {"\u202e", "\u2066", "\x00"} & {*page.read_text(encoding="utf-8")}
     look = '(page, inner) => [page.getElementById("time").value, page.querySelector(".lane").className]'
     assert look_at(page, 800, look, tmp_path).found == ["1000", "lane done"]
-
-
-def test_it_begins_at_the_speed_that_was_asked_for(found: Race, read: ReadRun) -> None:
-    def chosen(speed: float) -> list[str]:
-        return re.findall(r'<option value="([\d.]+)" selected>× ([\d.]+)<', race_page(found, read, speed))
-
-    assert chosen(1.0) == [("1.0", "1")]
-    assert chosen(3.3) == [("3.3", "3.3")]
-    assert race_page(found, read).count("<option") == 6
-
-
-def test_a_frame_that_began_before_the_race_does_not_turn_it_back(found: Race, read: ReadRun, tmp_path: Path) -> None:
-    page = tmp_path / "race.html"
-    page.write_text(race_page(found, read))
-    look = """(page, inner) => {
-      page.getElementById("play").click();
-      const frames = [];
-      inner.requestAnimationFrame = (step) => frames.push(step);
-      page.getElementById("time").value = "0";
-      page.getElementById("time").dispatchEvent(new inner.Event("input"));
-      page.getElementById("play").click();
-      frames[0](inner.performance.now() - 50);
-      return page.getElementById("clock").textContent;
-    }"""
-    assert look_at(page, 800, look, tmp_path).found == "0.00 s"

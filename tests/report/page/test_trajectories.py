@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import reported
 import traced
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from specbench.decoding.tree import TokenTree
 from specbench.report.gathering import Run, gather
@@ -143,18 +141,3 @@ def test_what_a_model_wrote_is_text_in_every_format(run: Run) -> None:
     for line in text.splitlines():
         if line.startswith("| ") and "top pick" in line:
             assert len(re.findall(r"(?<!\\)\|", line)) == 7, line
-
-
-def test_the_page_stays_light(run: Run) -> None:
-    assert len(to_html(document(run))) < 90_000
-
-
-@settings(max_examples=10, deadline=None)
-@given(words=st.lists(st.text(max_size=30), min_size=10, max_size=10))
-def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
-    out = tmp_path_factory.mktemp("run")
-    found = document(read(guesses(words, "jacobi", 5), trees(words, "jetspec"), out=out))
-    page = Tags()
-    page.feed(to_html(found))
-    assert not page.tags & {"script", "img"}
-    assert to_markdown(found, "p").count("```") == 2

@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 from known import known
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.collections import LineCollection
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from sweeps import NOTHING, cells, grid, plane
 
 from specbench.report.pictures import style
-from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, SMALL, axis_scale, contour, interpolate
+from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
 
 
 def panels(figure: Figure) -> list[Axes]:
@@ -95,16 +94,6 @@ def test_a_rectangle_without_all_its_corners_stays_empty(lacking: int, whole: sl
     assert known.sum() == known[:, whole].size  # the four rectangles around it are empty
 
 
-def test_colour_between_the_cells_is_that_of_the_plane_they_lie_on() -> None:
-    frame = grid()
-    for column, scale in ((0, 0.1), (1, 1.0)):
-        panel = panels(contour(frame, "n", "pool"))[column]
-        for n, pool in ((8.5, 1.1), (11, 3), (23, 1.5), (50, 3.7)):
-            between = known(band(panel, n, pool))
-            assert between[0] - 1e-6 <= scale * plane(n, pool) <= between[1] + 1e-6
-            assert between[1] - between[0] < 0.2 * scale * (plane(64, 4) - plane(8, 1))  # tells places apart
-
-
 def test_nothing_is_coloured_in_a_hole_or_outside_the_cells() -> None:
     panel = speed(contour(grid(without={(16, 2)}), "n", "pool"))
     holes = [(12, 1.5), (12, 3), (23, 1.5), (23, 3), (31.5, 3.9), (8.1, 1.05)]
@@ -151,49 +140,6 @@ def test_the_best_has_a_star_and_needs_no_interval() -> None:
     assert elsewhere not in note(contour(set_at(grid(), 8, 1, best=True), "n", "pool"))
 
 
-def test_cells_that_were_stopped_early_are_smaller() -> None:
-    panel = speed(contour(set_at(grid(), 8, 1, stopped="halved", prompts=4), "n", "pool"))
-    assert marks(panel, SMALL) == {(8, 1)}
-    sizes = {c.get_label(): c.get_sizes()[0] for c in panel.collections if isinstance(c, PathCollection)}
-    assert sizes[SMALL] < sizes[MEASURED] / 2
-    at_its_interval = speed(contour(set_at(grid(), 8, 1, stopped="interval"), "n", "pool"))
-    assert marks(at_its_interval, SMALL) == set()
-
-
-def test_the_note_says_how_wide_intervals_are_and_the_title_what_is_fixed() -> None:
-    frame = cells(
-        [{"n": n, "pool": p, "decode_tok_s": 100.0, "decode_tok_s_half": half, "prompts": prompts}
-         for n, p, half, prompts in ((8, 1, 1.0, 10), (8, 2, 2.0, 20), (16, 1, 6.0, 30), (16, 2, None, 40))]
-    )  # fmt: skip
-    said = note(contour(frame, "n", "pool"))
-    assert "median ±2.0%, widest ±6.0%; 1 of 4 cells have none." in said
-    assert "Prompts per cell: 10 to 40." in said
-    title = contour(grid(K=2, concurrency=8), "n", "pool", caption="a model · a task").get_suptitle()
-    assert title == "jf over n and pool · K 2 · concurrency 8\na model · a task"
-    line = pd.concat([grid(pools=(4,), K=1), grid(pools=(4,), K=2)])
-    assert contour(line, "n", facet="K").get_suptitle().strip() == "jf over n · pool 4 · concurrency 1"
-
-
-def test_facets_have_common_colours_and_their_own_cells() -> None:
-    slow, fast = grid(K=1), grid(K=2)
-    fast["decode_tok_s"] += 40
-    figure = contour(pd.concat([fast, slow], ignore_index=True), "n", "pool", facet="K")
-    shown = panels(figure)
-    titles = ["K 1: tokens per forward", "K 1: tok/s", "K 2: tokens per forward", "K 2: tok/s"]
-    assert [panel.get_title(loc="left") for panel in shown] == titles
-    norms = []
-    for panel, most in ((shown[1], plane(64, 4)), (shown[3], plane(64, 4) + 40)):
-        drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
-        assert np.asarray(drawn.get_array()).max() == pytest.approx(most)
-        norms.append(drawn.get_clim())
-    low, high = norms[0]
-    assert norms[1] == (low, high)
-    assert low is not None
-    assert high is not None
-    assert low <= plane(8, 1)
-    assert high >= plane(64, 4) + 40
-
-
 @pytest.mark.parametrize(("ns", "pools", "over"), [((8, 16, 64), (4,), "n"), ((32,), (1, 2, 12), "pool")])
 def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     ns: tuple[int, ...], pools: tuple[int, ...], over: str
@@ -207,39 +153,6 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     ends = [[float(y) for _, y in segment] for segment in drawn.get_segments()]
     assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["decode_tok_s"]]
-
-
-def test_lines_have_bars_on_their_sides_and_gaps_at_missing_cells() -> None:
-    frame = grid((8, 16), (4,), decode_tok_s_low=70.0, decode_tok_s_high=75.0)
-    panel = speed(contour(frame, "n"))
-    (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
-    assert [[float(y) for _, y in segment] for segment in drawn.get_segments()] == [[58, 75], [68, 75]]
-    frame = grid((8, 16, 32, 64), (4,))
-    panel = speed(contour(set_at(frame, 16, 4, decode_tok_s=NOTHING), "n"))
-    assert [float(x) for x, _ in marks(panel, MISSING)] == [16]
-    line = next(line for line in panel.lines if len(np.asarray(line.get_xdata())) == 4)
-    assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, False, False]
-
-
-def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
-    frame = grid((8, 16, 32, 64, 128), (4,)).assign(decode_tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
-    panel = speed(contour(set_at(frame, 64, 4, best=True), "n"))
-    panel.figure.canvas.draw()
-    (text,) = panel.texts
-    box = Text.get_window_extent(text)
-    assert text.get_text().startswith("95.0 tok/s")
-    assert not any(box.contains(x, y) for x, y in panel.transData.transform(frame[["n", "decode_tok_s"]].to_numpy()))
-
-
-def test_one_cell_is_a_point_and_a_diagonal_is_points() -> None:
-    panel = speed(contour(grid((8,), (2,)), "n", "pool"))
-    assert marks(panel, MEASURED) == {(8, plane(8, 2))}
-    low, high = panel.get_xlim()
-    assert low < 8 < high
-    frame = grid(without={(8, 2), (8, 4), (16, 1), (16, 4), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4)})
-    panel = speed(contour(frame, "n", "pool"))
-    assert marks(panel, MEASURED) == {(8, 1), (16, 2), (32, 4)}
-    assert not [c for c in panel.collections if isinstance(c, QuadContourSet)]
 
 
 def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
@@ -273,18 +186,3 @@ def test_the_same_cells_are_the_same_bytes(tmp_path: Path) -> None:
     first = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "first.png")
     again = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "again.png")
     assert again.read_bytes() == first.read_bytes()
-
-
-def test_the_legend_stands_clear_of_note_and_panels() -> None:
-    frame = set_at(set_at(grid(without={(16, 2)}), 64, 4, best=True), 64, 2, within_noise=True)
-    figure = contour(frame, "n", "pool", caption="a model")
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [MEASURED, MISSING, BEST, ALIKE]
-    box = legend.get_window_extent()
-    below = next(text for text in figure.texts if text.get_text() == figure.get_supxlabel())
-    line = style.SMALL_SIZE * 1.2 * figure.dpi / 72
-    assert box.y0 >= below.get_window_extent().y1 - 2.2 * line  # two empty lines head the note
-    for panel in panels(figure):
-        around = known(panel.get_tightbbox())
-        assert box.y1 <= around.y0 + 1

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from sweeps import NOTHING, busy, cells
 
-from specbench.report.pictures.crossing import CROSSING, OTHERS, PREDICTED, crossing, crossings
+from specbench.report.pictures.crossing import PREDICTED, crossing, crossings
 
 
 def panel(figure: Figure) -> Axes:
@@ -79,14 +79,6 @@ def test_a_crossing_is_sure_where_both_intervals_exclude_1(
     assert str(found) == f"stops paying between 8 and 16 (at about 11.3{'' if sure else ', within noise'})"
 
 
-def test_what_is_no_table_of_speedups_is_refused() -> None:
-    frame = pd.concat([busy("jf", {1: 1.5, 2: 1.1}), busy("jf", {2: 0.9})], ignore_index=True)
-    with pytest.raises(ValueError, match="jf has several rows at one concurrency"):
-        crossings(frame)
-    with pytest.raises(ValueError, match="no cell has a speedup"):
-        crossing(busy("jf", {1: NOTHING}))
-
-
 def test_the_picture_shows_lines_bands_and_crossings() -> None:
     frame = pd.concat(
         [busy("jf", {1: (1.8, 2.0, 2.2), 8: (1.4, 1.5, 1.6), 16: (0.4, 0.5, 0.6)}), busy("pld", {1: 1.5, 16: 1.2})],
@@ -106,30 +98,6 @@ def test_the_picture_shows_lines_bands_and_crossings() -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "8", "16"]
 
 
-def test_notes_say_what_crosses_and_where_predictions_do() -> None:
-    slow = busy("slow", {2: (0.4, 0.5, 0.6), 4: (0.8, 0.9, 1.1)})
-    pld = busy("pld", {1: (1.4, 1.5, 1.6), 16: (1.1, 1.2, 1.3)})
-    frame = pd.concat([busy("jf", {8: 1.5, 16: 0.5}), pld, slow, busy("msn", {2: 1.0})], ignore_index=True)
-    said = " ".join(crossing(frame).get_supxlabel().split())
-    assert "jf stops paying between 8 and 16 (at about 11.3, within noise)." in said
-    assert "pld pays where measured, from 1 to 16." in said
-    assert "slow does not pay where measured, from 2 to 4, in part within noise." in said
-    assert "msn does not pay at 2, in part within noise." in said
-    assert said.count("jf") == 1
-    mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_decode_tok_s=[80.0, 200.0, 100.0])
-    ar = cells(
-        [
-            {"method": "ar", "concurrency": c, "predicted_decode_tok_s": p}
-            for c, p in ((1, 40.0), (4, 100.0), (16, 200.0))
-        ]
-    )
-    said = " ".join(crossing(pd.concat([ar, mine])).get_supxlabel().split())  # the index repeats
-    # predicted 2, 2 and 0.5: it meets 1 two thirds of the way from 4 to 16
-    assert "Predicted: jf stops paying between 4 and 16 (at about 10.1)." in said
-    assert "rows of padding and slots that stand empty" in said
-    assert "Predicted" not in crossing(mine).get_supxlabel()
-
-
 def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
     mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_decode_tok_s=[90.0, 200.0])
     ar = cells([{"method": "ar", "concurrency": c, "predicted_decode_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
@@ -139,16 +107,3 @@ def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
     assert PREDICTED in axes.get_legend_handles_labels()[1]
     without = panel(crossing(mine))  # no prediction of AR, so no ratio
     assert [line for line in without.lines if line.get_linestyle() == "--"] == []
-
-
-def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:
-    settings = {"wide": {1: 2.0, 8: 0.6}, "narrow": {1: 1.4, 8: 1.2}, "never": {1: 1.3, 8: 0.8}}
-    rows = [busy("jf", dict(s), label=name, n=i) for i, (name, s) in enumerate(settings.items())]
-    lucky = busy("jf", {1: 9.0}, label="lucky", n=9, stopped="halved")
-    axes = panel(crossing(pd.concat([*rows, lucky])))  # the index repeats, as concat leaves it
-    lines = {str(line.get_label()): points(line) for line in axes.lines}
-    assert {"wide", "narrow"} <= lines.keys()
-    assert lines[OTHERS] == [(1, 1.3), (8, 0.8)]
-    assert "lucky" not in lines  # its few prompts lead nothing
-    assert len(diamonds(axes)) == 1  # of "wide"; that of a grey line would say nothing of the method
-    assert CROSSING in axes.get_legend_handles_labels()[1]

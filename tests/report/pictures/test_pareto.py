@@ -9,7 +9,6 @@ import pytest
 from known import known
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.text import Text
 from sweeps import NOTHING, cells
 
 from specbench.report.pictures.pareto import FRONT, SMALL, front, pareto
@@ -81,25 +80,3 @@ def test_small_cells_beat_nobody_and_those_without_accuracy_are_counted() -> Non
     assert points(axes, f"jf: {SMALL}") == [(130.0, 1.0)]
     line = next(line for line in axes.lines if line.get_label() == FRONT)
     assert np.asarray(line.get_xdata()).max() == 120
-
-
-def test_labels_of_crowded_points_hide_neither_each_other_nor_the_points() -> None:
-    rows = [{"label": f"jf number {i}", "decode_tok_s": 100.0 + i / 4, "accuracy": 0.8 - i / 2000} for i in range(8)]
-    axes = drawn([{"method": "ar", "decode_tok_s": 40.0, "accuracy": 0.2}, *rows])
-    axes.figure.canvas.draw()
-    boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # an annotation's has its line too
-    assert len(boxes) == 9
-    marks = axes.transData.transform(np.array([(row["decode_tok_s"], row["accuracy"]) for row in rows], dtype=float))
-    names = sorted(boxes)
-    for i, name in enumerate(names):
-        box = boxes[name]
-        assert axes.bbox.x0 <= box.x0 < box.x1 <= axes.bbox.x1
-        assert [other for other in names[i + 1 :] if box.overlaps(boxes[other])] == []
-        assert not any(box.contains(x, y) for x, y in marks)
-
-
-def test_speeds_of_several_concurrencies_are_refused() -> None:
-    with pytest.raises(ValueError, match="several concurrencies"):
-        pareto(cells([*CELLS, {"concurrency": 4, "accuracy": 0.5}]))
-    with pytest.raises(ValueError, match="no cell has both"):
-        pareto(cells([{"decode_tok_s": 1.0}]))

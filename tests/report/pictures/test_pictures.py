@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pytest
 from sweeps import NOTHING, busy, cells, grid
 
-from specbench.common.errors import EnvironmentRefused
 from specbench.report.pictures import called_for, pictures
 
 
@@ -57,15 +54,6 @@ def test_options_of_many_values_make_figures_or_axes() -> None:
     assert made == [f"contour-jf-n-pool-draft_{w}" for w in ("a-b", "a-b-2", "..-c", "A-b-3", "d")]
 
 
-@pytest.mark.parametrize(("option", "values"), [("window", ("sliding", "block")), ("recycle", (True, False))])
-def test_words_and_flags_are_no_axis(option: str, values: tuple[Any, Any]) -> None:
-    frames = [grid(pools=(4,), **{option: value}) for value in values]
-    (picture,) = called_for(pd.concat(frames, ignore_index=True))
-    assert picture.name == "contour-jf-n"
-    titles = [axes.get_title(loc="left") for axes in picture.draw().axes]
-    assert titles == [f"{option} {value}: {name}" for value in values for name in ("tokens per forward", "tok/s")]
-
-
 def test_a_slice_is_drawn_on_the_grid_of_the_whole_sweep() -> None:
     slow = grid(concurrency=8, without={(64, 1), (64, 2), (64, 4)})
     _, picture = called_for(pd.concat([grid(), slow], ignore_index=True))
@@ -81,10 +69,3 @@ def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> N
     assert all(content.startswith(b"\x89PNG") for content in first)
     assert [path.read_bytes() for path in pictures(frame, tmp_path, "a model")] == first
     assert sorted(tmp_path.iterdir()) == sorted(written)
-
-
-def test_what_cannot_be_written_or_drawn_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentRefused, match="cannot write"):
-        pictures(grid(), tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="lacks decode_tok_s, stopped"):
-        called_for(grid().drop(columns=["decode_tok_s", "stopped"]))

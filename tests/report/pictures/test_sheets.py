@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.decoding.tree import TokenTree
-from specbench.report.pictures.rounds import DEPTH, round_svg
-from specbench.report.pictures.trajectory import POSITIONS, STATES, trajectory_svg
-from specbench.results.rounds import Round, round_of
+from specbench.report.pictures.rounds import round_svg
+from specbench.report.pictures.trajectory import trajectory_svg
+from specbench.results.rounds import round_of
 from specbench.results.schema import RequestRecord
 from specbench.results.trajectory import trajectory
 
@@ -62,35 +62,6 @@ def test_any_text_is_text(words: list[str]) -> None:
         tags = {found.tag.rpartition("}")[2] for found in ElementTree.fromstring(svg).iter()}
         assert not tags & {"script", "a", "image", "foreignObject"}
         assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f\x7f-\x9f]", svg)
-
-
-def tall(rows: int) -> Round:
-    """A round whose tree is one deep chain, half of it accepted, with a second branch as deep."""
-    tree = TokenTree([0] * (2 * rows + 1), [-1, *range(rows), 0, *range(rows + 1, 2 * rows)])
-    return round_of(traced.record(lambda ids: "x" * len(ids), 0, [(tree, range(rows // 2 + 1), 1)], budget=99), 1)
-
-
-def test_what_is_not_drawn_is_counted() -> None:
-    said = texts(round_svg(tall(24), "r"))
-    marked = [word for word in said if word[:1] in "✓✗" and len(word) > 1]
-    assert sum(word.startswith("✓") for word in marked) == 12, "an accepted path is drawn to its end"
-    assert sum(word.startswith("✗") for word in marked) == DEPTH
-    assert f"{48 - 12 - DEPTH} more rows are not drawn" in said
-    steps = [(TokenTree.chain([0, 0]), [0, 1], 0)] * 100
-    long = traced.record(lambda ids: "x" * len(ids), 0, steps, budget=201)
-    said = texts(trajectory_svg(trajectory(long), "t"))
-    assert f"drawn: the first {STATES} states and {POSITIONS} positions" in said
-    assert said.count("✓x") == POSITIONS // 2
-
-
-def test_of_many_origins_those_with_a_colour_are_named() -> None:
-    tree = TokenTree([0] * 10, [-1, *[0] * 9], origins=["", *(f"a long word {at} of its own" for at in range(9))])
-    made = traced.record(lambda ids: "x" * len(ids), 0, [(tree, [0], 1)], budget=2)
-    svg = round_svg(round_of(made, 1), "r")
-    assert [word for word in texts(svg) if word.startswith("a long")] == [f"a long word {at}…" for at in range(6)]
-    width = float(re.findall(r'<svg[^>]* width="([^"]*)"', svg)[0])
-    places = [float(at) for at in re.findall(r'<text[^>]* x="([^"]*)"', svg)]
-    assert 0 < max(places) < width - 14 * 5.9, "the last of them ends beyond the picture"
 
 
 def test_equal_rounds_give_equal_bytes() -> None:

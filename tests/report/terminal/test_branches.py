@@ -39,15 +39,3 @@ def test_a_sentence_and_a_table_have_each_figure_in_its_place(tmp_path: Path) ->
         "method", "branches", "tokens", "gap_median", "gap_mean", "kept_share", "broken_share",
     ]  # fmt: skip
     assert [cell.text for cell in row.cells] == ["jetspec", "8", "2.0", "3.5", "23.0", "62%", "12%"]
-
-
-def test_a_promise_that_is_more_than_kept_is_said_so(tmp_path: Path) -> None:
-    (sentence,) = calibration(read_run(run(tmp_path, [-3.0, -1.0])).summary)
-    assert "2.0 nats less likely" in sentence
-
-
-def test_without_branches_nothing_is_said(tmp_path: Path) -> None:
-    path = run(tmp_path, [1.0])
-    (path / BRANCHES).unlink()
-    assert list(calibration(read_run(path).summary)) == []
-    assert branch_tables(read_whole_run(path)) == []

@@ -15,7 +15,7 @@ from rich.console import Console
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.terminal.degeneration import made_by_loops
-from specbench.report.terminal.run import finding, headline
+from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary
 
@@ -60,12 +60,6 @@ def test_the_table_is_there_where_there_is_something_to_see(tmp_path: Path) -> N
     assert "log-lik." not in lossy, "nobody has asked a model"
 
 
-def test_it_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
-    lines = shown(read_run(made(tmp_path, [0, 1])), width=80).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any(line.split()[:3] == ["jf", "2/8", "20%"] for line in lines)
-
-
 def test_of_a_lottery_nothing_is_said(tmp_path: Path) -> None:
     records = [*answers("ar", 8, decode_s=1.0, output_ids=lambda at: [2] * 25), *answers("jf", 8, decode_s=0.5)]
     path = reported.folder(tmp_path, config(["jf"], 8, lot=["jf"]), records)
@@ -96,11 +90,6 @@ def test_it_says_both_figures_and_how_many_prompts_are_left_out(tmp_path: Path) 
     assert " falls to 1.00 (too few) without the 3 of 8 prompts" in said
     (said,) = made_by_loops(row(made(tmp_path / "all", range(8))))
     assert said.endswith("is of looping answers alone: on 8 of 8 prompts one of the two loops.")
-
-
-def test_what_was_found_is_not_told_without_what_loops_made_of_it(tmp_path: Path) -> None:
-    assert "(nothing without looping answers)" in finding(read_run(made(tmp_path / "all", range(8))).summary)
-    assert "looping" not in finding(read_run(made(tmp_path / "sound", [])).summary)
 
 
 def test_a_page_has_the_table_folded_and_no_speed_that_it_withholds(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import unicodedata
 from collections.abc import Sequence
 
 import pytest
@@ -91,14 +90,6 @@ def test_at_eighty_columns_and_with_nothing_broken_at_a_hundred_and_forty() -> N
     assert " ".join(text.split()).endswith("run with --trace to see rejected drafts.")
 
 
-def cells(line: str) -> int:
-    """Columns that a line takes: ideographs have two."""
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line)
-
-
-@pytest.mark.parametrize("columns", [40, 80, 140])
-def test_no_line_is_too_wide(columns: int) -> None:
-    assert max(map(cells, shown(record(), columns).splitlines())) <= columns
 
 
 # ------------------------------------------------------------------ colours
@@ -124,23 +115,6 @@ def test_no_text_reaches_the_terminal_unprintable(text: str) -> None:
     assert found.isprintable()
     assert not set(found) & set("⟨⟩│∎◌␣✗"), "brackets and signs are ours"
     assert found.encode("latin-1", "backslashreplace").decode("unicode_escape") == text
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
-        ("a\u202eb", "a\\u202eb"),  # turns what follows around
-        ("\r\n\t", "\\r\\n\\t"),
-        ("\x9b31m", "\\x9b31m"),
-        ("\ud800", "\\ud800"),
-        ("[red]x[/red] :smile:", "[red]x[/red] :smile:"),
-        ("\\n", "\\\\n"),
-        ("漢 é 🙂", "漢 é 🙂"),
-    ],
-)
-def test_escapes(text: str, expected: str) -> None:
-    assert escaped(text) == expected
 
 
 def test_names_are_escaped_and_origins_have_letters_of_their_own() -> None:

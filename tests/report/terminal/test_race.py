@@ -9,8 +9,7 @@ import pytest
 import races
 from rich.console import Console
 
-from specbench.report.race import Arrival, Lane, Race, race
-from specbench.report.terminal.generation import Token
+from specbench.report.race import Race, race
 from specbench.report.terminal.race import Standing, play
 
 
@@ -66,29 +65,3 @@ def test_at_a_moment_only_what_had_come_is_seen(found: Race) -> None:
     assert "four" not in said
     assert "2 tokens · 1 forwards" in said
     assert "3 tokens · 1 forwards" in said
-
-
-def test_markup_of_a_label_is_text(found: Race) -> None:
-    lanes = [type(lane)("[bold]x[/bold]", lane.arrivals) for lane in found.lanes]
-    said, _ = _printed(Race("[red]p", lanes), 80)
-    assert said.count("[bold]x[/bold]") >= 3
-    assert "[red]p" in said
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3, 8, 20])
-def test_a_terminal_narrower_than_its_lanes_is_no_error(found: Race, columns: int) -> None:
-    said, _ = _printed(Race(found.prompt, [*found.lanes, *found.lanes]), columns, terminal=True, speed=10)
-    assert "\x1b[?25h" in said, "the cursor is back"
-
-
-def test_of_a_long_answer_only_the_end_is_laid_out(found: Race) -> None:
-    """A picture of a hundred thousand tokens takes no longer than one of a thousand, and shows the same end."""
-    arrivals = [Arrival(at / 10, [Token(at, f" word{at}", "lookup", False)]) for at in range(100_000)]
-    lane = Lane("pld", arrivals)
-    assert len(lane.end_of(100_000, 800)) < 300
-    assert lane.end_of(30, 800) == [token for arrival in arrivals[:30] for token in arrival.tokens]
-    file = io.StringIO()
-    Console(file=file, width=80, height=20).print(Standing(Race("p", [lane, lane]), 1e9))
-    lines = file.getvalue().splitlines()
-    assert lines[-1].count("word99999") == 2
-    assert all(line.strip() for line in lines[5:]), "its lines are full"

@@ -12,7 +12,7 @@ import pytest
 from known import known
 from rich.console import Console
 
-from specbench.report.terminal.sweep import SHOWN, interval, sentences, sweep_table
+from specbench.report.terminal.sweep import SHOWN, sweep_table
 
 NAN = float("nan")
 RUN = {
@@ -51,34 +51,6 @@ def shown(rows: Sequence[dict[str, Any]], width: int) -> str:
     console.print(sweep_table(RUN, pd.DataFrame(rows)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-def test_the_head_says_how_the_prompts_were_chosen() -> None:
-    task = {
-        "name": "humaneval", "version": 2, "options": {}, "prompts": 32, "prompts_sha256": "0",
-        "taken": {"of": 164, "seed": 0, "held_out": 16},
-    }  # fmt: skip
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(sweep_table({**RUN, "task": task}, pd.DataFrame(FEW)))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    assert lines[:2] == [
-        "humaneval v2 · smollm2-135m float32 · a CPU",
-        "prompts: 16 of 164, drawn by seed 0, and 16 held out",
-    ]
-
-
-@pytest.mark.parametrize("verified", [True, False])
-def test_the_head_says_which_data_are_unverified(verified: bool) -> None:
-    file = {"name": "mine.jsonl", "sha256": "b" * 64, "bytes": 2, "revision": None, "verified": verified}
-    task = {
-        "name": "aime25", "version": 1, "options": {}, "prompts": 30, "prompts_sha256": "0", "data": [file],
-    }  # fmt: skip
-    console = Console(file=io.StringIO(), width=140, color_system=None)
-    console.print(sweep_table({**RUN, "task": task}, pd.DataFrame(FEW)))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    assert (lines[1].strip() == f"data unverified: mine.jsonl, sha256 {'b' * 64}") != verified
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -132,68 +104,3 @@ def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:
     assert line.rstrip().endswith("best")
     (line,) = [line for line in lines if line.startswith(LONG[:30])]
     assert "2.45 [2.40, 2.50]" in line
-
-
-def test_sentences_of_the_best_cell_and_its_equals() -> None:
-    held = [cell("ar", set="held-out", prompts=40), cell("jf n=32", 2.31, set="held-out", prompts=40, best=True)]
-    said = sentences(pd.DataFrame([*FEW, *held, *map(large, ["jf n=512", "jf n=640"])]))
-    assert said == [
-        "Best of 2 cells: jf n=32, faster, speedup 2.50 [2.40, 2.60] (the interval allows for the choice among 2) on "
-        f"164 prompts; the other one is within noise of it: {LONG}.",
-        "1 slower one was dropped after 164 prompts and is not compared.",
-        "On 40 prompts it was not chosen by: speedup 2.31 [2.26, 2.36], faster.",
-        "Not run, trees too large: jf n=512, jf n=640.",
-    ]
-    assert "too large" in shown([*FEW, large("jf n=512")], 80)
-    assert not re.search(r"^jf n=512", shown([*FEW, large("jf n=512")], 80), re.MULTILINE)
-    rows = [PLAIN, cell("jf n=1", 2.5, best=True, within_noise=True)]
-    rows += [cell(f"jf n={at}", 2.4, within_noise=True) for at in range(2, 8)]
-    (one,) = sentences(pd.DataFrame(rows))
-    assert one.endswith("; 6 of the 6 others within noise of it: jf n=2, jf n=3, jf n=4, jf n=5 and 2 more.")
-    (one,) = sentences(pd.DataFrame([PLAIN, cell("jf n=1", 2.5, best=True, within_noise=True), cell("jf n=2", 1.1)]))
-    assert one.endswith("; the other one is not within noise of it.")
-    assert sentences(pd.DataFrame([PLAIN, cell("jf n=1", 2.5)])) == []
-
-
-@pytest.mark.parametrize(
-    ("figures", "text"),
-    [((1.234, 1.1, 1.3), "1.23 [1.10, 1.30]"), ((1.234, NAN, NAN), "1.23 (too few)"), ((NAN, NAN, NAN), "–")],
-)
-def test_intervals(figures: tuple[float, float, float], text: str) -> None:
-    names = ("speedup", "speedup_low", "speedup_high")
-    assert interval(dict(zip(names, figures, strict=True)), "speedup") == text
-
-
-def test_too_few_prompts_are_said_instead_of_a_list_of_all_cells() -> None:
-    few = {"prompts": 2, **dict.fromkeys(("speedup_low", "speedup_high", "chosen_low", "chosen_high"), NAN)}
-    rows = [PLAIN, cell("jf n=16", 1.5, **few), cell("jf n=32", 2.5, best=True, **few)]
-    (said,) = sentences(pd.DataFrame(rows))
-    assert said == (
-        "Best of 2 cells: jf n=32, speedup 2.50 (too few) on 2 prompts; too few prompts to tell cells apart."
-    )
-    assert "within noise" not in shown(rows, 140)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "concurrency", "said"),
-    [(16, 16, "fill 16 slots once"), (63, 16, "3.9 times"), (9, 16, "9 prompts do not fill 16 slots")],
-)
-def test_prompts_that_hardly_fill_the_slots_are_told(prompts: int, concurrency: int, said: str) -> None:
-    few = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, blocks=prompts // 64, best=True)
-    assert any(said in line and "--limit 64" in line for line in sentences(pd.DataFrame([few])))
-
-
-@pytest.mark.parametrize(("prompts", "concurrency"), [(64, 16), (1, 1)])
-def test_prompts_that_fill_the_slots_are_not(prompts: int, concurrency: int) -> None:
-    enough = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
-    assert not any("slots" in line for line in sentences(pd.DataFrame([enough])))
-
-
-def test_so_few_blocks_of_sequences_stepped_together_say_how_many_prompts_it_takes() -> None:
-    few = cell("pld", 1.3, concurrency=16, prompts=64, blocks=1.0, best=True, speedup_low=NAN, speedup_high=NAN)
-    said = sentences(pd.DataFrame([few]))[-1]
-    assert said == (
-        "No interval: 1 block was timed, 16 sequences together, and an interval takes 6 blocks; use --limit 384."
-    )
-    enough = {**few, "prompts": 384, "blocks": 6.0}
-    assert not any("No interval" in line for line in sentences(pd.DataFrame([enough])))

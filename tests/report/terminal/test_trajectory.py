@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 import traced
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from specbench.decoding.tree import TokenTree
-from specbench.report.terminal.round import ROWS, RoundTree
+from specbench.report.terminal.round import RoundTree
 from specbench.report.terminal.trajectory import TrajectoryGrid
 from specbench.results.rounds import round_of
 from specbench.results.schema import RequestRecord
@@ -24,8 +23,6 @@ from specbench.results.trajectory import trajectory
 WORDS = ["def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\x1b[31m", "", "漢字漢字", "[red]", "$x$"]
 
 
-def decode(ids: Sequence[int]) -> str:
-    return "".join(WORDS[i] for i in ids)
 
 
 def record(words: Sequence[str] = WORDS) -> RequestRecord:
@@ -107,12 +104,6 @@ def test_no_text_reaches_the_terminal_as_anything_but_text(words: list[str], col
         assert not [one for one in said if one != "\n" and unicodedata.category(one) in ("Cc", "Cf", "Cs", "Co", "Zl")]
 
 
-@pytest.mark.parametrize("columns", [1, 5, 12, 17, 24])
-def test_a_terminal_that_is_too_narrow_is_no_error(columns: int) -> None:
-    for view in views(record()):
-        assert printed(view, columns)
-
-
 def test_colours_add_nothing_but_themselves() -> None:
     for view in views(record()):
         coloured = printed(view, 100, force_terminal=True, color_system="truecolor")
@@ -123,24 +114,6 @@ def test_colours_add_nothing_but_themselves() -> None:
         assert "»" in console.file.getvalue()
         assert "✗" in console.file.getvalue() or "✓" in console.file.getvalue()
         assert "[3" not in console.file.getvalue().replace("\\x1b[3", ""), "a colour"
-
-
-def test_of_a_wide_tree_the_rest_is_counted() -> None:
-    wide = TokenTree([0, *[2] * 80, *[3] * 5], [-1, *[0] * 85], [True] * 81 + [False] * 5)
-    made = traced.record(decode, 0, [(wide, [0, 7], 1)], budget=3)
-    said = printed(RoundTree(round_of(made, 1)), 80)
-    assert said.count("✗ (a,") == ROWS - 2
-    assert f"{86 - ROWS} more rows are not drawn, 5 of them draft-only." in said
-    assert "log p" not in said, "without scores"
-
-
-def test_the_figures_of_a_tree_are_there_beside_words_of_any_length() -> None:
-    tree = TokenTree([10, 11], [-1, 0], None, "[/x]" * 20, [None, -0.5])
-    made = traced.record(lambda ids: "".join(" word" * 30 for _ in ids), 10, [(tree, [0, 1], 40)], budget=8)
-    said = printed(RoundTree(round_of(made, 1)), 60)
-    assert "-0.50 61%" in said
-    assert "[/x][/x]" in said, "an origin is a method's own word, and no markup"
-    assert max(map(cell_len, said.splitlines())) <= 60
 
 
 def test_a_long_answer_takes_as_long_as_it_is() -> None:

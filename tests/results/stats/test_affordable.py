@@ -5,22 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specbench.results.stats.interval import affordable
 from specbench.results.stats.proportions import paired_difference
-
-
-@pytest.mark.parametrize(
-    ("asked", "prompts", "drawn"),
-    [
-        (10_000, 3_000, 10_000),
-        (10_000, 3_355, 10_000),
-        (10_000, 6_000, 5_592),
-        (10_000, 40_000, 1_000),
-        (500, 40_000, 500),
-    ],
-)
-def test_resamples_that_are_drawn(asked: int, prompts: int, drawn: int) -> None:
-    assert affordable(asked, prompts) == drawn
 
 
 def test_the_interval_of_a_difference_leaves_out_as_much_on_either_side() -> None:
