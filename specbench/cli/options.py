@@ -121,8 +121,8 @@ def _typed(annotation: Any) -> Any:
 #: Instead of a folder's name: the newest run, sweep or profile.
 LATEST = "latest"
 
-# Where it is looked for: where commands write by default, and where those of older versions did.
-_LOOKED_THROUGH = (RESULTS, PROFILES, Path("runs"), Path("sweeps"))
+# Where commands write by default.
+_LOOKED_THROUGH = (RESULTS, PROFILES)
 
 
 def folders(help: str, metavar: str) -> Any:
@@ -153,8 +153,8 @@ def _with_latest(given: Any) -> Any:
     from specbench.report import newest
 
     if (found := newest(_LOOKED_THROUGH)) is None:
-        *others, last = (f"{folder}/" for folder in _LOOKED_THROUGH)
-        raise UsageError(f"no run, sweep or profile in {', '.join(others)} or {last} here; name its folder")
+        where = " or ".join(f"{folder}/" for folder in _LOOKED_THROUGH)
+        raise UsageError(f"no run, sweep or profile in {where} here; name its folder")
     from specbench.cli import output
 
     output.stderr().print(f"latest: {found}", soft_wrap=True, markup=False)

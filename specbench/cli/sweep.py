@@ -31,7 +31,7 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
         if plan.train is not None:
             raise UsageError("--dry-run says nothing of trainings, whose cost is told before they begin; leave one out")
         from specbench.cli.run import show_dry_run
-        from specbench.sweeps.dry_run import predict
+        from specbench.sweeps.running import predict
 
         show_dry_run(predict(plan), as_json)
         return

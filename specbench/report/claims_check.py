@@ -41,9 +41,6 @@ _PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)B\b")
 #: What the publications ran in, one or the other.
 _PUBLISHED_DTYPES = ("bfloat16", "float16")
 
-#: How a verdict on a speedup begins that was measured while something disturbed the machine.
-_DISTURBED = "unsure: "
-
 
 @dataclass(frozen=True)
 class Check:
@@ -156,9 +153,7 @@ def _apart_in(catalog: Catalog, claim: Claim, name: str, here: Setting, run: Run
             yield f"GPU: {said}"
         if (dtype := run.config.model.dtype) not in _PUBLISHED_DTYPES:
             yield f"dtype: {dtype}, not of 16 bits"
-        # AR has no speedup of its own to say it.
-        beside = run.rows if row.baseline else [row]
-        if any(each.speedup is not None and each.speedup.verdict.startswith(_DISTURBED) for each in beside):
+        if run.summary.unsure:
             yield "the run was disturbed"
         if run.config.trace:
             yield "the run was traced, which slows its steps"

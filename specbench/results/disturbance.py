@@ -223,17 +223,7 @@ def unsure_speedup(found: Speedup | None) -> Speedup | None:
     """A speedup with its verdict marked; one without interval has none, and stays."""
     if found is None or found.interval is None:
         return found
-    return found.model_copy(update={"verdict": unsure_verdict(found.verdict)})
-
-
-def unsure_verdict(verdict: str) -> str:
-    """A verdict with the mark, once."""
-    return verdict if verdict.startswith(UNSURE) else f"{UNSURE}{verdict}"
-
-
-def sure(verdict: str) -> str:
-    """A verdict without the mark."""
-    return verdict.removeprefix(UNSURE)
+    return found.model_copy(update={"verdict": f"{UNSURE}{found.verdict}"})
 
 
 def _marked(part: Any) -> Any:

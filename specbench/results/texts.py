@@ -5,7 +5,7 @@
 * ``agreement``, ``common_prefix_tokens``: with the answers of plain decoding of the model that a fine-tuned one was
   made from, where the run has that row, else with AR's; see :mod:`specbench.results.agreement`. First turns alone: a
   later one follows other answers where these differ.
-* ``without_loops``: see :mod:`specbench.results.without_loops`.
+* ``without_loops``: a row's speed on those prompts alone where neither side's answer ends in a loop.
 
 A row whose acceptance was decided by lot has no text to speak of, and none of these.
 """
@@ -16,12 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from specbench.results.agreement import agreement
-from specbench.results.degeneration import degeneration, text_ids
+from specbench.results.degeneration import degeneration, loops_at_its_end, text_ids
+from specbench.results.figures import ratio
 from specbench.results.likelihoods import Likelihood, per_token
-from specbench.results.over_ar import Key
+from specbench.results.over_ar import DECODE, Key, Pairs
 from specbench.results.schema import BASE, BASELINE, RequestRecord, RunConfig
-from specbench.results.summary_schema import RunSummary, TextFigures
-from specbench.results.without_loops import Answers, without_loops
+from specbench.results.summary_schema import RunSummary, TextFigures, WithoutLoops
+
+Answers = Mapping[Key, RequestRecord]
 
 
 def with_texts(
@@ -69,4 +71,33 @@ def _figures(
         common_prefix_tokens=agreed.prefix_tokens if agreed else None,
         without_loops=without_loops(baseline, mine, shared) if label != BASELINE else None,
         without_loops_over_base=without_loops(base, mine, shared) if label != BASE and base else None,
+    )
+
+
+def without_loops(baseline: Answers, mine: Answers, shared: bool) -> WithoutLoops | None:
+    """The speed over another row, prompts dropped from both alike where an answer of either ends in a loop.
+
+    Args:
+        baseline: AR's requests, or those of another row that takes its place.
+        mine: the method's.
+        shared: they shared the engine, see :func:`specbench.results.over_ar.over_ar`.
+
+    Returns:
+        None where no such answer is among them, so that nothing would change.
+    """
+    both = baseline.keys() & mine.keys()
+    prompts = {prompt for prompt, *_ in both}
+    dropped = {key[0] for key in both if loops_at_its_end(baseline[key]) or loops_at_its_end(mine[key])}
+    if not dropped:
+        return None
+    kept = [key for key in sorted(both) if key[0] not in dropped]
+    left = {key: mine[key] for key in kept}
+    decoded = sum(record.decoded_tokens for record in left.values())
+    forwards = sum(record.target_forwards for record in left.values())
+    pairs = Pairs.of({key: baseline[key] for key in kept}, left, shared)
+    return WithoutLoops(
+        prompts=len(prompts) - len(dropped),
+        dropped=len(dropped),
+        tokens_per_forward=ratio(decoded, forwards),
+        speedup=pairs.speedup(DECODE) if kept else None,
     )

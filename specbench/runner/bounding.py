@@ -85,13 +85,10 @@ def _fitting(label: str, name: str, raw: Mapping[str, Any], rows: int) -> dict[s
 
 def profile_here(plan: Plan) -> Profile | None:
     """The newest stored profile of the plan's model and precision on this machine."""
-    cuda = _on_cuda(plan)
 
     def suits(profile: Profile) -> bool:
         alike = (profile.settings.compile, profile.settings.native) == (plan.compile, plan.native)
-        # One from before there were layers of our own knows neither of them nor why there are none.
-        knows = cuda or profile.engine.get("linears") == "own" or "why_not_own" in profile.engine
-        return alike and knows and is_here(profile, plan)
+        return alike and is_here(profile, plan)
 
     return stored([Path.cwd() / PROFILES, Path.cwd() / RESULTS], suits)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
 from specbench.common.options import keywords
@@ -172,3 +172,16 @@ def _devices() -> list[str]:
     count = torch.cuda.device_count()
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return named[:count] if named else [str(at) for at in range(count)]
+
+
+def predict(plan: SweepPlan) -> dict[str, Any]:
+    """Rows, memory and step time of each cell, see :func:`specbench.runner.dry_run.dry_run`; those too large included.
+
+    Raises:
+        SpecbenchError: as resolving a run; a grid that is none.
+    """
+    from specbench.runner.dry_run import dry_run
+
+    resolved, grid = expanded(plan, insist=plan.yes)
+    methods = (grid.baseline, *(cell.method for cell in (*grid.cells, *grid.too_large)))
+    return dry_run(resolved, methods, grid.concurrency, plan.profile)

@@ -17,7 +17,7 @@ from specbench.hardware.roofline import StepTimes
 from specbench.results import BASELINE, RequestRecord, read_run
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.blocks import stretches, units
-from specbench.results.disturbance import unsure_verdict
+from specbench.results.disturbance import UNSURE
 from specbench.results.figures import method_figures
 from specbench.results.read import ReadRun
 from specbench.results.stats import Many, Ratio, paired_ratio, verdict
@@ -191,7 +191,7 @@ def _said(label: str, measured: Measured, together: Many, *, unsure: bool) -> di
     return {
         **_three("speedup", over),
         "blocks": over.clusters if over else _NAN,
-        "verdict": unsure_verdict(said) if unsure and over and over.interval else said,
+        "verdict": f"{UNSURE}{said}" if unsure and over and over.interval else said,
         "chosen_low": chosen.low if chosen else _NAN,
         "chosen_high": chosen.high if chosen else _NAN,
     }

@@ -35,10 +35,6 @@ def test_the_newest_by_the_time_in_its_name_is_shown_and_named(cli: Any, here: P
     assert said.out == cli("show", here / "results" / NEWEST).out
 
 
-def older_version(here: Path) -> Path:
-    return shutil.copytree(here / "results" / NEWEST, here / "runs" / "20270104T000000Z-ar")
-
-
 def unfinished(here: Path) -> Path:
     path = shutil.copytree(here / "results" / NEWEST, here / "results" / "20270105T000000Z-ar")
     (path / "DONE").unlink()
@@ -60,7 +56,7 @@ def sweep(here: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("make", [older_version, unfinished, deeper, sweep], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [unfinished, deeper, sweep], ids=lambda make: make.__name__)
 def test_what_is_newer_is_found_wherever_it_lies(cli: Any, here: Path, make: Callable[[Path], Path]) -> None:
     path = make(here)
     said = cli.ok("show", "latest")

@@ -11,7 +11,7 @@ import pytest
 from specbench.common import registry
 from specbench.hardware.gpus import find
 from specbench.models.names import configs
-from specbench.report.claims import Claim, claims, consistent, over_bandwidth, read
+from specbench.report.claims import Claim, claims, half_unit, over_bandwidth, read
 
 TABLE = """
 [parameters]
@@ -97,6 +97,16 @@ def test_the_jacobi_forcing_row_is_there_and_its_baseline_is_bound_by_launches()
     assert all(share is not None and share < 0.4 for share in shares)
 
 
+def consistent(claim: Claim) -> bool:
+    """Whether the speedup is the ratio of the two tok/s as far as their printed digits tell; true where one lacks."""
+    if claim.speedup is None or claim.tok_s is None or claim.baseline_tok_s is None:
+        return True
+    ours, theirs = (half_unit(claim.tok_s), half_unit(claim.baseline_tok_s))
+    least = (claim.tok_s - ours) / (claim.baseline_tok_s + theirs)
+    most = (claim.tok_s + ours) / (claim.baseline_tok_s - theirs)
+    return least <= claim.speedup + half_unit(claim.speedup) and most >= claim.speedup - half_unit(claim.speedup)
+
+
 def test_every_row_agrees_with_itself_or_says_that_it_does_not() -> None:
     wrong = [claim for claim in claims().claims if not consistent(claim)]
     assert len(wrong) > 10
@@ -109,10 +119,16 @@ def test_every_row_agrees_with_itself_or_says_that_it_does_not() -> None:
 
 
 def test_published_rows_say_where_they_come_from_in_our_names() -> None:
-    assert len(claims().claims) > 400
+    assert len({row.id for row in claims().claims}) == len(claims().claims) > 400
+    for boards in claims().gpus.values():
+        speeds = [find(board).bandwidth_gb_s for board in boards]
+        assert speeds == sorted(speeds), "slowest memory first"
     for row in claims().claims:
         assert row.paper
         assert row.source
+        assert row.url.startswith("https://")
+        assert row.speedup or row.tpf or row.tok_s or row.also
+        assert (row.accuracy is None) == (not row.metric)
         if "arXiv" in row.paper and "arxiv.org" in row.url:
             assert row.url.rpartition("/")[2] in row.paper, "the paper that it names"
     # Only what is told of a method at large, or of an answer to a review, has no model.

@@ -18,8 +18,8 @@ from specbench.hardware.roofline import StepTimes
 from specbench.models import configured_shape, resolve
 from specbench.runner import bounding
 from specbench.runner.plan import PROFILES
-from specbench.sweeps.dry_run import predict
 from specbench.sweeps.plan import SweepPlan
+from specbench.sweeps.running import predict
 
 FIGURE_7A = {
     "method": "jf", "grid": ("n=8,16,32,64,128,256", "pool=1,2,4,8,12,16"), "settings": ("K=2", "r=0.85"),

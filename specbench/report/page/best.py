@@ -42,9 +42,7 @@ def as_good(run: Run, first: MethodSummary | None) -> str:
     if first is None or not others:
         return ""
     fastest = run.summary.fastest
-    if fastest is None:
-        return f"An older summary; the best of {len(others) + 1} rows looks better than it is."
-    if fastest.method != first.method or not fastest.told_apart:
+    if fastest is None or fastest.method != first.method or not fastest.told_apart:
         return f"Too few prompts to tell {len(others) + 1} rows apart."
     near = [method for method in fastest.as_good if method in others]
     if not near:

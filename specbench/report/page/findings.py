@@ -104,7 +104,7 @@ def _race(run: Run) -> Race | None:
     every = whole_records(RunFolder.load(run.path), run.config)
     records = [r.without_drafts() for r in every if r.method in methods]
     if any(record.step_s is None or record.tokens is None for record in records):
-        return None  # of a version from before there was one
+        return None  # of another engine, whose steps are unknown
     try:
         return race(run.config, records, methods, None)
     except UsageError:  # no prompt that both answered

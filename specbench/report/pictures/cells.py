@@ -79,10 +79,7 @@ def shown(value: Any) -> str:
 
 
 def bars(cells: pd.DataFrame, column: str) -> Floats:
-    """[2, n] lengths of a figure's error bars, downwards and upwards; nan where it has no interval.
-
-    An older sweep's percentile interval of few prompts may lie beside its value; the bar has no length on that side.
-    """
+    """[2, n] lengths of a figure's error bars, downwards and upwards; nan where it has no interval."""
     value = floats(cells, column)
     lengths = np.stack([value - floats(cells, f"{column}_low"), floats(cells, f"{column}_high") - value])
     return np.maximum(lengths, 0.0)

@@ -7,13 +7,13 @@ from typing import Any
 
 from specbench.decoding.corpus import SEEN
 from specbench.report.terminal import degeneration
-from specbench.report.terminal.branches import calibration
 from specbench.report.terminal.figures import name, number, percent, speedup
 from specbench.results import BASELINE
 from specbench.results.blocks import FILLINGS, prompts_for
+from specbench.results.branches import BROKEN, KEPT
 from specbench.results.schema import TaskSpec
 from specbench.results.stats import minimum_clusters
-from specbench.results.summary_schema import AccuracyDifference, Again, MethodSummary, RunSummary, Speedup, ToTell
+from specbench.results.summary_schema import AccuracyDifference, Again, MethodSummary, RunSummary, Speedup
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
@@ -69,7 +69,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
             found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
-    found += calibration(summary)
+    found += _calibration(summary)
     found += [said for row in summary.rows for said in degeneration.made_by_loops(row)] if alone else []
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
@@ -86,12 +86,6 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
     found += _throttled(summary)
     found += _of_losslessness(run, real)
     found += _of_other_texts(run, real)
-    if run["concurrency"] > 1 and any(
-        row.speedup and row.speedup.low is not None and not row.speedup.blocks for row in real
-    ):
-        found.append("Intervals: over prompts, as an earlier version made them; stepped together, they are too narrow.")
-    if summary.interval is None and any(row.speedup and row.speedup.low is not None for row in real):
-        found.append("Intervals: percentile bootstrap, as an earlier version made them; too narrow for few prompts.")
     if not summary.complete:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND] if alone else found
@@ -134,6 +128,19 @@ def _over_base(run: Mapping[str, Any], summary: RunSummary) -> Iterator[str]:
             yield f"{name(row)} over {base}: {over.speedup.verdict}, {speedup(over.speedup)}{right}."
 
 
+def _calibration(summary: RunSummary) -> Iterator[str]:
+    """How well the scores of a row's drafts match the target, for each row whose drafts have scores."""
+    for row in summary.rows:
+        if row.branches and not row.again:
+            found = row.branches
+            gap = f"{abs(found.gap_median):.1f} nats {'more' if found.gap_median >= 0 else 'less'} likely"
+            yield (
+                f"{row.method} scores its best branch ({found.tokens:.1f} tokens) {gap} "
+                f"than the target does (median of {found.branches} trees); the gap is under {KEPT:g} nats in "
+                f"{found.kept_share:.0%} and {BROKEN:g} or more in {found.broken_share:.0%} of them."
+            )
+
+
 def _again(row: MethodSummary, again: Again) -> str:
     """What a method's second row in a run says of the run itself: the A/A check."""
     ratio, twice = again.speedup, f"{name(row)} is {again.of} once more"
@@ -171,16 +178,8 @@ def tells(ratio: Speedup) -> str:
         parts.append(f"these prompts tell differences of {percent(seen)} or more")
     measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
     if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
-        parts.append(f"about {_rounded(needed.prompts)} would tell {_what(needed)}")
+        parts.append(f"about {_rounded(needed.prompts)} would tell the difference seen")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
-
-
-#: What older summaries say how to tell, whatever difference they saw.
-_FORMERLY = 0.03
-
-
-def _what(needed: ToTell) -> str:
-    return percent(needed.difference) if needed.difference == _FORMERLY else "the difference seen"
 
 
 def _rounded(count: int) -> int:

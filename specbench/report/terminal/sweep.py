@@ -16,7 +16,7 @@ from specbench.report.pictures.cells import FAILED, HALVED, LARGE
 from specbench.report.terminal.figures import number
 from specbench.report.terminal.notes import few_blocks, seldom_filled
 from specbench.results import BASELINE
-from specbench.results.disturbance import UNSURE, sure
+from specbench.results.disturbance import UNSURE
 from specbench.results.run_file import device_name
 from specbench.results.schema import TaskSpec
 
@@ -235,7 +235,7 @@ def advice(
         said.append(f"{_dropped(len(dropped), 'before')}.")
     if faster:
         said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
-    elif sure(str(judged["verdict"])) == "faster":
+    elif judged["verdict"] == f"{UNSURE}faster":
         said.append(
             f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
         )

@@ -90,8 +90,6 @@ def test_at_eighty_columns_and_with_nothing_broken_at_a_hundred_and_forty() -> N
     assert " ".join(text.split()).endswith("run with --trace to see rejected drafts.")
 
 
-
-
 # ------------------------------------------------------------------ colours
 
 

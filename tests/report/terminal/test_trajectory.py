@@ -23,8 +23,6 @@ from specbench.results.trajectory import trajectory
 WORDS = ["def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\x1b[31m", "", "漢字漢字", "[red]", "$x$"]
 
 
-
-
 def record(words: Sequence[str] = WORDS) -> RequestRecord:
     """Three forwards: a chain with a token that stays right, a tree with scores, and the end."""
     chain = TokenTree.chain([0, 7, 9, 3, 8, 10], origins=["", "guess", "guess", "guess", "noise", "noise"])

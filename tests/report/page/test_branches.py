@@ -10,9 +10,7 @@ from reported import answers, config
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.branches import branch_tables
-from specbench.report.terminal.branches import calibration
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest
-from specbench.results.read import read_run
 from specbench.results.request_log import RequestLog
 
 
@@ -29,10 +27,6 @@ def run(out: Path, gaps: Sequence[float]) -> Path:
 
 def test_a_sentence_and_a_table_have_each_figure_in_its_place(tmp_path: Path) -> None:
     path = run(tmp_path, [1.0, 2.0, 30.0, 100.0, 3.0, 44.0, 4.0, 0.0])
-    assert list(calibration(read_run(path).summary)) == [
-        "jetspec scores its best branch (2.0 tokens) 3.5 nats more likely than the target does (median of 8 trees); "
-        "the gap is under 5 nats in 62% and 80 or more in 12% of them."
-    ]
     (table,) = branch_tables(read_whole_run(path))
     (row,) = table.rows
     assert [column.key for column in table.columns] == [
