@@ -34,7 +34,7 @@ from specbench.common.errors import EngineFault
 from specbench.common.reading import fitted, read_json_object, read_text
 from specbench.decoding import Target
 from specbench.evals import data, scoring
-from specbench.evals.judge import endpoint, judge, mt_bench_files
+from specbench.evals.judge import endpoint, judge
 from specbench.evals.judge import prompts as judge_prompts
 from specbench.evals.judge.posting import Reply
 from specbench.hardware.profile import read_profile
@@ -55,6 +55,7 @@ from specbench.results.read import read_config as run_config
 from specbench.results.schema import ModelSpec
 from specbench.results.verdicts import VERDICTS, read_scores
 from specbench.runner import perplexity
+from specbench.runner.methods import labels_of
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
@@ -195,7 +196,7 @@ def checkout(path: Path) -> None:
 def grid(path: Path) -> None:
     axes = read_axes([], path)
     with suppress(UsageError):  # about the options themselves, wherever they were written
-        expand(["jf"], [], axes)
+        expand(labels_of(["jf"]), {"ar": {}, "jf": {}}, axes)
 
 
 class Learning(Options):
@@ -272,10 +273,6 @@ EVENTS = [{"choices": [{"index": 0, "text": "d", "token_ids": [3], "prompt_token
 STEPS = [{"ids": [3], "ns": 1}, {"ids": [4, 5], "ns": 2},
          {"end": 1, "counters": {"decode_steps": 1, "drafts": 1, "draft_tokens": 5, "accepted_tokens": 1}}]  # fmt: skip
 COMPLETION = {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "[[7]]"}}], "usage": {}}
-JUDGMENT = {
-    "question_id": 81, "model": "m", "judge": ["gpt-4", "single-v1"], "user_prompt": "?", "judgment": "[[7]]",
-    "score": 7, "turn": 1, "tstamp": 1.5,
-}  # fmt: skip
 CONVERSATIONS = [
     {"prompt": "Once upon a time"},
     {"turns": ["Name a colour.", "And another."], "id": "a", "category": "x/y", "system": "Be brief."},
@@ -465,7 +462,6 @@ KINDS: dict[str, Kind] = {
         "x.jsonl", "lines", lambda: as_lines(ANSWER), lambda p: mt_bench.load_references(p, [mt_bench.Row(**ASKED)])
     ),
     "spec-bench": Kind("x.jsonl", "lines", lambda: as_lines({**ASKED, "category": "qa"}), spec_bench.load),
-    "judgments of FastChat": Kind("x.jsonl", "lines", lambda: as_lines(JUDGMENT), rows_of(mt_bench_files.Line)),
     "reply of a judge": Kind("x.invalid", "json", lambda: as_json(COMPLETION), reply),
     "stream of a server": Kind(
         "x.invalid", "text", lambda: b"".join(b"data: " + as_json(event) + b"\n\n" for event in EVENTS), completion,

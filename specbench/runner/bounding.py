@@ -7,7 +7,7 @@ preset has set stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +17,30 @@ from specbench.hardware import Profile, gpus
 from specbench.hardware.environment import here
 from specbench.hardware.profile import stored
 from specbench.models import names
-from specbench.runner.methods import given, labels_of, make_method
+from specbench.runner.methods import Settings, make_method, written
 from specbench.runner.plan import PROFILES, RESULTS, Plan
 
 #: A draft pays on a step that takes this many times plain decoding's only if it brings more tokens than that.
 TIMES = 2.0
 
 
-def bound(plan: Plan, methods: Sequence[str], settings: Sequence[str]) -> tuple[list[str], list[str]]:
+def bound(plan: Plan, labels: Mapping[str, str], settings: Settings) -> tuple[Settings, list[str]]:
     """The settings that bound trees, and a line on each method that has some.
 
     Args:
         plan: with ``--gpu auto``; another one has a machine in mind, and nothing is bounded.
-        methods, settings: as in :func:`specbench.runner.methods.plan_methods`.
+        labels, settings: as in :func:`specbench.runner.methods.make_methods`.
     """
     if plan.gpu != "auto" or plan.simulate:
-        return [], []
-    labels = labels_of(methods)
-    raw = given(labels, settings)
-    open_ones = {label: name for label, name in labels.items() if _is_open(name, raw[label])}
+        return {}, []
+    open_ones = {label: name for label, name in labels.items() if _is_open(name, settings[label])}
     if not open_ones:
-        return [], []
+        return {}, []
     profile = profile_here(plan)
-    more, notes = [], []
+    more: Settings = {}
+    notes = []
     for label, name in open_ones.items():
-        widest = make_method(label, name, raw[label]).max_rows
+        widest = make_method(label, name, settings[label]).max_rows
         if profile is None:
             notes.append(
                 f"{label} drafts up to {widest} rows; specbench profile --model {plan.model} stores what rows cost "
@@ -57,12 +56,11 @@ def bound(plan: Plan, methods: Sequence[str], settings: Sequence[str]) -> tuple[
                 f"{plan.model} with --rows up to {widest} measures what would bound them"
             )
             continue
-        chosen = _fitting(label, name, raw[label], rows)
-        mine = [f"{label}.{option}={value}" for option, value in chosen.items()]
-        more += mine
+        mine = {label: _fitting(label, name, settings[label], rows)}
+        more |= mine
         notes.append(
             f"{label}: {rows} rows cost at most {TIMES:g} times one here, by the stored profile; so "
-            f"{' '.join(f'--set {setting}' for setting in mine)}"
+            f"{' '.join(f'--set {setting}' for setting in written(mine))}"
         )
     return more, notes
 

@@ -18,6 +18,9 @@ from specbench.results import BASELINE
 from specbench.results.schema import BASE, SimulatedAcceptance
 from specbench.runner.simulate import parse as parse_simulated
 
+#: Label of a row -> its options as written.
+Settings = dict[str, dict[str, Any]]
+
 
 def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
     """Methods with options; AR is put first, and added when it was not named.
@@ -32,34 +35,28 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
         UsageError: an unknown method or option, a setting twice or for a method that does not run.
     """
     labels = labels_of(names)
-    raw = given(labels, settings)
-    return tuple(make_method(label, name, raw[label]) for label, name in labels.items())
+    return make_methods(labels, parse_settings(labels, settings))
 
 
-def plan_rows(
-    names: Sequence[str], settings: Sequence[str], urls: Sequence[str]
-) -> tuple[list[str], list[str], tuple[Row, ...]]:
-    """The other engines' rows of a plan, apart from its methods.
+def make_methods(labels: Mapping[str, str], settings: Settings) -> tuple[Method, ...]:
+    """The methods of some labels with their options as written; errors as of :func:`plan_methods`."""
+    return tuple(make_method(label, name, settings.get(label, {})) for label, name in labels.items())
+
+
+def plan_rows(labels: Mapping[str, str], settings: Settings, urls: Sequence[str]) -> tuple[Row, ...]:
+    """The rows of other engines in a plan.
 
     Args:
-        names, settings: as of :func:`plan_methods`; a row of another engine is named ENGINE:MODE.
+        labels: label of each row -> its method; that of another engine is ENGINE:MODE.
+        settings: of all labels.
         urls: addresses of servers that the user runs, each ``LABEL=URL`` or ``ENGINE=URL``.
 
-    Returns:
-        Names and settings of the methods, and the rows.
-
     Raises:
-        UsageError: as :func:`plan_methods`; an address of no row, or that is none.
+        UsageError: an option that the engine does not have; an address of no row, or that is none.
     """
-    labels = labels_of(names)
     theirs = {label: name for label, name in labels.items() if is_row(name)}
     where = _addresses(urls, theirs)
-    if not theirs:
-        return list(names), list(settings), ()
-    raw = given(labels, settings)
-    rows = [make_row(label, name, raw[label], where.get(label)) for label, name in theirs.items()]
-    own = [setting for setting in settings if _split(setting, labels)[0] not in theirs]
-    return [name for name in names if not is_row(name)], own, tuple(rows)
+    return tuple(make_row(label, name, settings[label], where.get(label)) for label, name in theirs.items())
 
 
 def _addresses(urls: Sequence[str], rows: Mapping[str, str]) -> dict[str, str]:
@@ -111,49 +108,61 @@ _HEAD = "head"
 
 
 def default_settings(
-    names: Sequence[str], settings: Sequence[str], method: str, options: Mapping[str, Any]
-) -> list[str]:
-    """The settings that give a method other defaults than its own, as ``--set`` would take them.
+    labels: Mapping[str, str], settings: Settings, method: str, options: Mapping[str, Any]
+) -> Settings:
+    """The settings that give a method other defaults than its own.
 
     Args:
-        names, settings: as in :func:`plan_methods`; what is set there is left out of the result, by whatever name it
-            is set, and a label with ``preset=`` gets nothing but the draft head, which no preset names.
+        labels: label of each row -> its method.
+        settings: what the user set; it is left out of the result, by whatever name it is set, and a label with
+            ``preset=`` gets nothing but the draft head, which no preset names.
         method: whose defaults; every row of it gets them.
         options: option name -> value; ``preset`` stands for the options of that preset.
 
     Raises:
-        UsageError: as :func:`plan_methods`.
+        UsageError: an unknown preset.
     """
-    labels = labels_of(names)
-    raw = given(labels, settings)
     card = registry.method(method)
     known = option_names(card.load().Options)
     defaults = _with_preset(card, dict(options), known)
-    return [
-        f"{label}.{known.get(option, option)}={str(value).lower() if isinstance(value, bool) else value}"
+    return {
+        label: {
+            known.get(option, option): str(value).lower() if isinstance(value, bool) else str(value)
+            for option, value in _beside(settings[label], defaults, known).items()
+            if "preset" not in settings[label] or option == _HEAD
+        }
         for label, name in labels.items()
         if name == method
-        for option, value in _beside(raw[label], defaults, known).items()
-        if "preset" not in raw[label] or option == _HEAD
-    ]
+    }
 
 
-def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
+def written(settings: Settings) -> list[str]:
+    """Settings as ``--set`` takes them."""
+    return [f"{label}.{option}={value}" for label, own in settings.items() for option, value in own.items()]
+
+
+def merged(settings: Settings, more: Settings) -> Settings:
+    """Settings with more of them."""
+    return {label: {**settings.get(label, {}), **more.get(label, {})} for label in {**settings, **more}}
+
+
+def settings_of_all(labels: Mapping[str, str], option: str, value: str) -> list[str]:
     """The settings that a flag of an option's name stands for, as ``--set`` would take them.
 
     Args:
-        names: as in :func:`plan_methods`.
+        labels: label of each row -> its method.
         option: every row whose method has an option of this name gets it.
         value: its value.
 
     Raises:
         UsageError: none of them has.
     """
-    labels = labels_of(names)
     found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
     if not found:
         takers = [name for name in registry.methods() if _has(name, option)]
-        raise UsageError(f"--{option} goes with --method {' or '.join(takers)}; {', '.join(names)} takes none")
+        raise UsageError(
+            f"--{option} goes with --method {' or '.join(takers)}; {', '.join(labels.values())} takes none"
+        )
     return found
 
 
@@ -184,32 +193,27 @@ def labels_of(names: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def given(labels: Mapping[str, str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Label of each row -> its options as written."""
-    raw: dict[str, dict[str, Any]] = {label: {} for label in labels}
+def parse_settings(labels: Mapping[str, str], settings: Sequence[str]) -> Settings:
+    """``--set``: label of each row -> its options as written."""
+    raw: Settings = {label: {} for label in labels}
     for setting in settings:
-        label, option, value = _split(setting, labels)
+        target, equals, value = setting.partition("=")
+        label, dot, option = target.rpartition(".")
+        if not equals or not option or not value:
+            raise UsageError(f"--set {setting}: write METHOD.OPTION=VALUE, as in --set jacobi.n=16")
+        if not dot:
+            others = [known for known in labels if known != BASELINE]
+            if len(others) != 1:
+                raise UsageError(
+                    f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}"
+                )
+            label = others[0]
+        if label not in labels:
+            raise unknown("method in --set (it must be in --method)", label, labels)
         if option in raw[label]:
             raise UsageError(f"--set {setting}: option '{option}' of {label} is set twice; keep one")
         raw[label][option] = value
     return raw
-
-
-def _split(setting: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
-    target, equals, value = setting.partition("=")
-    label, dot, option = target.rpartition(".")
-    if not equals or not option or not value:
-        raise UsageError(f"--set {setting}: write METHOD.OPTION=VALUE, as in --set jacobi.n=16")
-    if not dot:
-        others = [known for known in labels if known != BASELINE]
-        if len(others) != 1:
-            raise UsageError(
-                f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}"
-            )
-        label = others[0]
-    if label not in labels:
-        raise unknown("method in --set (it must be in --method)", label, labels)
-    return label, option, value
 
 
 def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.backends import is_row
 from specbench.backends.rows import Row
 from specbench.common import UsageError
 from specbench.decoding import Method
@@ -15,12 +16,17 @@ from specbench.results.schema import BASE, MethodSpec, SamplingSpec, SimulatedAc
 from specbench.runner import untrained
 from specbench.runner.bounding import bound
 from specbench.runner.methods import (
+    Settings,
     base_row,
     default_settings,
-    plan_methods,
+    labels_of,
+    make_methods,
+    merged,
+    parse_settings,
     plan_rows,
     plan_simulated,
     settings_of_all,
+    written,
 )
 from specbench.runner.plan import DEFAULT_METHODS, DEFAULT_TASK, Plan, split
 from specbench.runner.presets import preset
@@ -82,11 +88,11 @@ class Resolved:
         return [*methods, *(row.spec() for row in self.rows)]
 
 
-#: Makes the methods from names and settings.
-Expand = Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]]
+#: Makes the methods from their labels and settings.
+Expand = Callable[[Mapping[str, str], Settings], tuple[Method, ...]]
 
 
-def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = False) -> Resolved:
+def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = False) -> Resolved:
     """A plan with its names looked up; every mistake in it is found here, before torch is imported.
 
     Args:
@@ -99,18 +105,19 @@ def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = Fal
     """
     plan, notes = _by_preset(plan)
     _ = plan.drawn_by  # says what is wrong with --first and --prompt-seed
-    chosen, more, said = _by_alias(plan)
+    chosen, labels, given, added, said = _by_alias(plan)
     notes = [said, *notes] if said else notes
     tasks = _some("--task", DEFAULT_TASK if plan.task is None else plan.task)
     asks = prompt_style(plan.model, tasks, plan.task_settings)
     if asks:
         notes.append(f"{plan.model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
-    own, given, rows = plan_rows(chosen, [*plan.settings, *more], plan.backend_url)
+    rows = plan_rows(labels, given, plan.backend_url)
     _check_rows(plan, rows, expand)
-    bounds, why = bound(plan, own, given) if by_machine else ([], [])
-    notes += [*untrained.notes(plan.model, own), *why]
-    settings, task_settings = (*plan.settings, *more, *bounds), (*plan.task_settings, *asks)
-    methods = expand(own, [*given, *bounds])
+    own = {label: name for label, name in labels.items() if not is_row(name)}
+    bounds, why = bound(plan, own, given) if by_machine else ({}, [])
+    notes += [*untrained.notes(plan.model, [*own.values()]), *why]
+    settings, task_settings = (*plan.settings, *added, *written(bounds)), (*plan.task_settings, *asks)
+    methods = expand(own, merged(given, bounds))
     for each in methods:
         each.check(plan.model)
     base = names.base_of(plan.model) if plan.base == "auto" else None if plan.base == "none" else plan.base
@@ -141,7 +148,7 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
     if not rows:
         return
     first = rows[0].label
-    if expand is not plan_methods:
+    if expand is not make_methods:
         raise UsageError(f"{first} is another engine's row, which this command has not; leave it out, or use run")
     if plan.concurrency > 1:
         raise UsageError(f"{first} answers one request at a time; leave --concurrency out, or the row")
@@ -151,11 +158,12 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         raise UsageError(f"{first} cannot be given int8 weights of ours; give --dtype float32, or leave the row out")
 
 
-def _by_alias(plan: Plan) -> tuple[list[str], list[str], str]:
+def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:
     """What ``--head`` stands for, and what ``--model`` decides where the user did not.
 
     Returns:
-        The methods, the settings to add to the user's, and the line that says so: the user could have typed it.
+        The methods as named, their labels, all settings, those of them that the user did not write, and the line that
+        says what the alias set: the user could have typed it.
     """
     source = names.resolve(plan.model)
     alias = names.aliases().get(plan.model, {})
@@ -165,19 +173,25 @@ def _by_alias(plan: Plan) -> tuple[list[str], list[str], str]:
         method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
         flags += [f"--method {method}"] if own else []
     methods = _some("--method", method)
-    heads = settings_of_all(methods, "head", plan.head) if plan.head is not None else []
+    labels = labels_of(methods)
+    heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
+    given = parse_settings(labels, [*plan.settings, *heads])
     defaults = {**alias.get("suits", {}), **({own: alias.get("options", {})} if own else {})}
-    more = [
-        setting
-        for name, options in defaults.items()
-        if name == own or name in methods
-        for setting in default_settings(methods, [*plan.settings, *heads], name, options)
-    ]
-    flags += [f"--set {setting}" for setting in more]
+    more: Settings = {}
+    for name, options in defaults.items():
+        if name == own or name in methods:
+            more |= default_settings(labels, given, name, options)
+    flags += [f"--set {setting}" for setting in written(more)]
     parts = [" ".join(flags)] if flags else []
     parts += [f"chat template {source.template}"] if source.template else []
     parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
-    return methods, [*heads, *more], f"{plan.model} sets {', '.join(parts)}" if parts else ""
+    return (
+        methods,
+        labels,
+        merged(given, more),
+        [*heads, *written(more)],
+        f"{plan.model} sets {', '.join(parts)}" if parts else "",
+    )
 
 
 def _by_preset(plan: Plan) -> tuple[Plan, list[str]]:
@@ -198,14 +212,14 @@ def _by_preset(plan: Plan) -> tuple[Plan, list[str]]:
     taken = {setting.partition("=")[0] for setting in plan.task_settings}
     more = [f"{chosen.task}.{k}={v}" for k, v in chosen.options.items() if f"{chosen.task}.{k}" not in taken]
     named = {f"--{name.replace('_', '-')}": value for name, value in mine.items()}
-    flags = [written if value is True else f"{written} {value}" for written, value in named.items()]
+    flags = [flag if value is True else f"{flag} {value}" for flag, value in named.items()]
     said = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
     decided = {**mine, "preset": None, "task_settings": (*plan.task_settings, *more)}
     return plan.model_copy(update=decided), [f"{plan.preset} sets {said}"]
 
 
-def _some(written: str, text: str) -> list[str]:
+def _some(flag: str, text: str) -> list[str]:
     found = split(text)
     if not found:
-        raise UsageError(f"{written} names nothing; see specbench list {written.removeprefix('--')}s")
+        raise UsageError(f"{flag} names nothing; see specbench list {flag.removeprefix('--')}s")
     return found

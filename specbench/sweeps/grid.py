@@ -15,7 +15,7 @@ from specbench.common.errors import one_line, unknown
 from specbench.common.options import names as option_names
 from specbench.decoding import Method
 from specbench.results import BASELINE
-from specbench.runner.methods import given, labels_of, make_method
+from specbench.runner.methods import Settings, make_method
 
 #: The axis that belongs to the run and not to a method.
 CONCURRENCY = "concurrency"
@@ -115,11 +115,11 @@ def read_axes(written: Sequence[str], file: Path | None = None) -> tuple[Axis, .
 
 
 def expand(
-    names: Sequence[str],
-    settings: Sequence[str],
+    labels: Mapping[str, str],
+    settings: Settings,
     axes: Sequence[Axis],
     insist: bool = False,
-    asked: Sequence[str] | None = None,
+    asked: Settings | None = None,
     refusal: Callable[[Method], str | None] = lambda method: None,
 ) -> Grid:
     """All cells of the axes, for every method that is named.
@@ -127,7 +127,7 @@ def expand(
     A method that has none of the swept options is one cell, as it is set.
 
     Args:
-        names, settings: as :func:`specbench.runner.methods.plan_methods` takes them.
+        labels, settings: as :func:`specbench.runner.methods.make_methods` takes them.
         axes: what varies.
         insist: take more than :data:`MANY` cells.
         asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or
@@ -138,15 +138,13 @@ def expand(
         UsageError: an unknown option, a value that is not allowed, an option both set and swept, or too many cells.
         EnvironmentRefused: none fits in memory.
     """
-    labels = labels_of(names)
-    raw = given(labels, settings)
-    mine = raw if asked is None else given(labels, asked)
+    mine = settings if asked is None else asked
     of_methods = [axis for axis in axes if axis.option != CONCURRENCY or axis.label]
     for axis in of_methods:
         if axis.label and axis.label not in labels:
             raise unknown("method in --grid (it must be in --method)", axis.label, labels)
     swept = {label: _own(label, name, mine[label], of_methods) for label, name in labels.items() if name != BASELINE}
-    raw = {label: _beside(labels[label], raw[label], mine[label], swept.get(label, {})) for label in labels}
+    raw = {label: _beside(labels[label], settings[label], mine[label], swept.get(label, {})) for label in labels}
     if not swept:
         raise UsageError(f"nothing to sweep but {BASELINE}, which runs beside every cell; name a --method that drafts")
     for axis in of_methods:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from specbench.common import UsageError
 from specbench.common.options import keywords
 from specbench.decoding import Method
 from specbench.hardware import read_profile
-from specbench.runner.methods import settings_of_all
+from specbench.runner.methods import Settings, parse_settings, settings_of_all
 from specbench.runner.progress import notes_of, noting
 from specbench.runner.ready import check_device, check_ready
 from specbench.runner.resolving import Resolved, resolve
@@ -116,10 +116,12 @@ def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
     axes = grid.read_axes(plan.tried if isinstance(plan, TunePlan) else plan.grid, plan.grid_file)
     found: list[Grid] = []
 
-    def expand(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
+    def expand(labels: Mapping[str, str], settings: Settings) -> tuple[Method, ...]:
         # What an alias sets gives way to what is swept; what the user sets does not.
-        heads = settings_of_all(names, "head", plan.head) if plan.head is not None else []
-        found.append(grid.expand(names, settings, axes, insist, [*plan.settings, *heads], refusal))
+        heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
+        found.append(
+            grid.expand(labels, settings, axes, insist, parse_settings(labels, [*plan.settings, *heads]), refusal)
+        )
         return (found[0].baseline, *(cell.method for cell in found[0].cells))
 
     most = max(grid.concurrency_of(axes))

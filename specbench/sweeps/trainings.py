@@ -17,6 +17,7 @@ from specbench.common import UsageError
 from specbench.common.errors import NothingLearnt
 from specbench.common.files import safe_name, sole_use, write_json_atomic
 from specbench.common.options import flag_of
+from specbench.runner.methods import labels_of, parse_settings
 from specbench.sweeps.grid import Axis, expand, read_axes
 from specbench.sweeps.plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.running import expanded, run_sweep
@@ -114,7 +115,8 @@ def sweep_trainings(
     swept = plan.method or trainer.method
     own = SweepPlan.model_validate({name: getattr(plan, name) for name in SweepPlan.model_fields} | {"method": swept})
     if trainer.option:  # what the method needs is not there yet
-        expand([swept], own.settings, read_axes(own.grid, own.grid_file), plan.yes)
+        labels = labels_of([swept])
+        expand(labels, parse_settings(labels, own.settings), read_axes(own.grid, own.grid_file), plan.yes)
     else:
         expanded(own, insist=plan.yes)  # a mistake in the grid is found before a training is begun
     folder = plan.out / f"trainings-{safe_name(f'{plan.train}-{own.task}')}-{_digest(own, plan)}"

@@ -36,7 +36,7 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a folder a ca
 _RUNS = (
     "run", "requests", "summary", "bandwidth", "watch", "verdicts",
     "likelihoods", "branches", "quality", "judgments", "projection", "folder of a run",
-    "folder of an unfinished run", "folder of a sweep", "sweep", "task of a run", "profile", "judgments of FastChat",
+    "folder of an unfinished run", "folder of a sweep", "sweep", "task of a run", "profile",
 )  # fmt: skip
 _GRIDS = ("grid", "recipe", "method.toml", "task.toml", "data of a task.toml", "pyproject.toml", "claims.toml",
           "tree of msn", "tree of recycling")  # fmt: skip

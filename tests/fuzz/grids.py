@@ -14,7 +14,7 @@ from fuzz.cases import Kind, Kinds
 from specbench.common import address
 from specbench.common.options import given
 from specbench.methods.msn.trees import TREE
-from specbench.runner.methods import plan_methods
+from specbench.runner.methods import labels_of, plan_methods
 from specbench.runner.plan import Plan
 from specbench.sweeps.grid import expand, read_axes
 
@@ -58,7 +58,7 @@ def _texts(content: bytes) -> list[str]:
 
 def _grid(content: bytes) -> None:
     axes = read_axes(_texts(content))
-    expand(["jf", "pld"], [], axes)
+    expand(labels_of(["jf", "pld"]), {"ar": {}, "jf": {}, "pld": {}}, axes)
 
 
 def _set(content: bytes) -> None:

@@ -18,7 +18,7 @@ from specbench.models import names
 from specbench.models.adapters import CARD
 from specbench.models.loader import LoadedModel, load
 from specbench.runner.loop import Request
-from specbench.runner.methods import default_settings, plan_methods
+from specbench.runner.methods import default_settings, labels_of, make_methods, plan_methods
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 
@@ -74,8 +74,9 @@ def test_a_head_belongs_to_an_alias(folder: Path) -> None:
 @by_method
 def test_an_adapter_saves_forwards_on_questions_that_nobody_has_trained_on(folder: Path, smollm2: LoadedModel) -> None:
     name, alias = ALIASES[str(folder)]
-    settings = default_settings(["ar", alias["method"]], [], alias["method"], alias.get("options", {}))
-    _, method = plan_methods(["ar", alias["method"]], settings)
+    labels = labels_of([alias["method"]])
+    settings = default_settings(labels, {label: {} for label in labels}, alias["method"], alias.get("options", {}))
+    _, method = make_methods(labels, settings)
     assert tokens_per_forward(load(name, device="cpu"), method) > tokens_per_forward(smollm2, method)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from specbench.common.options import names as option_names
 from specbench.common.prompt import Prompt
 from specbench.models import loader, names
 from specbench.models.loader import load
-from specbench.runner.methods import default_settings, plan_methods
+from specbench.runner.methods import default_settings, plan_methods, written
 from specbench.runner.plan import Plan
 from specbench.runner.resolving import resolve
 from specbench.runner.tasks import plan_tasks
@@ -29,6 +30,11 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ALIASES = names.aliases()
 
 # ------------------------------------------------------------------------------------------------------- the catalogue
+
+
+def defaults(method: str, options: Mapping[str, Any]) -> list[str]:
+    """The settings of an alias's options."""
+    return written(default_settings({"ar": "ar", method: method}, {"ar": {}, method: {}}, method, options))
 
 
 def test_an_entry_is_well_formed() -> None:
@@ -92,7 +98,7 @@ def test_an_entry_can_be_planned() -> None:
             method, options = entry["method"], entry.get("options", {})
             known = option_names(registry.method(method).load().Options)
             assert all(known.get(option) == option for option in options if option != "preset")  # long names
-            settings = default_settings([method], [], method, options)
+            settings = defaults(method, options)
             assert bool(settings) == bool(options)
             ar, planned = plan_methods([method], settings)
             assert (ar.name, planned.name) == ("ar", method)
@@ -104,7 +110,7 @@ def test_what_suits_a_model_can_be_planned_and_is_not_the_default() -> None:
     suits = [(method, options) for entry in ALIASES.values() for method, options in entry.get("suits", {}).items()]
     assert suits
     for method, options in suits:
-        _, planned = plan_methods([method], default_settings([method], [], method, options))
+        _, planned = plan_methods([method], defaults(method, options))
         usual = registry.method(method).load().Options().model_dump()
         assert options.items() <= planned.options.model_dump().items()
         assert not options.items() & usual.items()
@@ -142,7 +148,7 @@ def test_options_are_the_published_ones() -> None:
     for expected, aliases in PUBLISHED.items():
         for alias in aliases.split():
             method, options = ALIASES[alias]["method"], ALIASES[alias].get("options", {})
-            settings = default_settings([method], [], method, options)
+            settings = defaults(method, options)
             said = " ".join([f"{method}:", *(setting.removeprefix(f"{method}.") for setting in settings)])
             assert said == expected, alias
 

@@ -12,11 +12,15 @@ from known import refusal
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding import Method
+from specbench.runner.methods import labels_of, parse_settings
 from specbench.sweeps.grid import MANY, Grid, expand, read_axes
 
 
 def made(names: str, *axes: str, settings: Sequence[str] = (), **more: Any) -> Grid:
-    return expand(names.split(","), settings, read_axes(axes), **more)
+    labels = labels_of(names.split(","))
+    if "asked" in more:
+        more["asked"] = parse_settings(labels, more["asked"])
+    return expand(labels, parse_settings(labels, settings), read_axes(axes), **more)
 
 
 def labels(grid: Grid) -> list[str]:
