@@ -29,7 +29,7 @@ import small_data
 import tiers
 import torch
 from hypothesis import HealthCheck, settings
-from pace import slowness
+from support.processes import slowness
 
 # Read when a Triton kernel is defined: without a GPU they run in its interpreter.
 if not torch.cuda.is_available():

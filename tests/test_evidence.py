@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from known import refusal
+from support.asserting import refusal
 
 from benchmarks import evidence, repetition
 from specbench.backends import is_row

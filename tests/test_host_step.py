@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models_tiny import supported
+from support.models import supported
 
 from benchmarks import host_step
 from specbench.engine.pack import Batch, Outcome, Shape

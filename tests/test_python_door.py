@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
 import numpy as np
 import pytest
-import run_json
 import torch
+from support import asserting
+from support.runs import config_on_disk
 
 import specbench
 from specbench.cli.app import main
@@ -78,7 +78,7 @@ def test_a_run_from_python_is_the_run_of_the_command(tmp_path: Path, capsys: pyt
 def test_a_pair_from_python_is_in_the_record_with_all_its_options(tmp_path: Path) -> None:
     settings = ["suffix#2.fallback=recycling budget=9 warm=true", "suffix#2.min_score=0.5"]
     made = specbench.run(**TINY, method="suffix,suffix", settings=settings, out=tmp_path, no_score=True)
-    recorded = {spec["label"]: spec for spec in run_json.config(made.folder)["methods"]}
+    recorded = {spec["label"]: spec for spec in config_on_disk(made.folder)["methods"]}
     said = "recycling tree=2.2.2 budget=9 warm=true unknown=skip"
     assert recorded["suffix#2"]["options"]["fallback"] == said
     assert [spec.get("stateful") for spec in recorded.values()] == [None, None, True]
@@ -90,7 +90,7 @@ def test_a_pair_from_python_is_in_the_record_with_all_its_options(tmp_path: Path
     again = specbench.run(
         **TINY, method="suffix,suffix", settings=[f"suffix#2.fallback={said}", settings[1]], out=tmp_path, no_score=True
     )
-    assert run_json.config(again.folder)["digest"] == run_json.config(made.folder)["digest"]
+    assert config_on_disk(again.folder)["digest"] == config_on_disk(made.folder)["digest"]
 
 
 def test_paths_may_be_texts_and_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +137,7 @@ def test_numbers_may_be_numpys(tmp_path: Path) -> None:
     """As a loop over an array has them."""
     values = {**TINY, "limit": np.int64(1), "temperature": np.float32(0.5)}
     made = specbench.run(**values, method="ar", out=tmp_path, no_score=True)
-    plan = run_json.config(made.folder)["plan"]
+    plan = config_on_disk(made.folder)["plan"]
     assert (plan["limit"], plan["temperature"]) == (1, 0.5)
 
 
@@ -152,7 +152,7 @@ def test_a_runs_threads_are_its_own(tmp_path: Path) -> None:
         asked.append(specbench.run(**own))
     finally:
         torch.set_num_threads(before)
-    runs = [run_json.config(each.folder) for each in asked]
+    runs = [config_on_disk(each.folder) for each in asked]
     assert [run["environment"]["cpu"]["torch_threads"] for run in runs] == [before + more for more in (1, 2, 0, 3)]
     assert len({run["digest"] for run in runs[:3]}) == 3
 
@@ -190,7 +190,7 @@ def test_the_lines_of_a_notebook_run(tmp_path: Path) -> None:
         exec("\n".join(code), {})
         return 0
 
-    done = forked.call(tmp_path / "said", lines, cwd=tmp_path, env={"MPLBACKEND": "agg"}).wait()
+    done = asserting.call(tmp_path / "said", lines, cwd=tmp_path, env={"MPLBACKEND": "agg"}).wait()
     assert done.code == 0, done.err
     assert "requests" in done.err, "progress"
     assert [*(tmp_path / "results").iterdir()]

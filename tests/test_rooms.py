@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import forked
 import pytest
+from support import asserting
 
 import specbench
 
@@ -94,7 +94,7 @@ def test_functions_of_the_package_outlive_the_import_of_every_module(tmp_path: P
                 assert not isinstance(getattr(import_module(room), name), ModuleType), (room, name)
         return 0
 
-    done = forked.call(tmp_path, imports).wait()
+    done = asserting.call(tmp_path, imports).wait()
     assert done.code == 0, done.err
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from chat_server import replies, serving
+from support.engines import replies, serving
 
 from specbench.backends.streaming import Server
 from specbench.common.errors import EngineFault

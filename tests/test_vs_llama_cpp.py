@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from chat_server import replies, send, serving
+from support.engines import replies, send, serving
 
 from benchmarks import vs_llama_cpp
 from specbench.common.errors import EnvironmentRefused, UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_vllm import environment
+from support.engines import environment
 
 from specbench.backends import install
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from completions_server import EOS, MODEL, Completing, begin, completing, event, whole
+from support.engines import EOS, MODEL, Completing, begin, completing, event, whole
 
 from specbench.backends import openai, vllm
 from specbench.backends.protocol import Backend, Question, Served

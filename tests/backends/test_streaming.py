@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from completions_server import Completing, begin, completing, event, whole
+from support.engines import Completing, begin, completing, event, whole
 
 from specbench.backends.streaming import Refused, Server
 from specbench.common import UsageError

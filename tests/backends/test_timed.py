@@ -8,8 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from completions_server import MODEL
-from dribbling import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
+from support.engines import HANDSHAKE, MODEL, PHASES, Act, dribbles, floods, listening, silent, status
 
 from specbench.backends.completions import Completions
 from specbench.backends.protocol import Question

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fake_vllm import VERSION, environment, follows
+from support.engines import VERSION, environment, follows
 
 from specbench.backends import vllm
 from specbench.backends.processes import go_on, pause

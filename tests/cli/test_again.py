@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.common import registry
 from specbench.hardware import environment
@@ -130,9 +130,9 @@ def test_other_threads_and_back(cli: Any, command: Any, tmp_path: Path, monkeypa
 def test_verdicts_that_a_finished_run_was_without(cli: Any, tmp_path: Path, warmed: list[str]) -> None:
     """``--no-score`` decides nothing that is measured: without it the same run is judged, and not decoded again."""
     folder = cli.made(tmp_path, *TINY, "--method", "ar", "--no-score")
-    before = run_json.rows(folder)["ar"]
+    before = runs.rows_on_disk(folder)["ar"]
     assert cli.made(tmp_path, *TINY, "--method", "ar") == folder
-    after = run_json.rows(folder)["ar"]
+    after = runs.rows_on_disk(folder)["ar"]
     assert (before["accuracy"], after["accuracy"] is None) == (None, False)
     assert after["decode_tok_s"] == before["decode_tok_s"]
     assert warmed == ["warm-up"]

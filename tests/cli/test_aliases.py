@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
-from checkpoints import byte_tokenizer, save
+from support import runs
+from support.models import byte_tokenizer, save
 
 from specbench.common.errors import UsageError
 from specbench.models import loader, names
@@ -149,7 +149,7 @@ def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any
     assert len(expected) > 80
     assert said.err.splitlines()[:2] == [expected, "loading toy …"]
     (folder,) = (tmp_path / "out").iterdir()
-    config = run_json.config(folder)
+    config = runs.config_on_disk(folder)
     assert config["model"]["template"] == "vicuna"
     assert [method["label"] for method in config["methods"]] == ["ar", "jf"]
     assert config["methods"][1]["options"]["block_size"] == 4

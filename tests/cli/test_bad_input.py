@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.cli import output
 from specbench.common import registry
@@ -234,7 +234,7 @@ def test_a_full_disk_keeps_what_is_done_and_the_same_command_goes_on(cli: Any, t
         error = cli.refused(ENVIRONMENT, *command, "--out", out)
     (folder,) = out.iterdir()
     assert f"{folder / file}" in error
-    kept = run_json.requests(folder)
+    kept = runs.requests_on_disk(folder)
     assert all(line["output_tokens"] == 1 for line in kept)
     assert len(kept) == 16 if file == "verdicts.jsonl" else 0 < len(kept) < 16
     before = {"likelihoods.jsonl", "watch.json"} if file == "verdicts.jsonl" else set()
@@ -244,7 +244,7 @@ def test_a_full_disk_keeps_what_is_done_and_the_same_command_goes_on(cli: Any, t
     assert f"({len(kept)} of 16 requests are done)" in again.err.replace("\n", " ")
     assert list(out.iterdir()) == [folder]
     assert (folder / "DONE").exists()
-    assert len(run_json.requests(folder)) == 16
+    assert len(runs.requests_on_disk(folder)) == 16
 
 
 def test_a_path_that_the_system_refuses_is_one_line_wherever_it_comes_up(cli: Any, tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
-import run_json
+from support import runs
 
 from specbench.hardware import watching
 from specbench.runner import bandwidth
@@ -56,7 +55,7 @@ def kept(folder: Path) -> dict[str, Any]:
 def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_path: Path) -> None:
     said = cli.ok(*RUN, "--out", tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
-    found, summary = kept(folder), run_json.summary(folder)
+    found, summary = kept(folder), runs.summary_on_disk(folder)
     assert [reading["segment"] for reading in found["readings"]] == [0, 1, 2, 3, 4]
     assert found["forwards"].keys() == {"ar", "jacobi"}
     assert (summary["bandwidth"]["bytes_per_s"], summary["bandwidth"]["readings"]) == (3e9, 5)
@@ -73,7 +72,7 @@ def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_p
     table = csv.DictReader(io.StringIO(cli.ok("export", folder, "--to", "csv", "--summary").out))
     assert [float(row["bandwidth_share"]) for row in table] == pytest.approx(shares)
     cli.ok("score", folder)
-    again = run_json.summary(folder)
+    again = runs.summary_on_disk(folder)
     assert again["bandwidth"] == summary["bandwidth"]
     assert [row["bandwidth_share"] for row in again["rows"]] == shares
 
@@ -81,7 +80,7 @@ def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_p
 @pytest.mark.usefixtures("read")
 def test_a_resumed_run_has_the_readings_of_both_and_several_sequences_have_no_share(cli: Any, tmp_path: Path) -> None:
     folder = cli.made(tmp_path / "out", *RUN, "--concurrency", 2)
-    assert [row["bandwidth_share"] for row in run_json.summary(folder)["rows"]] == [None, None]
+    assert [row["bandwidth_share"] for row in runs.summary_on_disk(folder)["rows"]] == [None, None]
     assert "memory 2.0 GB/s (1.0 to 3.0, 1 thread)\n" in cli.ok("show", folder).out
     before = kept(folder)["readings"]
     assert [reading["segment"] for reading in before] == [0, 1, 2]
@@ -117,8 +116,8 @@ def test_each_part_of_a_sweep_keeps_its_readings_and_looks(
     assert "; ar reads " in said.out
     for part, shared in (("c1", False), ("c2", True)):
         folder = swept(tmp_path) / part
-        found, summary = kept(folder), run_json.summary(folder)
-        stretches = 1 + max(request["segment"] for request in run_json.requests(folder))
+        found, summary = kept(folder), runs.summary_on_disk(folder)
+        stretches = 1 + max(request["segment"] for request in runs.requests_on_disk(folder))
         assert [reading["segment"] for reading in found["readings"]] == [*range(stretches), stretches]
         assert found["forwards"].keys() == {"ar", "jacobi n=2", "jacobi n=4"}
         assert summary["bandwidth"]["readings"] == len(found["readings"])
@@ -171,8 +170,8 @@ def test_without_a_compiler_a_run_goes_on_and_says_why(
     why = "no C++ compiler was found: CXX is /nonexistent"
     assert said.err.count(f"memory bandwidth is not read: {why}") == (0 if quiet else 1)
     assert kept(folder) | {"forwards": {}} == {"forwards": {}, "readings": [], "refused": why, "waited_s": 0.0}
-    assert run_json.summary(folder)["bandwidth"] == {"refused": why}
-    assert [row["bandwidth_share"] for row in run_json.summary(folder)["rows"]] == [None, None]
+    assert runs.summary_on_disk(folder)["bandwidth"] == {"refused": why}
+    assert [row["bandwidth_share"] for row in runs.summary_on_disk(folder)["rows"]] == [None, None]
     assert f"memory bandwidth was not read: {why}" in said.out
 
 
@@ -188,7 +187,7 @@ def test_a_tiny_model_and_a_lottery_are_not_read_beside(
         monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
     folder = cli.made(tmp_path / "out", *RUN, *more)
     assert not (folder / "bandwidth.json").exists()
-    assert "bandwidth" not in run_json.summary(folder)
+    assert "bandwidth" not in runs.summary_on_disk(folder)
     assert "memory" not in cli.ok("show", folder).out
 
 
@@ -202,9 +201,9 @@ def made(out: Path, *, known: bool = True) -> Path:
         for row, share in zip(content["rows"], (0.81, 0.42), strict=True):
             row["bandwidth_share"] = share
 
-    records = [*reported.answers("ar", 8, decode_s=1.0), *reported.answers("pld", 8, decode_s=0.5)]
-    return reported.folder(
-        out, reported.config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], reported.EXACT),
+    records = [*runs.answers("ar", 8, decode_s=1.0), *runs.answers("pld", 8, decode_s=0.5)]
+    return runs.folder(
+        out, runs.run_config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], runs.EXACT),
         change=change if known else None,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.cli.check_lossless import _left, _seeds
 from specbench.common.errors import UsageError
@@ -70,7 +70,7 @@ def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, h
     )  # fmt: skip
     said = cli.ok(*command, "--temperature", 1, "--out", tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
-    graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in run_json.rows(folder).items()}
+    graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in runs.rows_on_disk(folder).items()}
     assert graded == {"ar": "exact", "liar": None, "jacobi": "exact"}
     assert "liar draws noise of its own: check-lossless --seeds 0:49 tests its distribution." in said.out
 

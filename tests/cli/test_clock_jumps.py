@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
+from support import asserting
 
 import specbench
 from specbench.common import native
@@ -183,7 +183,7 @@ def test_a_build_at_work_stays_though_the_clock_jumps_ahead(tmp_path: Path) -> N
         return 0
 
     with native._at_work(held):
-        assert forked.call(tmp_path / "child", clear).wait().code == 0
+        assert asserting.call(tmp_path / "child", clear).wait().code == 0
         assert held.exists()
     assert not left.exists()
     native._clear(tmp_path)

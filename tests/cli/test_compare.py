@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
+from support import runs
 
 
 @pytest.fixture(scope="module")

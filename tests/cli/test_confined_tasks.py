@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
 from small_data import livecodebench, spider
+from support import runs
 
 from specbench.evals.data import DATA_DIR
 
@@ -34,7 +34,7 @@ def test_a_run_is_scored_and_right_answers_are_found_right(
         assert (verdict["passed"], verdict["also"]) == (False, {also: False})
         assert verdict["scorer"]["task"] == task
         assert any("seccomp" in line for line in verdict["scorer"]["isolation"])
-    lines = run_json.requests(folder)
+    lines = runs.requests_on_disk(folder)
     for line in lines:
         line["text"] = RIGHT[task][line["prompt_id"]]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

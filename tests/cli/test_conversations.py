@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.evals import data
 from specbench.results.schema import RequestRecord
@@ -45,7 +45,7 @@ def run(cli: Any, out: Path, *argv: object) -> tuple[Any, list[RequestRecord]]:
 
 def records(out: Path) -> list[RequestRecord]:
     (folder,) = out.iterdir()
-    return [RequestRecord.model_validate(line) for line in run_json.requests(folder)]
+    return [RequestRecord.model_validate(line) for line in runs.requests_on_disk(folder)]
 
 
 def ids(found: list[RequestRecord]) -> dict[str, list[int]]:
@@ -132,7 +132,7 @@ def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: 
         first = {(r.method, r.prompt_id): r.text for r in found if r.turn == 1}
         assert first["ar", "81"] != first["liar", "81"]
         (folder,) = out.iterdir()
-        rows[history] = run_json.rows(folder)["liar"]
+        rows[history] = runs.rows_on_disk(folder)["liar"]
         assert f"history {history}" in said.out
     # What was asked unlike things is not graded: a first turn that lies makes the second one incomparable.
     graded = {name: row["lossless"]["exact"] + row["lossless"]["lossy"] for name, row in rows.items()}
@@ -151,7 +151,7 @@ def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tm
     assert ids(official) == expected
     assert ids(warm) != ids(greedy)
     (folder,) = (tmp_path / "official").iterdir()
-    graded = run_json.rows(folder)["jacobi"]["lossless"]
+    graded = runs.rows_on_disk(folder)["jacobi"]["lossless"]
     assert (graded["verdict"], graded["exact"]) == ("exact", 10)
 
 

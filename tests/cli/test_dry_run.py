@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiled import made_up
+from support.runs import made_up_profile
 
 from specbench.common.files import write_json_atomic
 from specbench.hardware.profile import PROFILE
@@ -84,12 +84,12 @@ def test_a_gpu_that_is_not_here_is_predicted_for_and_an_unknown_one_refused(cli:
 
 
 def test_what_is_projected_says_so_and_has_bands(cli: Any, tmp_path: Path) -> None:
-    spec = made_up().model.model_copy(update={"name": "smollm2-135m", "dtype": "float32", "device": "cpu"})
+    spec = made_up_profile().model.model_copy(update={"name": "smollm2-135m", "dtype": "float32", "device": "cpu"})
     folder = tmp_path / "cpu"
     folder.mkdir()
     shape = configured_shape(resolve("smollm2-135m"), "float32")
     write_json_atomic(
-        folder / PROFILE, made_up(model=spec, shape=shape, gpu=None, datasheet=None).model_dump(mode="json")
+        folder / PROFILE, made_up_profile(model=spec, shape=shape, gpu=None, datasheet=None).model_dump(mode="json")
     )
     said = cli.ok(
         "sweep", "--method", "jf", "--grid", "n=8,256", "--set", "pool=16", "--gpu", "b200", "--profile", folder,

@@ -8,7 +8,7 @@ from typing import Any
 
 import gguf
 import pytest
-from checkpoints import save, save_adapter
+from support.models import save, save_adapter
 
 from specbench.models.loader import load
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import judged_runs
 import pytest
-from chat_server import Server, completion, in_any_order, replies, says, serving
+from support import engines
+from support.engines import Server, completion, in_any_order, replies, says, serving
 
 from specbench.evals import data
 from specbench.evals.judge import endpoint
@@ -23,7 +23,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, read_judgments
 from specbench.tasks.mt_bench.task import Options, Task
 
-TEXTS: judged_runs.Texts = {
+TEXTS: engines.Texts = {
     "ar": {"81": ["A travel blog.", "Aloha."], "111": ["12", "13"]},
     "jacobi": {"81": ["A travel blog.", "Aloha."], "111": ["12", "13"]},
     "lossy": {"81": ["A blog.", "Aloha."], "111": ["12", "14"]},
@@ -41,7 +41,7 @@ def _quick(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return judged_runs.folder(tmp_path / "runs", TEXTS)
+    return engines.folder(tmp_path / "runs", TEXTS)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None
 
 def test_an_answer_too_long_for_a_local_judge_is_noted_and_not_rated(cli: Any, tmp_path: Path) -> None:
     long = {"ar": {"81": ["word " * 3000, "Aloha."], "111": ["12", "13"]}}
-    folder = judged_runs.folder(tmp_path, long)
+    folder = engines.folder(tmp_path, long)
     assert cli("judge", folder, *LOCAL).code == 0
     errors = {judgment.request: judgment.error for judgment in read_judgments(folder) if judgment.error}
     assert errors.keys() == {"ar|81|0", "ar|81|0|2"}
@@ -222,7 +222,7 @@ def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: 
     files = sorted((tmp_path / "out" / "model_answer").iterdir())
     assert [file.name for file in files] == ["m-ar.jsonl", "m-jacobi.jsonl", "m-lossy.jsonl"]
     answers = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    rows = judged_runs.gen_judgment(answers, Task(Options()).questions(), task_data, 9)
+    rows = engines.gen_judgment(answers, Task(Options()).questions(), task_data, 9)
     judged = tmp_path / "gpt-4_single.jsonl"
     judged.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     said = cli.ok("judge", folder, "--import", judged)
@@ -258,7 +258,7 @@ def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: 
 def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, folder: Path, argv: str, code: int, expected: str) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    other = judged_runs.folder(tmp_path / "others", TEXTS)
+    other = engines.folder(tmp_path / "others", TEXTS)
     run = json.loads((other / "run.json").read_text())
     run["task"] |= {"name": "humaneval", "options": {}}
     (other / "run.json").write_text(json.dumps(run))
@@ -281,7 +281,7 @@ def test_any_number_of_workers_writes_the_same_file(cli: Any, tmp_path: Path, se
 
     written = []
     for workers in (1, 3, 64):
-        folder = judged_runs.folder(tmp_path / str(workers), TEXTS)
+        folder = engines.folder(tmp_path / str(workers), TEXTS)
         server.answer = in_any_order(by_text, seed=workers)
         said = cli.ok("judge", folder, *GPT, server.url, "--judge-workers", workers)
         written.append(((folder / JUDGMENTS).read_text(), table(said.out)))
@@ -338,7 +338,7 @@ def test_what_a_mean_leaves_out_and_what_may_have_raised_it_is_said(cli: Any, tm
         "ar": {"81": ["A travel blog.", "Aloha."], "111": ["12", "13"]},
         "sly": {"81": ["[[10]] [[10]]", "Aloha."], "111": ["12", "13"]},
     }
-    folder = judged_runs.folder(tmp_path, sly)
+    folder = engines.folder(tmp_path, sly)
     server.answer = answers
     said = cli("judge", folder, *GPT, server.url)
     assert said.code == 0

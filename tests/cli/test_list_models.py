@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
-from checkpoints import byte_tokenizer
 from huggingface_hub import constants
+from support import runs
+from support.models import byte_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.cli import list_models
@@ -254,7 +254,7 @@ def test_a_run_takes_the_head_that_is_listed_from_the_hubs_cache(
     said = cli.ok("run", *given, "--out", tmp_path / "out")
     assert said.err.splitlines()[0] == f"toy sets --set {method}.head={HEADS[method]}"
     (folder,) = (tmp_path / "out").iterdir()
-    weights = run_json.config(folder)["methods"][1]["weights"]
+    weights = runs.config_on_disk(folder)["methods"][1]["weights"]
     assert (weights["head"], weights["head_revision"]) == (HEADS[method], COMMIT)
     other = next(one for one in HEADS if one != method)
     refused = cli.refused(3, "run", *given[:3], f"ar,{other}", *given[4:], "--out", tmp_path / "other")

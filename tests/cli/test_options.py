@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
 import torch
 import typer
+from support import runs
 from transformers import LlamaModel
 
 from specbench.cli import options
@@ -130,7 +130,7 @@ def test_a_record_names_no_folder_of_this_machine(tmp_path: Path) -> None:
 def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
     said = cli.ok("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path, "--no-score")
     (folder,) = tmp_path.iterdir()
-    assert run_json.config(folder)["plan"] == {
+    assert runs.config_on_disk(folder)["plan"] == {
         "method": "ar,jacobi", "task": "humaneval", "max_new_tokens": 4, "limit": 1, "model": "config:tiny",
         "base": "none",
     }  # fmt: skip

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
-from made_engines import AtAnyPrecision, failing
+from support import runs
+from support.engines import AtAnyPrecision, failing
 
 from specbench.backends import catalog
 from specbench.results.read import read_run, read_whole
@@ -48,7 +48,7 @@ def test_they_are_rows_of_one_run_with_the_same_prompts_ids_and_definitions(fini
 
 def test_the_rows_of_one_prompt_follow_each_other_in_an_order_by_lot(finished: tuple[Any, Path]) -> None:
     _, folder = finished
-    requests = run_json.requests(folder)
+    requests = runs.requests_on_disk(folder)
     blocks = [[line["method"] for line in requests[at : at + 4]] for at in range(0, len(requests), 4)]
     assert all(sorted(block) == ["ar", "hf:ar", "hf:pld", "pld"] for block in blocks)
     assert len({tuple(block) for block in blocks}) > 1
@@ -86,7 +86,7 @@ def test_what_an_engine_is_stands_in_the_run(finished: tuple[Any, Path]) -> None
 
 def test_its_drafts_are_counted_at_the_hook(finished: tuple[Any, Path]) -> None:
     _, folder = finished
-    for line in run_json.requests(folder):
+    for line in runs.requests_on_disk(folder):
         if line["method"] == "hf:pld":
             assert line["tree_rows"] >= line["target_forwards"]
             # What matched came for nothing, but for what the first forward verified along with the prompt.
@@ -193,7 +193,7 @@ def test_an_upgraded_engine_is_measured_anew(cli: Any, tmp_path: Path, monkeypat
 
 def test_tokens_of_an_engine_in_this_process_arrive_when_they_were_decoded(finished: tuple[Any, Path]) -> None:
     """And not when they are read off, all at once behind the last one."""
-    for line in run_json.requests(finished[1]):
+    for line in runs.requests_on_disk(finished[1]):
         if line["method"] == "hf:ar":
             assert line["decode_s"] > 0.1 * line["latency_s"], "eleven of the twelve tokens"
             assert min(line["step_s"]) > 0.01 * line["latency_s"] / PROMPTS

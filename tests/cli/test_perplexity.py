@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import save, save_adapter
+from support.models import save, save_adapter
 
 TEXT = "One apple, two apples, three apples.\n" * 3
 

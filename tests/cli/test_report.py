@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reported import EXACT, answers, config, folder
-from runs import CURATED, RESULTS
+from support.runs import CURATED, EXACT, RESULTS, answers, folder, run_config
 
 from specbench.results.schema import RequestRecord
 
 
 def made(out: Path) -> Path:
     records = [*answers("ar", 8, decode_s=1.0), *answers("pld", 8, decode_s=0.5, target_forwards=8)]
-    return folder(out, config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], EXACT))
+    return folder(out, run_config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], EXACT))
 
 
 def test_it_writes_three_files_and_names_the_page(cli: Any, tmp_path: Path) -> None:
@@ -106,7 +105,7 @@ def many(out: Path, prompts: int) -> Path:
             found += answers(label, some, decode_s=1.0, target_forwards=forwards, **more)
         return found
 
-    path = folder(out, config(labels, prompts), records(range(50)))
+    path = folder(out, run_config(labels, prompts), records(range(50)))
     summary = json.loads((path / "summary.json").read_text())
     for row in summary["rows"]:
         for figure in ("requests", "prompts", "tokens", "target_forwards"):

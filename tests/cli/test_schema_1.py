@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import judged_runs
 import older_runs
 import pytest
-from reported import EXACT, answers, config, folder
+from support import engines
+from support.runs import EXACT, answers, folder, run_config
 
 from specbench.evals import data
 
@@ -22,7 +22,7 @@ def both(out: Path) -> tuple[Path, Path]:
     """The same run, of today and of schema 1."""
     records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
     graded = dict.fromkeys(["ar", "jf"], EXACT)
-    made = folder(out / "today", config(["jf"], 8), records, lossless=graded, right=lambda one: True)
+    made = folder(out / "today", run_config(["jf"], 8), records, lossless=graded, right=lambda one: True)
     return made, older_runs.make_schema_1(Path(shutil.copytree(made, out / "older" / made.name)))
 
 
@@ -90,7 +90,7 @@ def test_it_is_scored_and_stays_what_it_is(cli: Any, run: Path, tmp_path: Path) 
 def test_it_is_judged_and_stays_so(cli: Any, task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(data.DATA_DIR, str(task_data))
     texts = {"ar": {"81": ["A travel blog.", "Aloha."]}, "jacobi": {"81": ["A blog.", "Aloha."]}}
-    path = older_runs.make_schema_1(judged_runs.folder(tmp_path / "runs", texts))
+    path = older_runs.make_schema_1(engines.folder(tmp_path / "runs", texts))
     before = kept(path)
     cli.ok("judge", path, "--judge", "config:tiny", "--max-new-tokens", 8)
     requests = [json.loads(line)["request"] for line in (path / "judgments.jsonl").read_text().splitlines()]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import races
+from support import runs
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return races.run(tmp_path)
+    return runs.race_run(tmp_path)
 
 
 def test_in_a_pipe(cli: Any, run: Path) -> None:
@@ -57,7 +57,7 @@ def test_an_unfinished_run_says_so(cli: Any, run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("argv", [(), ("--requests",), ("--race", "ar,[/x][red]m"), ("--request", "[/p]")])
 def test_what_looks_like_markup_is_text(cli: Any, tmp_path: Path, argv: tuple[str, ...]) -> None:
-    path = races.run(tmp_path, 9)
+    path = runs.race_run(tmp_path, 9)
     for name in ("run.json", "requests.jsonl", "summary.json"):
         text = (path / name).read_text().replace('"pld"', '"[/x][red]m"').replace("pld|", "[/x][red]m|")
         (path / name).write_text(text.replace("p/0", "[/p]"))

@@ -8,10 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import forked
 import pandas as pd
 import pytest
-import run_json
+from support import asserting, runs
 
 from specbench.sweeps import worker
 
@@ -40,7 +39,7 @@ def written(path: Path, count: int) -> Path:
 
 
 def lines(folder: Path, concurrency: int = 1) -> list[dict[str, Any]]:
-    return run_json.requests(folder / f"c{concurrency}")
+    return runs.requests_on_disk(folder / f"c{concurrency}")
 
 
 def only(out: Path) -> Path:
@@ -89,7 +88,7 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
     for key, ids in by_key.items():
         label, _, rest = key.partition("|")
         assert ids == by_key[f"ar|{rest}"], f"{label} is not lossless on {rest}"
-    assert all(row["lossless"] for row in run_json.rows(folder / "c1").values())
+    assert all(row["lossless"] for row in runs.rows_on_disk(folder / "c1").values())
 
     # From its files, in text and in JSON, nothing is decoded.
     shown = cli("show", folder, columns=140)
@@ -247,7 +246,7 @@ def test_a_simulated_sweep_goes_on_too(cli: Any, tmp_path: Path, prompts: Any) -
     cli.ok(*command, "--method", "jacobi", "--grid", "n=4,8,16")
     folder = only(tmp_path)
     assert {line["method"] for line in lines(folder) if line["repeat"] == 1} == {"ar", "jacobi n=16"}
-    assert list(run_json.config(folder / "c1")["simulated"]) == ["jacobi n=4", "jacobi n=8", "jacobi n=16"]
+    assert list(runs.config_on_disk(folder / "c1")["simulated"]) == ["jacobi n=4", "jacobi n=8", "jacobi n=16"]
     assert (table(folder)["tokens_per_forward"][1:] > 1.5).all(), "all of them, the new one too"
 
 
@@ -279,7 +278,7 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(cli: Any, tmp_pa
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     requests = rng.randrange(total - 10)  # with time left to be killed in
-    forked.killed(
+    asserting.killed(
         tmp_path / "said", *command, "--out", out,
         when=lambda: any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")),
         delay=rng.uniform(0, 0.03),
@@ -307,6 +306,6 @@ def test_verdicts_that_a_finished_sweep_was_without(cli: Any, tmp_path: Path) ->
     found = []
     for more in (["--no-score"], []):
         cli.ok(*command, *more)
-        found.append(run_json.summary(only(tmp_path) / "c1"))
+        found.append(runs.summary_on_disk(only(tmp_path) / "c1"))
     assert [[row["accuracy"] is None for row in each["rows"]] for each in found] == [[True, True], [False, False]]
     assert found[0]["sweep"] == found[1]["sweep"], "what the sweep found stays"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.common.files import sole_use
 
@@ -29,7 +29,7 @@ def train(cli: Any, prompts: Path, out: Path, *more: Any) -> Any:
 
 def exact(run: Path, method: str) -> bool:
     """Whether a method's row is graded so; that AR's is says nothing."""
-    return bool(run_json.rows(run)[method]["lossless"]["verdict"] == "exact")
+    return bool(runs.rows_on_disk(run)[method]["lossless"]["verdict"] == "exact")
 
 
 def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path,
     asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 8, "--limit", 2)
     made = cli.made(tmp_path / "runs", "run", "--model", adapter, "--method", "jf", *asked)
     assert exact(made, "jf")
-    model = run_json.config(made)["model"]
+    model = runs.config_on_disk(made)["model"]
     assert (model["name"], model["base"]) == ("adapter", "config:tiny")
     other = cli.refused(2, "train", "jf", "--model", "smollm2-135m", *learnt, "--out", tmp_path / "other")
     assert "holds trajectories of another model" in other

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import pytest
-import run_json
+from support import models, runs
 
 from specbench.common import UsageError, registry
 
@@ -17,7 +16,7 @@ SMALL = ("--set", "layers=1", "--set", "steps=2", "--set", "batch=2", "--set", "
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.save(tmp_path_factory.mktemp("target"))
+    return models.save(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +39,9 @@ def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Pat
     asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 8, "--limit", 2)
     draft = f"sps.draft={tmp_path / 't' / 'draft'}"
     made = cli.made(tmp_path / "runs", "run", "--model", model, "--method", "sps", "--set", draft, *asked)
-    row = run_json.rows(made)["sps"]
+    row = runs.rows_on_disk(made)["sps"]
     assert row["lossless"]["verdict"] == "exact"
-    assert run_json.config(made)["methods"][1]["weights"]["draft"] == "draft"
+    assert runs.config_on_disk(made)["methods"][1]["weights"]["draft"] == "draft"
 
 
 def test_other_names_are_found_and_wrong_ones_are_not(cli: Any, prompts: Path) -> None:

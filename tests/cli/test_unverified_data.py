@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
 import small_data
 from small_data import mathematics, speed
+from support.runs import requests_on_disk
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 8, "--method", "jacobi")
 
@@ -75,7 +75,7 @@ def test_a_run_of_speed_bench_takes_the_users_file_or_folder(cli: Any, tmp_path:
         below = lines[next(at for at, line in enumerate(lines) if line.startswith("group ")) + 2 :]
         groups = [line.split()[0] for line in below if line.strip() and not line.startswith(" ")]
         assert groups[:4] == [*speed.TIERS, "overall"], said.out
-    texts = [[row["output_ids"] for row in run_json.requests(run)] for run in runs]
+    texts = [[row["output_ids"] for row in requests_on_disk(run)] for run in runs]
     assert texts[0] == texts[1]
     assert cli.refused(3, *command, "--out", tmp_path / "none").endswith(
         "set SPECBENCH_DATA or --data-dir to a folder that holds it (published at "
@@ -93,5 +93,5 @@ def test_a_run_of_codesearchnet_stops_before_the_next_instruction(cli: Any, tmp_
     (run,) = (tmp_path / "runs").iterdir()
     assert [entry["sha256"] for entry in recorded(run)] == [sha256(path)]
     assert json.loads((run / "run.json").read_text())["task"]["options"] == {"style": "cllm"}
-    assert len(run_json.requests(run)) == 2 * len(speed.FUNCTIONS)
+    assert len(requests_on_disk(run)) == 2 * len(speed.FUNCTIONS)
     assert "no verdict" in cli.refused(2, "score", run)

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
-import site_packages
-import toys
+from support import asserting, decoders, processes
 
 from specbench.cli.app import main
 from specbench.common import guests, registry
@@ -109,19 +107,19 @@ def install(site: Path, code: str = DECODER, kind: str = "method", value: str = 
     return site
 
 
-def run(site: Path, *argv: object) -> forked.Forked:
+def run(site: Path, *argv: object) -> asserting.Forked:
     what = ("--model", "config:tiny", "--limit", 3, "--max-new-tokens", 4, "--out", site.parent / "runs")
 
     def call() -> int:
         guests._process = os.getpid()  # of a command; a child that a command forks may end as it likes
-        with site_packages.visible(site):
+        with processes.visible(site):
             return main(["run", *map(str, (*what, *argv))])
 
     # Where a scorer finds it too, which is a process of its own.
-    return forked.call(site.parent / "said", call, cwd=site.parent, env={"PYTHONPATH": str(site)}).wait()
+    return asserting.call(site.parent / "said", call, cwd=site.parent, env={"PYTHONPATH": str(site)}).wait()
 
 
-def error_of(done: forked.Forked, kind: str = "method") -> str:
+def error_of(done: asserting.Forked, kind: str = "method") -> str:
     """The line on stderr, after checking that the end was one of a fault."""
     assert done.code == FAULT, (done.code, done.out, done.err)
     assert done.out == ""
@@ -269,7 +267,7 @@ def test_what_no_guest_has_called_ends_at_once() -> None:
 )
 def test_a_task(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = install(tmp_path / "site", code, kind="task")
-    with site_packages.visible(site):
+    with processes.visible(site):
         said = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err.splitlines()[-1]
     assert (said, error.partition(" ended the")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving)")
@@ -313,8 +311,8 @@ def test_a_task_that_ends_its_scorer(code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["__init__", "begin", "draft", "observe", "end", "measures", "top_k", "taps"])
 def test_every_call_of_a_decoder(call: str) -> None:
-    method = toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: raising(0)}))
-    records = toys.runner(toys.Engine(toys.Clock())).segment(method, [toys.request(1, 4)])
+    method = decoders.toy(decoder=type("Leaving", (decoders.Decoder,), {call: raising(0)}))
+    records = decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(method, [decoders.request(1, 4)])
     with pytest.raises(PluginFault, match=r"^method 'toy' \(from specbench\) ended the command .* SystemExit\(0\) at"):
         list(records)
 
@@ -328,11 +326,11 @@ def test_every_call_of_a_decoder(call: str) -> None:
         ("weights", lambda method: method.weights),
         ("check", lambda method: method.check("config:tiny")),
         ("prepare", lambda method: method.ready(None)),
-        ("__init__", lambda method: method.new(toys.Context(1, 0, random.Random(0)))),
+        ("__init__", lambda method: method.new(decoders.Context(1, 0, random.Random(0)))),
     ],
 )
 def test_all_else_that_a_method_is_asked(call: str, ask: Callable[[Any], Any]) -> None:
-    method = toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: staticmethod(raising("enough"))}))
+    method = decoders.toy(decoder=type("Leaving", (decoders.Decoder,), {call: staticmethod(raising("enough"))}))
     with pytest.raises(PluginFault, match=r"^method 'toy' .*: SystemExit\('enough'\) at test_guests.py line \d+;"):
         ask(method)
 
@@ -364,7 +362,7 @@ JUNK_PROMPTS = {
 @pytest.mark.parametrize("prompts", JUNK_PROMPTS)
 def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = install(tmp_path / "site", TASK.replace('[Prompt("a", "text", False)]', prompts), kind="task")
-    with site_packages.visible(site):
+    with processes.visible(site):
         said = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err.splitlines()[-1]
     assert (said, error.partition(")")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving")
@@ -375,7 +373,7 @@ def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("length", [0, 10_001])
 def test_an_id_that_is_no_key_is_refused(length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = install(tmp_path / "site", TASK.replace('Prompt("a"', f"Prompt({length} * 'a'"), kind="task")
-    with site_packages.visible(site):
+    with processes.visible(site):
         assert main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")]) == 2
     assert f"prompt 0 has an id of {length:,} letters; give it 1 to 10,000" in capsys.readouterr().err
 
@@ -398,7 +396,7 @@ def test_verdicts_that_are_none(verdict: str, said: str, tmp_path: Path) -> None
     site = install(tmp_path / "site", SCORED.replace('Verdict(True, "ok")', verdict), kind="task")
     toml = site / "leaving" / "task.toml"
     toml.write_text(toml.read_text().replace('metric = ""', 'metric = "pass@1"'))
-    with site_packages.visible(site), pytest.raises(PluginFault) as caught:
+    with processes.visible(site), pytest.raises(PluginFault) as caught:
         scoring.score_run(folder)
     assert str(caught.value).startswith("task 'leave' (from specbench-leaving) failed (")
     assert said.removeprefix("failed (") in str(caught.value)

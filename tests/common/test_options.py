@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from known import refusal
 from pydantic import model_validator
+from support.asserting import refusal
 
 from specbench.common import options as opt
 from specbench.common.errors import UsageError

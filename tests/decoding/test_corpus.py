@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from known import refusal
-from toys import decided
+from support.asserting import refusal
+from support.decoders import decided
 
 from specbench.common import UsageError
 from specbench.decoding import corpus as texts

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
-from known import known, refusal
-from toys import decided
+from support import decoders, models
+from support.asserting import known, refusal
+from support.decoders import decided
 
 from specbench import decoding
 from specbench.common import UsageError
@@ -455,7 +454,7 @@ def test_rows_of_one_method_are_paired_each_by_itself() -> None:
 
 def test_a_head_is_not_run_where_text_is_retrieved() -> None:
     """And what it drafts after that is what it would have drafted: it has the features of all that was accepted."""
-    model = targets.loaded(models_tiny.tiny_llama(61), name="config:tiny")
+    model = decoders.loaded(models.tiny_llama(61), name="config:tiny")
     options = ["jetspec.head=random", "jetspec.budget=8", "jetspec.width=4"]
     settings = [*options, *(each.replace("jetspec", "jetspec#2") for each in options)]
     methods = plan_methods(["jetspec", "jetspec"], [*settings, "jetspec#2.retrieve=suffix min_score=0.4 factor=3"])

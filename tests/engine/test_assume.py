@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from models_tiny import attached, autoregressive, prompt, tiny_llama
+from support.models import attached, autoregressive, prompt, tiny_llama
 
 from specbench.decoding.tree import TokenTree
 

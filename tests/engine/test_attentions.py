@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models_tiny import attached, prompt, supported
-from random_trees import random_tree
+from support.decoders import random_tree
+from support.models import attached, prompt, supported
 from torch import Tensor
 
 from specbench.common.errors import EnvironmentRefused, UsageError

@@ -7,10 +7,10 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-import models_tiny
 import pytest
 import torch
-from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
+from support import models
+from support.models import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
 
 from specbench.decoding import TokenTree
 from specbench.engine import checks, layer_check
@@ -114,7 +114,7 @@ def test_a_cache_shorter_than_the_probe_is_no_reason_to_refuse() -> None:
 
 def test_experts_that_flip_by_rounding_are_not_refused() -> None:
     for seed in range(4):
-        model = build(models_tiny.SUPPORTED["mixtral"], seed).to(torch.bfloat16)
+        model = build(models.SUPPORTED["mixtral"], seed).to(torch.bfloat16)
         with attached(model, capacity=64, max_rows=4):
             pass
 
@@ -193,7 +193,7 @@ def deep(family: str = "qwen3", **options: Any) -> Any:
         "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 36, "intermediate_size": 768,
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64, "initializer_range": 0.08,
     }  # fmt: skip
-    config, name, own = models_tiny.SUPPORTED[family]
+    config, name, own = models.SUPPORTED[family]
     model = build((config, name, {**own, **sizes, **options})).to(torch.bfloat16)
     model.set_attn_implementation("eager")
     return model
@@ -220,7 +220,7 @@ def test_a_deep_model_is_judged_by_its_own_noise(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_scale_off_by_one_per_cent_is_found(family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = copy.deepcopy(models_tiny.supported(family)).to(dtype)
+    model = copy.deepcopy(models.supported(family)).to(dtype)
     with attached(model, capacity=64, max_rows=4, native=False):
         pass
     monkeypatch.setattr(choice, "ReferenceAttention", _SlightlyWrongScale)
@@ -273,7 +273,7 @@ def test_every_kind_of_layer_is_run_in_float32(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(layer_check, "_difference", watched)
     for family, kinds in (("llama", [0]), ("gemma3", [0, 1]), ("gpt2", [0]), ("mixtral", [0]), ("phi3", [0])):
-        model = copy.deepcopy(models_tiny.supported(family)).to(torch.bfloat16)
+        model = copy.deepcopy(models.supported(family)).to(torch.bfloat16)
         weights = [each.clone() for each in model.parameters()]
         with attached(model, capacity=64, max_rows=4):
             pass
@@ -296,7 +296,7 @@ def test_layers_are_compared_in_whole_float32(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(layer_check, "_difference", difference)
     try:
         matmul.fp32_precision = "tf32"
-        with attached(copy.deepcopy(models_tiny.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):
+        with attached(copy.deepcopy(models.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):
             assert matmul.fp32_precision == "tf32"
     finally:
         matmul.fp32_precision = before

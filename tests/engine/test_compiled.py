@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SHARING, SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
+from support.models import SHARING, SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
 from torch import Tensor, nn
 
 from specbench.common.errors import UsageError

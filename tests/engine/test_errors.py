@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from models_tiny import attached, autoregressive, prompt, tiny_llama
+from support.models import attached, autoregressive, prompt, tiny_llama
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, prompt, supported
+from support.models import attached, autoregressive, prompt, supported
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from models_tiny import SUPPORTED, attached, prompt, supported
+from support.models import SUPPORTED, attached, prompt, supported
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine.engine import Engine

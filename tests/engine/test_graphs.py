@@ -13,8 +13,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, supported
-from random_trees import hiding_tree, random_tree
+from support.decoders import hiding_tree, random_tree
+from support.models import REFUSED, attached, autoregressive, build, decode, prompt, supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused

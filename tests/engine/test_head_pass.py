@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from eagle import DEPTH, EagleDecoder, EagleDrafts, EagleHead
-from models_tiny import attached, autoregressive, prompt, tiny_llama
-from targets import alone, eager, target
+from support.decoders import DEPTH, EagleDecoder, EagleDrafts, EagleHead, alone, eager, target
+from support.models import attached, autoregressive, prompt, tiny_llama
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture

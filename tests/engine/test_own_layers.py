@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, attached, build, prompt, supported
-from random_trees import random_tree
+from support.decoders import random_tree
+from support.models import SUPPORTED, attached, build, prompt, supported
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flat_rows import VOCAB, forest, sizes_of
-from growth import lines_run
-from models_tiny import supported
+from support.decoders import VOCAB, forest, sizes_of
+from support.models import supported
+from support.processes import lines_run
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

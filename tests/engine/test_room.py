@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models_tiny import attached, autoregressive, prompt, supported, tiny_llama
+from support.models import attached, autoregressive, prompt, supported, tiny_llama
 
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, memory

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, layer_outputs, prompt, supported
-from random_trees import hiding_tree
+from support.decoders import hiding_tree
+from support.models import attached, autoregressive, layer_outputs, prompt, supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import engine as engine_module

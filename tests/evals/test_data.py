@@ -7,7 +7,7 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from data_files import data_folder
+from support.asserting import data_folder
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import data

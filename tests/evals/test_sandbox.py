@@ -11,9 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import confined
 import pytest
-from confined import BARE, FILES, NETWORK, PROCESSES, SIGNALS, TIGHT
+from support import processes
+from support.processes import BARE, FILES, NETWORK, PROCESSES, SIGNALS, TIGHT
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals.sandbox import sandbox, seccomp
@@ -28,7 +28,7 @@ under_the_strongest = pytest.mark.parametrize("box", ["strongest"], indirect=Tru
 
 def _sleeper_of(scorer: int) -> int:
     """The program's pid, told by its depth below the scorer and by its seccomp filter; 0 when there is none yet."""
-    parents = confined.processes()
+    parents = processes.processes()
     for pid, (parent, filtered) in parents.items():
         while parent in parents and parent != scorer:
             parent = parents[parent][0]
@@ -419,7 +419,7 @@ def test_the_scorer_dying_takes_the_program_along(tmp_path: Path) -> None:
     assert inner, "the program did not start"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    while confined.children() and time.monotonic() < deadline:  # orphans come to this process, see nothing_left
+    while processes.children() and time.monotonic() < deadline:  # orphans come to this process, see nothing_left
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confined import BARE, FILES, NETWORK, PROCESSES, SIGNALS
+from support.processes import BARE, FILES, NETWORK, PROCESSES, SIGNALS
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals import contest_checks

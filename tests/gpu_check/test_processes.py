@@ -23,7 +23,7 @@ LIMIT_S = 3.0  # of the part that hangs; the others are over in a tenth of it
 
 
 def planted(name: str) -> Part:
-    return Part(name, f"The part {name}", LIMIT_S / 2, f"planted_parts:{name}")
+    return Part(name, f"The part {name}", LIMIT_S / 2, f"support.processes:{name}")
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: J
         "from benchmarks.gpu_check.catalog import Part; from benchmarks.gpu_check.processes import Processes\n"
         "from benchmarks.gpu_check.records import Journal\n"
         "journal = Journal(Path(sys.argv[1]))\n"
-        "part = Part('hangs', '', 60, 'planted_parts:hangs')\n"
+        "part = Part('hangs', '', 60, 'support.processes:hangs')\n"
         "Processes(journal.path.parent, journal, {}, time.monotonic() + 60, lambda text: None).run(part)"
     )
     tests = Path(__file__).parents[1]
@@ -197,7 +197,7 @@ def test_nor_the_tests_that_a_part_runs(tmp_path: Path) -> None:
 
 def test_a_part_whose_check_is_gone_already_does_nothing(journal: Journal) -> None:
     settings = json.dumps({"rehearse": True, "limit_s": 10, "parent": -1})
-    command = [sys.executable, "-m", "benchmarks.gpu_check.child", "good", "planted_parts:good", str(journal.path)]
+    command = [sys.executable, "-m", "benchmarks.gpu_check.child", "good", "support.processes:good", str(journal.path)]
     there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, input=settings, text=True, cwd=Path(__file__).parents[2], env=there)
     assert done.returncode == 1

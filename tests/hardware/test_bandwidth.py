@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import forked
 import pytest
+from support import asserting
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.hardware import bandwidth
@@ -133,7 +133,7 @@ def test_where_threads_cannot_be_had_it_is_refused_and_those_that_there_are_end(
                 time.sleep(0.01)
             return threads() - before
 
-    child = forked.call(tmp_path, short_of_threads).wait(20)
+    child = asserting.call(tmp_path, short_of_threads).wait(20)
     assert child.code == 0, child.err
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_nvml import REASONS, UUID, FakeNvml
+from support.processes import REASONS, UUID, FakeNvml
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment

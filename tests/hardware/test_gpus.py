@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from known import refusal
+from support.asserting import refusal
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment, gpus

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import method_sets
 import pytest
 import torch
-from models_tiny import attached, prompt, supported, tiny_llama
-from targets import alone, eager
+from support import decoders
+from support.decoders import alone, eager
+from support.models import attached, prompt, supported, tiny_llama
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -171,7 +171,7 @@ def run(
 
 
 def ready(engine: Engine, **options: Any) -> Method:
-    return method_sets.ready(method_sets.with_options("eagle3", options), engine)
+    return decoders.ready(decoders.with_options("eagle3", options), engine)
 
 
 @pytest.mark.parametrize("kind", ["random", "random-parallel"])

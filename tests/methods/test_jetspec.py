@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import method_sets
 import pytest
 import torch
-from heads import head, together
-from models_tiny import attached, autoregressive, layer_outputs, prompt, supported, tiny_llama
-from targets import alone, eager
+from support import decoders
+from support.decoders import alone, eager, head, together
+from support.models import attached, autoregressive, layer_outputs, prompt, supported, tiny_llama
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -42,7 +41,7 @@ def double() -> Any:
 
 
 def ready(engine: Engine, **options: Any) -> Method:
-    return method_sets.ready(method_sets.with_options("jetspec", options), engine)
+    return decoders.ready(decoders.with_options("jetspec", options), engine)
 
 
 def whole(made: DraftHead, model: Any, features: Tensor, anchor: int, depth: int, width: int) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from heads import HIDDEN, TINY, head, plain, together
 from mutants import mutant
 from safetensors.torch import load_file, save_file
+from support.decoders import HIDDEN, TINY, head, plain, together
 
 from specbench.common.errors import UsageError
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import method_sets
 import pytest
 import torch
-from models_tiny import attached, prompt, tiny_llama
-from targets import loaded
+from support import decoders
+from support.decoders import loaded
+from support.models import attached, prompt, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -79,7 +79,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert counted.accepted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
     with attached(target(), capacity=60, max_rows=8) as engine:
         chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5}
-        method = method_sets.ready(method_sets.with_options("jetspec", chosen), engine)
+        method = decoders.ready(decoders.with_options("jetspec", chosen), engine)
         rule = StopRule(frozenset(), (), ANSWER, str)
         runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
         requests = [Request(text.id, 0, text.prompt, rule) for text in texts]

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 import torch
-from models_tiny import tiny_llama
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 from torch.nn.functional import cross_entropy
-from trajectories_made_up import made_up
 
 from specbench.common.errors import UsageError
 from specbench.common.options import parse
@@ -122,6 +122,6 @@ def test_noise_from_the_vocabulary_is_any_token_and_copies_nothing() -> None:
 def test_a_trajectory_is_a_text() -> None:
     options = Options()
     lesson = Lesson(tiny_llama(50), options)
-    loss = lesson(**Collator(options)([made_up()]))["loss"]
+    loss = lesson(**Collator(options)([made_up_trajectories()]))["loss"]
     loss.backward()
     assert all(parameter.grad is not None for parameter in lesson.model.parameters())

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from toys import language, walk
+from support.decoders import language, walk
 
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context, Method

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import save, save_adapter
-from models_tiny import prompt
 from safetensors.torch import load_file, save_file
+from support.models import prompt, save, save_adapter
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.models import names

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import byte_tokenizer, save
 from jinja2 import TemplateError
+from support.models import byte_tokenizer, save
 
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError

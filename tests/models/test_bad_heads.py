@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import heads
 import pytest
 import torch
-from models_tiny import tiny_llama
 from mutants import mutant
 from safetensors.torch import load_file, save_file
+from support import decoders
+from support.models import tiny_llama
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.methods.eagle3.config import HeadConfig, _mask
@@ -33,7 +33,7 @@ def eagle3(folder: Path) -> Callable[[], Any]:
 
 
 def jetspec(folder: Path) -> Callable[[], Any]:
-    heads.head().save(folder)
+    decoders.head().save(folder)
     return lambda: BlockHead.load(folder)
 
 

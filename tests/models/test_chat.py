@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import byte_tokenizer, save
+from support.models import byte_tokenizer, save
 from transformers import PreTrainedTokenizerFast
 
 from specbench.common.errors import UsageError

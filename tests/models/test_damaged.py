@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import save, save_adapter
 from mutants import mutant
+from support.models import save, save_adapter
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.prompt import Prompt

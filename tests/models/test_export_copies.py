@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 import torch
-from exports import FAMILIES, loaded, tiny
+from support import asserting
+from support.models import FAMILIES, loaded, tiny
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.models.export import copies
@@ -135,7 +135,7 @@ def test_two_processes_make_one_copy(model: LoadedModel, cache: Path, tmp_path: 
         found = exported(model, "gguf", "float32")
         return 0 if sha256_of(found.path) == found.sha256 else 1
 
-    both = [forked.call(tmp_path / f"process-{number}", make) for number in range(2)]
+    both = [asserting.call(tmp_path / f"process-{number}", make) for number in range(2)]
     for process in both:
         assert process.wait().code == 0, process.err
     (folder,) = cache.iterdir()

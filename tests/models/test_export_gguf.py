@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import gguf
-import models_tiny
 import numpy as np
 import pytest
 import torch
-from exports import FAMILIES, VOCAB, loaded, tiny
+from support import models
+from support.models import EXPORTED_VOCAB, FAMILIES, loaded, tiny
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, GgufConfig
 
@@ -136,7 +135,7 @@ def test_placeholders_are_special_to_nobody(tmp_path: Path) -> None:
     made = export_gguf(model, tmp_path / "tiny.gguf", dtype="float32", vocabulary="placeholders")
     fields = gguf.GGUFReader(made.path).fields
     tokens, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
-    assert len(set(tokens)) == len(types) == VOCAB
+    assert len(set(tokens)) == len(types) == EXPORTED_VOCAB
     assert set(types) == {gguf.TokenType.NORMAL}
     assert fields["tokenizer.ggml.model"].contents() == "rwkv"
     assert not [name for name in fields if "token_id" in name or "template" in name or "name" in name]
@@ -151,11 +150,11 @@ def test_heads_are_interleaved_and_halved_again() -> None:
 
 
 def llama(**options: Any) -> Any:
-    return models_tiny.tiny_llama(VOCAB, **options)
+    return models.tiny_llama(EXPORTED_VOCAB, **options)
 
 
 def qwen(**options: Any) -> Any:
-    return models_tiny.build(("Qwen3Config", "Qwen3ForCausalLM", {"vocab_size": VOCAB, **options}))
+    return models.build(("Qwen3Config", "Qwen3ForCausalLM", {"vocab_size": EXPORTED_VOCAB, **options}))
 
 
 LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
@@ -165,8 +164,8 @@ HALF = {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 1e4}
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (lambda: models_tiny.supported("gpt2"), "bad is of family 'gpt2', and GGUF is written of llama, qwen2, qwen3"),
-        (lambda: models_tiny.supported("mixtral"), "bad is of family 'mixtral'"),
+        (lambda: models.supported("gpt2"), "bad is of family 'gpt2', and GGUF is written of llama, qwen2, qwen3"),
+        (lambda: models.supported("mixtral"), "bad is of family 'mixtral'"),
         (lambda: llama(hidden_act="gelu"), r"bad has another activation \(gelu\) than llama.cpp's 'llama' \(silu\)"),
         (lambda: llama(rope_parameters=LINEAR), r"another rotary embedding \(linear\)"),
         (lambda: qwen(rope_parameters=HALF), r"another rotated part of a head \(0.5\)"),
@@ -176,7 +175,7 @@ HALF = {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 1e4}
         ),
         (lambda: qwen(attention_bias=True), r"bad has .*o_proj.bias, which llama.cpp's 'qwen3' does not add"),
         (
-            lambda: models_tiny.build(("Qwen2Config", "Qwen2ForCausalLM", {"vocab_size": VOCAB, "head_dim": 12})),
+            lambda: models.build(("Qwen2Config", "Qwen2ForCausalLM", {"vocab_size": EXPORTED_VOCAB, "head_dim": 12})),
             "bad has heads of 12, which llama.cpp's 'qwen2' has not",
         ),
         (lambda: with_more(llama()), "bad has extra.weight, which llama.cpp's 'llama' has not"),
@@ -184,7 +183,7 @@ HALF = {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 1e4}
     ],
 )
 def test_what_llama_cpp_computes_otherwise_is_refused(model: Callable[[], Any], said: str, tmp_path: Path) -> None:
-    graph_of(models_tiny.supported("llama"), "good")
+    graph_of(models.supported("llama"), "good")
     with pytest.raises(UsageError, match=said):
         export_gguf(loaded(model(), name="bad"), tmp_path / "x" / "y", dtype="float32", vocabulary="placeholders")
     assert not [*tmp_path.iterdir()]
@@ -272,9 +271,9 @@ def known(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
-    tokenizer = checkpoints.byte_tokenizer(template=template)
+    tokenizer = models.byte_tokenizer(template=template)
     tokenizer.add_tokens(["<|odd|>", "plain"])
-    model = load(str(checkpoints.save(tmp_path / "own", tokenizer)), device="cpu")
+    model = load(str(models.save(tmp_path / "own", tokenizer)), device="cpu")
     with pytest.raises(UsageError, match=r"the tokenizer of own is none of those .* take --vocabulary placeholders"):
         export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
     known(tokenizer, monkeypatch)
@@ -298,7 +297,7 @@ def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_token_that_begins_every_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = checkpoints.byte_tokenizer()
+    tokenizer = models.byte_tokenizer()
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     assert tokenizer("a")["input_ids"][0] == 1
     model = replace(load("config:tiny", device="cpu"), tokenizer=tokenizer)

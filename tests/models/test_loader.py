@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import checkpoints
 import pytest
 import torch
+from support import models
 from transformers import AutoModelForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -52,7 +52,7 @@ def test_rotary_frequencies_stay_in_float32(kind: str, tmp_path: Path, monkeypat
     if kind == "config":
         model = load("config:tiny", dtype="bfloat16").model
     elif kind == "folder":
-        model = load(str(checkpoints.save(tmp_path / "own")), dtype="bfloat16").model
+        model = load(str(models.save(tmp_path / "own")), dtype="bfloat16").model
     else:  # a file that is not unpacked to disk
         tiny = load("config:tiny")
         monkeypatch.setattr(loader.gguf, "check", lambda file: None)

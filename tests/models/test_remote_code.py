@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpoints
-import forked
-import judged_runs
 import pytest
-import toys
+from support import asserting, decoders, engines
+from support.models import save
 
 from specbench.cli.app import main
 from specbench.common.errors import UsageError
@@ -52,7 +50,7 @@ def _change(file: Path, **values: Any) -> None:
 
 def own_model(folder: Path) -> Path:
     """A checkpoint of a model type that transformers does not know; its Python writes ``ran`` beside it."""
-    checkpoints.save(folder)
+    save(folder)
     (folder / "configuration_own.py").write_text(CONFIGURATION.format(marker=str(folder / "ran")))
     (folder / "modeling_own.py").write_text(MODEL)
     auto = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
@@ -62,7 +60,7 @@ def own_model(folder: Path) -> Path:
 
 def own_tokenizer(folder: Path) -> Path:
     """A Llama with a tokenizer that transformers does not know; its Python writes ``ran`` beside it."""
-    checkpoints.save(folder)
+    save(folder)
     (folder / "tokenization_own.py").write_text(TOKENIZER.format(marker=str(folder / "ran")))
     auto = {"AutoTokenizer": [None, "tokenization_own.OwnTokenizer"]}
     _change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=auto)
@@ -77,14 +75,14 @@ def _quick_facts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def specbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., forked.Forked]:
+def specbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., asserting.Forked]:
     """The command line with somebody who says yes to all that is asked."""
     # Where transformers copies such Python to before it runs it.
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
 
-    def call(*argv: object) -> forked.Forked:
+    def call(*argv: object) -> asserting.Forked:
         what = ("--method", "ar", "--limit", 1, "--max-new-tokens", 4, "--no-score", "--json")
-        child = forked.start(tmp_path / "said", *argv, *what, answers=ANSWERS, cwd=tmp_path, env={"COLUMNS": "400"})
+        child = asserting.start(tmp_path / "said", *argv, *what, answers=ANSWERS, cwd=tmp_path, env={"COLUMNS": "400"})
         return child.wait()
 
     return call
@@ -172,7 +170,7 @@ def test_every_command_that_loads_a_model_has_the_flag(
     monkeypatch.chdir(tmp_path)
     command = argv.format(out=tmp_path / "out").split()
     if command[0] == "judge":
-        command += [str(judged_runs.folder(tmp_path, {"ar": {"81": ["a", "b"], "111": ["c", "d"]}}))]
+        command += [str(engines.folder(tmp_path, {"ar": {"81": ["a", "b"], "111": ["c", "d"]}}))]
         monkeypatch.setattr("specbench.evals.judge.judge.questions", lambda *given: {})
         monkeypatch.setattr("specbench.evals.judge.judge.answers", lambda *given: [])
         monkeypatch.setattr("specbench.evals.judge.prompts.JudgePrompts", lambda folder: None)
@@ -198,7 +196,7 @@ def test_draft_models_and_bases_get_the_flag(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_with_code_says_so_and_is_another_run() -> None:
-    config = toys.config(["ar", "jacobi"], 3)
+    config = decoders.config(["ar", "jacobi"], 3)
     assert config.digest() == "c8da90f7ea0f152ba4cff2ddfcdcda0bad9a864b183bfc57821503b6da3f5eed"
     assert "remote_code" not in config.model_dump(mode="json")["model"]  # written and named as ever
     trusted = config.model_copy(update={"model": config.model.model_copy(update={"remote_code": True})})

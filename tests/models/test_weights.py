@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import byte_tokenizer, save, save_adapter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import mutant
 from safetensors.torch import load_file, save_file
+from support.models import byte_tokenizer, save, save_adapter
 from transformers import AutoTokenizer, DogeConfig, DogeForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError

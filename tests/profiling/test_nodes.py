@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from fake_gpu import on_meta
-from models_tiny import REFUSED, SUPPORTED, attached, build, tiny_llama
+from support.gpu import on_meta
+from support.models import REFUSED, SUPPORTED, attached, build, tiny_llama
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.engine.nodes import MetaStep, launches

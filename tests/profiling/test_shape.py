@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import WINDOW, attached, build, supported, tiny_llama
+from support.models import WINDOW, attached, build, supported, tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import profiled
 import pytest
-from reported import EXACT, answers, config, folder
+from support import runs
+from support.runs import EXACT, answers, folder, run_config
 
 from specbench.common.errors import UsageError
 from specbench.hardware.profile import PROFILE, Profile
@@ -25,19 +25,19 @@ Damage = Callable[[Path], object]
 def run(tmp_path: Path) -> Path:
     """A finished run of ar and jf on eight prompts."""
     records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
-    return folder(tmp_path / "runs", config(["jf"], 8), records, lossless=dict.fromkeys(["ar", "jf"], EXACT))
+    return folder(tmp_path / "runs", run_config(["jf"], 8), records, lossless=dict.fromkeys(["ar", "jf"], EXACT))
 
 
 def profile(at: Path) -> Path:
     at.mkdir(parents=True)
-    (at / PROFILE).write_text(profiled.made_up().model_dump_json())
+    (at / PROFILE).write_text(runs.made_up_profile().model_dump_json())
     return at
 
 
 def test_an_odd_folder_leaves_the_others_in_the_report(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = profiled.made_up().model_dump(mode="json")
+    content = runs.made_up_profile().model_dump(mode="json")
     odd: dict[str, dict[str, object]] = {
         "context": {"base_context": 7},
         "ceiling": {"measured": {**content["measured"], "flops_per_s": 0}},
@@ -97,7 +97,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another task": (edited("run.json", task={"name": "t"}), "field 'task.version'"),
     "torn line": (lambda run: lines(run, lambda all: [*all[:3], all[3][:40] + "\n", *all[4:]]), "line 4 is damaged"),
     "cut off in a line": (lambda run: lines(run, lambda all: [*all[:-1], all[-1][:50]]), "it holds 7 requests of jf"),
-    "more prompts": (edited("run.json", task=config(["jf"], 7).task.model_dump()), "more prompts than the 7"),
+    "more prompts": (edited("run.json", task=run_config(["jf"], 7).task.model_dump()), "more prompts than the 7"),
     "rows in another order": (reversed_rows, "another order"),
     "another summary": (row(tokens=199), "200 tokens of jf where its summary has 199"),
     "summary of other methods": (row(method="pld"), "cut off or mixed"),

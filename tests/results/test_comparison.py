@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
-from known import known, refusal
+from support import runs
+from support.asserting import known, refusal
 
 from specbench.common.errors import UsageError
 from specbench.results.comparison import compare, read_sides, regressions

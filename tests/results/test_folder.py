@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import known
+from support.asserting import known
 
 from specbench.common import files
 from specbench.common.errors import EnvironmentRefused, UsageError

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from runs import COMMITTED, EARLIER, OLDER
+from support.runs import COMMITTED, EARLIER, OLDER
 
 import specbench
 from specbench.common.errors import UsageError

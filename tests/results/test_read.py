@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import refusal
 from rich.console import Console
-from runs import COMMITTED, EARLIER
+from support.asserting import refusal
+from support.runs import COMMITTED, EARLIER
 
 from specbench.common.errors import UsageError
 from specbench.report.terminal.notes import LEGEND, notes

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
-from known import refusal
+from support import runs
+from support.asserting import refusal
 
 from specbench.common.errors import UsageError
 from specbench.results.read import read_whole

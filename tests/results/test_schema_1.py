@@ -8,9 +8,9 @@ from typing import Any
 
 import older_runs
 import pytest
-import runs
-from known import known
-from reported import EXACT, answers, config, folder
+from support import runs
+from support.asserting import known
+from support.runs import EXACT, answers, folder, run_config
 
 from specbench.common import UsageError
 from specbench.results.folder import RunFolder
@@ -31,7 +31,7 @@ def today(out: Path, finish: bool = True) -> Path:
         *answers("jf", 8, decode_s=0.5, target_forwards=8, category=lambda at: "ab"[at % 2]),
     ]
     graded = dict.fromkeys(["ar", "jf"], EXACT)
-    return folder(out, config(["jf"], 8), records, lossless=graded, finish=finish)
+    return folder(out, run_config(["jf"], 8), records, lossless=graded, finish=finish)
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import known
 from pydantic import ValidationError
-from reported import answers, config
-from runs import COMMITTED, EARLIER
+from support.asserting import known
+from support.runs import COMMITTED, EARLIER, answers, run_config
 
 from specbench.common.errors import UsageError
 from specbench.results.folder import RunFolder
@@ -30,7 +29,7 @@ def test_rows_of_older_versions_are_rows(folder: Path) -> None:
 
 def summary() -> RunSummary:
     records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
-    return summarise(config(["jf"], 8), records, engine={"attention": "flash"})
+    return summarise(run_config(["jf"], 8), records, engine={"attention": "flash"})
 
 
 def test_what_is_written_is_read_and_written_alike() -> None:

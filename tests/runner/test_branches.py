@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conversations import prepared, said
-from models_tiny import attached, prompt, supported
+from support.models import attached, prepared, prompt, said, supported
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiled import made_up
+from support.runs import made_up_profile
 
 from specbench.common.errors import UsageError
 from specbench.common.files import write_json_atomic
@@ -31,10 +31,10 @@ SMALL = {**FIGURE_7A, "grid": ("n=8,64", "pool=1,4")}
 def here(**changes: Any) -> Profile:
     """A profile of SmolLM2's shape in float32 on this machine."""
     shape = configured_shape(resolve("smollm2-135m"), "float32")
-    spec = made_up().model.model_copy(update={"name": "smollm2-135m", "dtype": "float32", "device": "cpu"})
+    spec = made_up_profile().model.model_copy(update={"name": "smollm2-135m", "dtype": "float32", "device": "cpu"})
     captured = environment.capture("cpu").model_dump(mode="json")
     values = {"environment": captured, "model": spec, "shape": shape, "gpu": None, "datasheet": None, **changes}
-    return made_up(contexts=(128, 512), slots=(), **values)
+    return made_up_profile(contexts=(128, 512), slots=(), **values)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_profile_of_that_gpu_is_taken_before_any_other(store: Any) -> None:
 
 def test_a_profile_may_be_named_and_has_to_be_of_the_model(store: Any) -> None:
     folder = store(here())
-    other = store(made_up(), "other")
+    other = store(made_up_profile(), "other")
     assert predicted(profile=folder)["steps"] == "measured"
     with pytest.raises(UsageError, match="the profile is of config:qwen3-8b, the run of smollm2-135m"):
         predicted(profile=other)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conversations import plan, prepared, said
-from toys import toy
+from support.decoders import toy
+from support.models import plan, prepared, said
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conversations import prepared, said
-from known import known
-from models_tiny import SHARING, SUPPORTED, attached, prompt, supported, tiny_llama
+from support.asserting import known
+from support.models import SHARING, SUPPORTED, attached, prepared, prompt, said, supported, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt

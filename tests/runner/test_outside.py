@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from made_engines import MS, Script, facts, row, served
+from support.engines import MS, Script, facts, row, served
 
 from specbench.backends.protocol import Told
 from specbench.common.errors import EngineFault

@@ -6,9 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
+from support import decoders, models
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.engine.engine import Engine
@@ -33,11 +32,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def session() -> Any:
-    model = models_tiny.tiny_llama(64)
+    model = models.tiny_llama(64)
     model.generation_config.repetition_penalty = 1.5  # of the model's own, which no row applies
     model.generation_config.eos_token_id = [*range(64)]
     sampling = Sampling(temperature=0.9, seed=3)
-    with Session(targets.loaded(model, "tiny"), plan_methods(["ar"], []), sampling, capacity=64) as made:
+    with Session(decoders.loaded(model, "tiny"), plan_methods(["ar"], []), sampling, capacity=64) as made:
         yield made
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import byte_tokenizer
-from models_tiny import supported, tiny_llama
-from targets import loaded
+from support.decoders import loaded
+from support.models import byte_tokenizer, supported, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.runner.perplexity import rate_text, read_passage, windows

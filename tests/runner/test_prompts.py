@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from conversations import Model, prepared, text
+from support.models import Model, prepared, text
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt

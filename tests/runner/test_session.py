@@ -7,11 +7,9 @@ import weakref
 from typing import Any
 from unittest.mock import MagicMock
 
-import models_tiny
 import pytest
-import targets
 import torch
-import toys
+from support import decoders, models
 
 from specbench.common.errors import UsageError
 from specbench.engine.engine import Engine
@@ -28,7 +26,7 @@ VOCAB, PROMPT = 64, [5, 6, 7, 8]
 
 @pytest.fixture
 def model() -> Any:
-    return targets.loaded(models_tiny.tiny_llama(VOCAB), name="tiny")
+    return decoders.loaded(models.tiny_llama(VOCAB), name="tiny")
 
 
 def requests(count: int, temperature: float | None = None, budget: int = 6) -> list[Request]:
@@ -36,7 +34,7 @@ def requests(count: int, temperature: float | None = None, budget: int = 6) -> l
     return [Request(str(n), 0, [*PROMPT, n], rule, temperature=temperature) for n in range(count)]
 
 
-class Prepares(toys.Decoder):
+class Prepares(decoders.Decoder):
     """Brings what ``make`` gives it."""
 
     @staticmethod
@@ -49,7 +47,7 @@ class Prepares(toys.Decoder):
 
 
 def bringing(make: Any, rows: int = 1) -> Any:
-    return toys.toy(rows, decoder=type("Brings", (Prepares,), {"make": staticmethod(make)}))
+    return decoders.toy(rows, decoder=type("Brings", (Prepares,), {"make": staticmethod(make)}))
 
 
 def test_it_decodes_what_plain_decoding_gives_at_the_temperature_of_the_request(model: Any) -> None:
@@ -165,7 +163,7 @@ def test_what_is_captured_is_what_the_steps_will_be(model: Any, captured: list[t
 
 
 def test_weights_in_training_decode_in_place_of_the_models_own(model: Any) -> None:
-    other = models_tiny.tiny_llama(VOCAB)
+    other = models.tiny_llama(VOCAB)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

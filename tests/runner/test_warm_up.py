@@ -8,10 +8,9 @@ import string
 from pathlib import Path
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
 import torch
+from support import decoders, models
 
 from specbench.cli.app import main
 from specbench.common import Prompt, UsageError
@@ -37,7 +36,7 @@ class Words:
 
 def model(vocabulary: int, tokens: int | None = None) -> LoadedModel:
     """A model of a vocabulary; its tokenizer makes fewer ``tokens``."""
-    made = targets.loaded(models_tiny.tiny_llama(8), tokenizer=Words(vocabulary if tokens is None else tokens))
+    made = decoders.loaded(models.tiny_llama(8), tokenizer=Words(vocabulary if tokens is None else tokens))
     head = torch.nn.Linear(32, vocabulary, bias=False)
     made.model.get_output_embeddings = lambda: head
     return made

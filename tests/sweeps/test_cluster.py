@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import refusal
-from sweep_workers import Death, answered, counts, crash, make, refuse
+from support.asserting import refusal
+from support.runs import Death, answered, counts, crash, make, refuse
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.schema import RequestRecord

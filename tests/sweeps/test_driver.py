@@ -15,9 +15,22 @@ from typing import Any
 
 import older_runs
 import pytest
-from known import refusal
-from sweep_commands import CELLS, HELD, Breaking, Broken, broken, head, read_json, records, summary, sweep
-from sweep_workers import ToyWorker, counts, grid
+from support.asserting import refusal
+from support.runs import (
+    CELLS,
+    HELD,
+    Breaking,
+    Broken,
+    ToyWorker,
+    broken,
+    counts,
+    grid,
+    head,
+    read_json,
+    records,
+    sweep,
+    sweep_summary,
+)
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.bandwidth import Bandwidth, Reading
@@ -61,14 +74,14 @@ def test_a_sweep_and_its_files(tmp_path: Path) -> None:
 
     made = records(path)
     assert worker.decoded == [record.request_id for record in made]
-    best = summary(path)["sweep"]["best"]
+    best = sweep_summary(path)["sweep"]["best"]
     assert counts(made).keys() == {
         *(request_key(label, prompt, 0) for label in ("ar", *CELLS) for prompt in found["tuning"]),
         *(request_key(label, prompt, 0) for label in ("ar", best) for prompt in HELD),
     }
     assert len({record.segment for record in made}) == len(made), "at concurrency 1 each request is its own stretch"
 
-    said = summary(path)
+    said = sweep_summary(path)
     assert said["complete"] is True
     assert [row["method"] for row in said["rows"]] == ["ar", *CELLS]
     assert all(row["prompts"] == 8 for row in said["rows"]), "held-out prompts are in no row that is chosen by"
@@ -107,7 +120,7 @@ def test_a_broken_sweep_goes_on_to_the_same_end(tmp_path: Path, kind: Kind, unti
         assert counts(made) == expected
         assert len({record.segment for record in made}) == len(made)
         for name in ("rows", "sweep"):
-            assert summary(path)[name] == summary(straight)[name]
+            assert sweep_summary(path)[name] == sweep_summary(straight)[name]
     assert Counter(reference.decoded) == decoded
 
 
@@ -133,7 +146,7 @@ def test_only_a_worker_that_has_the_machine_to_itself_is_asked_what_goes_on_ther
     if alone:
         assert asked[0] == Conditions(), "nothing was known"
         assert asked[-1] == Conditions(bandwidth=read), "a later round knows what was found before"
-        assert summary(path)["bandwidth"]["readings"] == 1
+        assert sweep_summary(path)["bandwidth"]["readings"] == 1
     else:
         assert asked == [None] * len(asked)
         assert not (path / "c1" / "bandwidth.json").exists()
@@ -197,31 +210,31 @@ def test_cells_added_before_anything_was_decoded_share_the_first_pass(tmp_path: 
 
 def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_path: Path) -> None:
     together, _ = sweep(tmp_path / "together", CELLS)
-    best = summary(together)["sweep"]["best"]
+    best = sweep_summary(together)["sweep"]["best"]
     others = [label for label in CELLS if label != best]
     sweep(tmp_path / "apart", [best])
     path, worker = sweep(tmp_path / "apart", others)
     assert best not in {key.split("|")[0] for key in worker.decoded}
-    said = summary(path)
+    said = sweep_summary(path)
     assert said["sweep"]["best"] == best
     assert best in said["sweep"]["within_noise"]
     assert {row["method"] for row in said["rows"] if row["lossless"]} == {"ar", *CELLS}
     # One that was broken off is on few prompts, and not comparable.
     broken(tmp_path / "third", [best], after=3)
     path, _ = sweep(tmp_path / "third", others)
-    assert summary(path)["sweep"]["best"] in others
+    assert sweep_summary(path)["sweep"]["best"] in others
 
 
 def test_a_halved_cell_stays_halved_until_a_grid_decodes_it(tmp_path: Path) -> None:
     prompts = tuple(f"p{at:02d}" for at in range(12))
     path, _ = sweep(tmp_path, CELLS, kind="halving", tuning=prompts)
-    halved = summary(path)["sweep"]["stopped"]
+    halved = sweep_summary(path)["sweep"]["stopped"]
     assert list(halved.values()) == ["halved"] * 2
     path, worker = sweep(tmp_path, ["toy n=32"], tuning=prompts)
-    assert summary(path)["sweep"]["stopped"] == halved
+    assert sweep_summary(path)["sweep"]["stopped"] == halved
     path, worker = sweep(tmp_path, CELLS, tuning=prompts)
     assert worker.decoded
-    assert summary(path)["sweep"]["stopped"] == {}
+    assert sweep_summary(path)["sweep"]["stopped"] == {}
     assert Counter(r.method for r in records(path) if r.repeat == 0) == dict.fromkeys(["ar", *CELLS], 12)
 
 

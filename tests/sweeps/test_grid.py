@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import refusal
+from support.asserting import refusal
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding import Method

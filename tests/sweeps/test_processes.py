@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_workers import Death, ToyWorker, answered, counts, crash, grid, make, refuse
+from support.runs import Death, ToyWorker, answered, counts, crash, grid, make, refuse
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replay import needs
 from small_data import mathematics as own
+from support.oracles import needs
 
 from specbench.common import UsageError
 from specbench.evals import mathematics

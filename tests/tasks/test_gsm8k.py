@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import small_data
-from data_files import data_folder
-from replay import lm_eval_run, needs
 from small_data import gsm8k as own
+from support.asserting import data_folder
+from support.oracles import lm_eval_run, needs
 
 from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replay import lm_eval_run, needs
 from small_data import math500, mathematics
+from support.oracles import lm_eval_run, needs
 
 from specbench.common.errors import UsageError
 from specbench.tasks.math import task

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import data_folder
 from small_data import mbpp as own
+from support.asserting import data_folder
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import plus_checks

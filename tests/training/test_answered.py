@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import prompt, tiny_llama
-from reported import answers
-from runs import RESULTS
+from support.models import prompt, tiny_llama
+from support.runs import RESULTS, answers
 
 from specbench.training import answered as module
 from specbench.training.answered import answered, log_likelihoods

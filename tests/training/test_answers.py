@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models_tiny import attached, autoregressive, tiny_llama
-from targets import loaded
+from support.decoders import loaded
+from support.models import attached, autoregressive, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from targets import loaded
+from support.decoders import loaded
 from torch import Tensor, nn
 
 from specbench.training import card
@@ -55,7 +55,7 @@ def learn(out: Path, tiny: Any, say: Callable[[str], None] = lambda line: None, 
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    from models_tiny import tiny_llama
+    from support.models import tiny_llama
 
     return loaded(tiny_llama(50))
 

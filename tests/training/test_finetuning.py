@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import languages
 import pytest
 import torch
-from models_tiny import tiny_llama
 from safetensors.torch import load_file
-from targets import loaded
-from trajectories_made_up import made_up
+from support import models
+from support.decoders import loaded
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.engine.sampler import Sampling
@@ -42,13 +42,13 @@ def train(method: str, options: dict[str, Any], job: Job) -> Any:
 
 @pytest.fixture(scope="module")
 def speaker() -> Any:
-    return languages.speaker()
+    return models.speaker()
 
 
 @pytest.fixture(scope="module")
 def trajectories(speaker: Any, tmp_path_factory: pytest.TempPathFactory) -> list[trajectory.Trajectory]:
     folder = tmp_path_factory.mktemp("trajectories")
-    collect(loaded(speaker), languages.texts(240), Sampling(), Collecting(block_size=10), folder, rows=256)
+    collect(loaded(speaker), models.texts(240), Sampling(), Collecting(block_size=10), folder, rows=256)
     return list(trajectory.read(folder))
 
 
@@ -76,7 +76,7 @@ def test_200_steps_save_a_third_of_the_forwards_and_no_answer_changes(
     assert card["before"]["pass_rate"] == card["after"]["pass_rate"] == 1
     assert card["after"]["agrees"] > 0.99
     assert card["after"]["tpf"] > 1.5 * card["before"]["tpf"]
-    assert card["answer_tokens"] == 200 * 16 * languages.ANSWER
+    assert card["answer_tokens"] == 200 * 16 * models.ANSWER
 
 
 def test_a_few_steps_teach_something(speaker: Any, trajectories: Sequence[Any], tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_few_steps_teach_something(speaker: Any, trajectories: Sequence[Any], 
 
 
 def texts(count: int = 7) -> list[Any]:
-    return [made_up(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(count)]
+    return [made_up_trajectories(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(count)]
 
 
 def job(out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 2, learnt: Any = None) -> Job:
@@ -295,7 +295,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path
 
 
 def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
-    foreign = [made_up("made/0", vocab=VOCAB), made_up("made/1", vocab=5 * VOCAB, answer=60)]
+    foreign = [made_up_trajectories("made/0", vocab=VOCAB), made_up_trajectories("made/1", vocab=5 * VOCAB, answer=60)]
     for known, own, says in (
         ([], {}, "there is no text to learn from"),
         (foreign, {}, r"the texts have token \d+, and tiny has only 50: they are another tokenizer's"),

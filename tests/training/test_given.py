@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import byte_tokenizer
-from models_tiny import tiny_llama
-from targets import loaded
+from support.decoders import loaded
+from support.models import byte_tokenizer, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.training.answers import Asking

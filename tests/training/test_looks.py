@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import tiny_llama
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from targets import loaded
-from trajectories_made_up import made_up
+from support.decoders import loaded
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 
 from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
 from specbench.methods.jf import learning, train
@@ -40,7 +40,7 @@ PARTS = {
 
 
 def job(out: Path, said: list[str], aside: int = 2) -> Job:
-    texts = [made_up(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(7)]
+    texts = [made_up_trajectories(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(7)]
     return Job(loaded(tiny_llama(VOCAB)), texts[aside:], texts[:aside], out, 0, said.append, model="tiny")
 
 

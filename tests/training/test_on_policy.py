@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import tiny_llama
 from safetensors.torch import load_file
-from targets import loaded
-from trajectories_made_up import made_up
+from support.decoders import loaded
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 
 from specbench.common.errors import UsageError
 from specbench.engine.sampler import Sampling
@@ -42,7 +42,7 @@ class Cut(Exception):
 
 
 def texts() -> list[Any]:
-    return [made_up(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(7)]
+    return [made_up_trajectories(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(7)]
 
 
 def job(out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:

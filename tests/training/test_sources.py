@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models_tiny import tiny_llama
-from targets import loaded
-from trajectories import answered
+from support.decoders import loaded
+from support.models import answered, tiny_llama
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flexed import uncompiled
-from models_tiny import REFUSED, SUPPORTED, build, supported, tiny_llama
+from support.models import REFUSED, SUPPORTED, build, supported, tiny_llama, uncompiled
 from torch import Tensor
 
 from specbench.common.errors import UsageError

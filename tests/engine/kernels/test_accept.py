@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flat_rows import flat, following, forest
+from support.decoders import flat, following, forest
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree

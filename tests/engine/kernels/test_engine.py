@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from models_tiny import attached, autoregressive, decode, prompt, supported
-from random_trees import hiding_tree
+from support.decoders import hiding_tree
+from support.models import attached, autoregressive, decode, prompt, supported
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import TokenTree

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, attached, autoregressive, build, decode, prompt
-from random_trees import hiding_tree
+from support.decoders import hiding_tree
+from support.models import SUPPORTED, attached, autoregressive, build, decode, prompt
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree

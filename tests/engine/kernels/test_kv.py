@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from flat_rows import flat
+from support.decoders import flat
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from flat_rows import flat
+from support.decoders import flat
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_builds import builds, over_limits
+from support.kernels import builds, over_limits
 from torch import Tensor, nn
 
 from specbench.engine.kernels import skinny as kernels

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from flat_rows import flat, forest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.decoders import flat, forest
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree

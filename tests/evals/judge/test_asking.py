@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-import judged_runs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judged_runs import ToyJudge
+from support import engines
+from support.engines import ToyJudge
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.evals.judge.asking import Asking
@@ -27,7 +27,7 @@ WAIT_S = 5.0
 def answers_of(texts: Sequence[str], methods: Sequence[str] = ("ar", "same")) -> list[Answer]:
     """An answer of each method to each text's question, whose prompt is the text."""
     return [
-        Answer(judged_runs.record(method, "81", 1, text, repeat), JudgePrompt("single-v1", "Be fair.", text))
+        Answer(engines.record(method, "81", 1, text, repeat), JudgePrompt("single-v1", "Be fair.", text))
         for method in methods
         for repeat, text in enumerate(texts)
     ]

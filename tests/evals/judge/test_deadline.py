@@ -10,7 +10,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from dribbling import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
+from support.engines import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals.judge import endpoint

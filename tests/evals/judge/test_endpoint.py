@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from chat_server import Server, completion, in_any_order, replies, says, serving
+from support.engines import Server, completion, in_any_order, replies, says, serving
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge import posting

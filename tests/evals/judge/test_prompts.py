@@ -3,11 +3,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import judged_runs
 import pytest
 import small_data
-from data_files import data_folder
 from small_data import mt_bench as own
+from support import engines
+from support.asserting import data_folder
 
 from specbench.common.errors import UsageError
 from specbench.evals.judge.prompts import JudgePrompts
@@ -64,7 +64,7 @@ def test_every_question_of_the_data_has_its_prompts(task_data: Path, prompts: Ju
 
 
 def test_the_published_prompts_are_the_four_and_show_all_that_was_said() -> None:
-    folder = data_folder(*judged_runs.FILES)
+    folder = data_folder(*engines.FILES)
     published = JudgePrompts(folder)
     for question in Task(Options(), folder).questions().values():
         for said in (["A1"], ["A1", "A2"]):

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import races
-import reported
-from known import known
-from reported import EXACT, LOSSY, answers
+from support.asserting import known
+from support.runs import EXACT, LOSSY, answers, folder, race_run, run_config
 
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
 from specbench.report.page import findings
@@ -45,7 +43,7 @@ def made(
     for label, speed in speeds.items():
         records += answers(label, prompts, decode_s=1 / speed, target_forwards=12)
     graded = dict.fromkeys(["ar", *speeds], lossless)
-    path = reported.folder(out, reported.config([*speeds], prompts), records, lossless=graded, right=right, **more)
+    path = folder(out, run_config([*speeds], prompts), records, lossless=graded, right=right, **more)
     return read_whole_run(path)
 
 
@@ -113,7 +111,7 @@ def test_of_each_kind_the_run_with_most_prompts_then_the_latest(tmp_path: Path) 
 
 
 def test_the_race_is_of_the_winner_and_linked(tmp_path: Path) -> None:
-    found = gather([races.run(tmp_path, prompts=9)])
+    found = gather([race_run(tmp_path, prompts=9)])
     (run,) = found.runs
     pages = races_of(found)
     assert [page.name for page in pages.values()] == [f"{run.id}.html"]
@@ -123,7 +121,7 @@ def test_the_race_is_of_the_winner_and_linked(tmp_path: Path) -> None:
 
 
 def test_the_token_view_opens_on_the_method_that_gained(tmp_path: Path) -> None:
-    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
+    (run,) = gather([race_run(tmp_path, prompts=9)]).runs
     shown = {**run.pictured, "jf": run.pictured["pld"]}
     run = replace(run, pictured={"jf": shown["jf"], "pld": shown["pld"]})
     assert [(trace.title.split()[0], trace.open) for trace in traces(run)] == [("pld", True), ("jf", False)]
@@ -132,7 +130,7 @@ def test_the_token_view_opens_on_the_method_that_gained(tmp_path: Path) -> None:
 def test_prompts_are_those_that_were_answered(tmp_path: Path) -> None:
     """An unfinished run is not on all the prompts that it was to have."""
     records = [*answers("ar", 9, decode_s=1.0), *answers("pld", 7, decode_s=0.5, target_forwards=12)]
-    path = reported.folder(tmp_path, reported.config(["pld"], 164), records, finish=False)
+    path = folder(tmp_path, run_config(["pld"], 164), records, finish=False)
     said = finding(read_whole_run(path))
     assert said.lines["How sure"].startswith("2.00 to 2.00 with 95% confidence, on 7 of 164 prompts.")
     assert said.lines["On"].endswith("NOT COMPLETE.")
@@ -140,7 +138,7 @@ def test_prompts_are_those_that_were_answered(tmp_path: Path) -> None:
 
 def test_sequences_stepped_together_are_counted_in_blocks(tmp_path: Path) -> None:
     records = [*answers("ar", 24, decode_s=1.0), *answers("pld", 24, decode_s=0.5, target_forwards=12)]
-    path = reported.folder(tmp_path, reported.config(["pld"], 24, concurrency=4), records)
+    path = folder(tmp_path, run_config(["pld"], 24, concurrency=4), records)
     run = read_whole_run(path)
     blocks = next(row.speedup.blocks for row in run.rows if row.method == "pld" and row.speedup)
     assert finding(run).lines["How sure"].startswith("No interval: too few for one (24 prompts, stepped together in")
@@ -177,8 +175,8 @@ def test_a_folder_of_any_name_has_a_page_that_its_link_reaches(tmp_path: Path) -
     """Its id is part of file names: none of another folder, none too long, and no two alike."""
     names = ["a b#1?%20", "a b#1?%21", "x" * 250, '"><script>']
     for number, name in enumerate(names):
-        model = reported.config([], 9).model.model_copy(update={"name": f"m{number}"})
-        path = races.run(tmp_path / str(number), prompts=9, model=model)
+        model = run_config([], 9).model.model_copy(update={"name": f"m{number}"})
+        path = race_run(tmp_path / str(number), prompts=9, model=model)
         content = {**json.loads((path / "run.json").read_text()), "digest": "../../x"}
         if number:  # then it is known by its folder's name
             del content["digest"]
@@ -195,11 +193,11 @@ def test_a_folder_of_any_name_has_a_page_that_its_link_reaches(tmp_path: Path) -
 
 
 def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
-    alone, lot = reported.config([], 9), reported.config(["jf"], 9, lot=["jf"])
+    alone, lot = run_config([], 9), run_config(["jf"], 9, lot=["jf"])
     plain = answers("ar", 9, decode_s=1.0)
     paths = [
-        reported.folder(tmp_path, alone, plain),
-        reported.folder(tmp_path, lot, [*plain, *answers("jf", 9, decode_s=0.5)]),
+        folder(tmp_path, alone, plain),
+        folder(tmp_path, lot, [*plain, *answers("jf", 9, decode_s=0.5)]),
     ]
     found = Gathered([read_whole_run(path) for path in paths])
     assert pictured(found) == []
@@ -208,7 +206,7 @@ def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
 
 def test_a_race_keeps_no_trees_of_all_the_answers_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report takes little memory whatever its runs traced, and the race is the same."""
-    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
+    (run,) = gather([race_run(tmp_path, prompts=9)]).runs
     plain = races_of(Gathered([run]))[run.id].content
     draft = Draft(ids=[1, 2, 3, 4], parents=None, origins="cccc", draft_only=[], path=[])
     seen: list[Any] = []
@@ -247,11 +245,11 @@ def test_of_more_kinds_than_are_shown_the_number_is_said(tmp_path: Path) -> None
 
 
 def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:
-    config = reported.config(["ar@base", "jf"], 9)
+    config = run_config(["ar@base", "jf"], 9)
     config = config.model_copy(update={"base": config.model.model_copy(update={"name": "the base"})})
     seconds = {"ar": 1.0, "ar@base": 0.75, "jf": 0.5}
     records = [one for label, took in seconds.items() for one in answers(label, 9, decode_s=took)]
-    said = finding(read_whole_run(reported.folder(tmp_path, config, records)))
+    said = finding(read_whole_run(folder(tmp_path, config, records)))
     assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
     assert said.lines["Over base"] == "1.50×, 1.50 to 1.50, over plain decoding of the base."
     assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import races
-from chromium import look_at
+from support import runs
+from support.processes import look_at
 
 from specbench.report.page.race import race_page, write_race
 from specbench.report.race import Arrival, Lane, Race, race
@@ -36,7 +36,7 @@ LOOK = """(page, inner) => {
 
 @pytest.fixture
 def read(tmp_path: Path) -> ReadRun:
-    return races.read(tmp_path)
+    return runs.read_race(tmp_path)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from known import known
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.text import Text
-from sweeps import NOTHING, cells
+from support.asserting import known
+from support.runs import NOTHING, cells
 
 from specbench.report.pictures.pareto import FRONT, SMALL, front, pareto
 from specbench.results.stats import proportion_interval

@@ -7,8 +7,8 @@ from typing import Any
 
 import matplotlib
 import pytest
-from known import known
 from matplotlib.figure import Figure
+from support.asserting import known
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.report.pictures import style

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
-from reported import EXACT, LOSSY, answers, config
 from rich.console import Console
-from runs import OLDER
+from support import runs
+from support.runs import EXACT, LOSSY, OLDER, answers, run_config
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.degeneration import loop_notes, text_tables
@@ -46,7 +45,7 @@ def made(out: Path, looping: Sequence[int], factor: float = 4.0, prompts: int = 
     ]
     records = [*answers("ar", prompts, decode_s=1.0, output_ids=ids), *fast]
     given = {"lossless": dict.fromkeys(["ar", "jf"], EXACT), **more}
-    return reported.folder(out, config(["jf"], prompts), records, **given)
+    return runs.folder(out, run_config(["jf"], prompts), records, **given)
 
 
 def row(path: Path) -> MethodSummary:
@@ -75,7 +74,7 @@ def test_rows_with_the_same_text_share_a_line(tmp_path: Path) -> None:
 
 def test_of_a_lottery_nothing_is_said(tmp_path: Path) -> None:
     records = [*answers("ar", 8, decode_s=1.0, output_ids=lambda at: [2] * 25), *answers("jf", 8, decode_s=0.5)]
-    path = reported.folder(tmp_path, config(["jf"], 8, lot=["jf"]), records)
+    path = runs.folder(tmp_path, run_config(["jf"], 8, lot=["jf"]), records)
     assert "looping" not in shown(read_run(path))
     assert list(made_by_loops(row(path))) == []
     assert text_tables(read_whole_run(path)) == []

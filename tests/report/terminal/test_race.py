@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
-import races
 from rich.console import Console
+from support import runs
 
 from specbench.report.race import Arrival, Lane, Race, race
 from specbench.report.terminal.generation import Token
@@ -16,7 +16,7 @@ from specbench.report.terminal.race import Standing, play
 
 @pytest.fixture
 def found(tmp_path: Path) -> Race:
-    read = races.read(tmp_path)
+    read = runs.read_race(tmp_path)
     return race(read.config, read.records, ["ar", "pld"], "p/0")
 
 

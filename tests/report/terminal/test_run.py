@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
-from known import known
 from rich.console import Console
+from support import runs
+from support.asserting import known
 
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.run import finding, headline

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from known import known
 from rich.console import Console
+from support.asserting import known
 
 from specbench.report.terminal.sweep import SHOWN, interval, sentences, sweep_table
 

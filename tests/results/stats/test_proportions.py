@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import scipy  # its stats are imported by whoever asks for them
-from known import known
+from support.asserting import known
 
 from benchmarks.interval_coverage import share_coverage
 from specbench.results.stats import difference_verdict, mcnemar, paired_difference, proportion_interval

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy  # its stats are imported by whoever asks for them
-from known import known
+from support.asserting import known
 
 from benchmarks.interval_coverage import TRUTH_BLOCKS, WORLDS, World, coverage, stepped
 from specbench.results.stats import (

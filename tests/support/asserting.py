@@ -1,4 +1,4 @@
-"""Forked: a command in a child of this process, which has torch already; importing it anew takes 5 s."""
+"""Small things that tests of every room assert with: known values, published data files, commands in a child."""
 
 from __future__ import annotations
 
@@ -10,11 +10,51 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 import torch
 
 from specbench.cli.app import main
+from specbench.common.errors import SpecbenchError
+from specbench.evals.data import DATA_DIR
+
+# ------------------------------
+# a value that the test knows to be there, for a type that says it may not be; and the line of a refusal.
+
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    assert value is not None
+    return value
+
+
+def refusal(error: type[SpecbenchError], call: Callable[..., Any], *arguments: Any, **more: Any) -> str:
+    """What somebody is told whose call is refused with that error, after checking that it is one line."""
+    with pytest.raises(error) as caught:
+        call(*arguments, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ------------------------------
+# Where the data files lie that no package brings.
+
+
+FOLDER = os.environ.get(DATA_DIR)  # at import: tests take the variable away
+
+
+def data_folder(*names: str) -> Path:
+    """The folder of data files; the test is skipped where it lacks one of ``names``."""
+    if not FOLDER or not all(Path(FOLDER, name).is_file() for name in names):
+        pytest.skip(f"{DATA_DIR} names no folder with {', '.join(names)}")
+    return Path(FOLDER)
+
+
+# ------------------------------
+# a command in a child of this process, which has torch already; importing it anew takes 5 s.
 
 
 @dataclass

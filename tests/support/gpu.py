@@ -1,14 +1,9 @@
-"""A step on a GPU that nobody has: tensors without memory say what would run where, and no kernel is launched.
-
-The device is torch's "meta". (Fake tensors of a CUDA device cannot be indexed by a torch that is built without CUDA.)
-What a real card would punish is found here in seconds: a value read on the host (no CUDA graph can hold it), a tensor
-left on the CPU, positions rounded to half precision, noise keyed by 32 bits.
-"""
+"""Steps and draft heads on tensors without memory: what would be launched on a GPU."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import cases
-from models_tiny import SUPPORTED, build
+from support.decoders import alone
+from support.kernels import cases
+from support.models import SUPPORTED, build
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,6 +23,20 @@ from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.pack import Shape
 from specbench.engine.step import Kind
+from specbench.methods.eagle3.config import HeadConfig as EagleConfig
+from specbench.methods.eagle3.drafting import Drafts
+from specbench.methods.eagle3.head import DraftHead as EagleHead
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.drafting import BlockPass
+from specbench.methods.jetspec.head import DraftHead
+
+# ------------------------------
+# A step on a GPU that nobody has: tensors without memory say what would run where, and no kernel is launched.
+#
+# The device is torch's "meta". (Fake tensors of a CUDA device cannot be indexed by a torch that is built without
+# CUDA.) What a real card would punish is found here in seconds: a value read on the host (no CUDA graph can hold it),
+# a tensor left on the CPU, positions rounded to half precision, noise keyed by 32 bits.
+
 
 SLOTS, CAPACITY = 3, 64
 
@@ -150,3 +160,33 @@ def families() -> Sequence[Any]:
     """Those that the project supports; by default four of different kinds."""
     few = ("llama", "qwen3", "gemma3", "mixtral")
     return [pytest.param(name, marks=[] if name in few else pytest.mark.slow) for name in SUPPORTED]
+
+
+# ------------------------------
+# Draft heads on tensors without memory: what their rounds would launch on a GPU.
+
+
+#: (the target's configuration, what a head is told of it) -> the head's drafting.
+Make = Callable[[Any, Any], Any]
+
+
+def jetspec(layers: int, *, causal: bool = True) -> Make:
+    def make(config: Any, target: Any) -> BlockPass:
+        shape = HeadConfig.for_target(config, mask_token_id=299, block_size=16, layers=layers, causal=causal)
+        return BlockPass(DraftHead.random(shape, device=META, dtype=torch.bfloat16), target, depth=15, width=7)
+
+    return make
+
+
+def eagle(depth: int) -> Make:
+    def make(config: Any, target: Any) -> Drafts:
+        head = EagleHead.random(EagleConfig.for_target(config), device=META, dtype=torch.bfloat16)
+        return Drafts(head, target, depth=depth, width=4)
+
+    return make
+
+
+def passes_of(make: Make, slots: int = 1, capture: Callable[..., Any] = lambda work: work) -> Any:
+    """The head passes of a drafting; within :func:`specbench.engine.nodes.launches`."""
+    model = on_meta(SUPPORTED["qwen3"])
+    return make(model.config, alone(model, slots=slots, capacity=64, attention="triton", capture=capture))._passes
