@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from support import runs
 from support.runs import EARLIER
+from support.wording import wording
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
@@ -69,9 +70,7 @@ def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], says: str) ->
 
 
 def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
-    assert "was recorded before tokens were traced; repeat its run" in cli.refused(
-        2, "show", EARLIER[0], "--request", "HumanEval/0"
-    )
+    assert wording(cli.refused(2, "show", EARLIER[0], "--request", "HumanEval/0"))
 
 
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import models
 from support.models import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
+from support.wording import wording
 
 from specbench.decoding import TokenTree
 from specbench.engine import checks, layer_check
@@ -52,7 +53,7 @@ def test_a_length_limit_refuses_from_the_first_position_beyond_it(feature: str) 
     whole = torch.tensor([ids + text[:-1]])
     with torch.inference_mode():
         assert model(whole).logits[0, 19:].argmax(-1).tolist() == text
-    with pytest.raises(UnsupportedAttention, match="reach 33 here"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=33, max_rows=2)
 
 
@@ -61,14 +62,14 @@ def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> Non
     model = build((config, model_name, {**options, "sliding_window": 32}))
     with attached(model, capacity=28, max_rows=4):
         pass
-    with pytest.raises(UnsupportedAttention, match="sliding window of 32"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=29, max_rows=4)
 
 
 def test_layers_that_slide_by_name_only_are_refused() -> None:
     model = tiny_llama(97)
     model.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(UnsupportedAttention, match="layer 1 of this model declares a sliding window"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4)
 
 
@@ -95,7 +96,7 @@ def test_a_wrong_forward_is_found(wrong: type, dtype: torch.dtype, monkeypatch: 
     with attached(model, capacity=64, max_rows=4):
         pass
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4, native=False)
 
 
@@ -120,7 +121,7 @@ def test_experts_that_flip_by_rounding_are_not_refused() -> None:
 
 
 def test_running_out_of_memory_is_not_a_refused_feature() -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), checks.refusing():
+    with pytest.raises(RuntimeError, check=wording), checks.refusing():
         raise RuntimeError("CUDA out of memory")
 
 
@@ -132,7 +133,7 @@ def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
     whole = torch.tensor([prompt(8, 97) + text[:-1]])
     with torch.inference_mode():
         assert model(whole).logits[0, 7:].argmax(-1).tolist() == text
-    with pytest.raises(UnsupportedAttention, match="after 20 tokens differs"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=24, max_rows=4)
 
 
@@ -155,7 +156,7 @@ def test_a_forward_that_is_wrong_far_out_is_found(monkeypatch: pytest.MonkeyPatc
     model = tiny_llama(97)
     with attached(model, capacity=40, max_rows=4, native=False):
         pass
-    with pytest.raises(UnsupportedAttention, match="after 76 tokens differs"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=80, max_rows=4, native=False)
 
 
@@ -165,7 +166,7 @@ def test_an_error_in_the_making_is_a_refusal(monkeypatch: pytest.MonkeyPatch) ->
 
     model = tiny_llama(97)
     monkeypatch.setattr(checks, "check_windows", odd)
-    with pytest.raises(UnsupportedAttention, match="KeyError: 2"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4)
     assert model.config._attn_implementation != "specbench"
 
@@ -213,7 +214,7 @@ def test_a_deep_model_is_judged_by_its_own_noise(monkeypatch: pytest.MonkeyPatch
     with attached(deep(), capacity=64, max_rows=8, native=False) as engine:
         assert 0.025 < engine.rounding < 0.125
     monkeypatch.setattr(checks, "NOISE", 0.1)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(deep(), capacity=64, max_rows=8, native=False)
 
 
@@ -224,7 +225,7 @@ def test_a_scale_off_by_one_per_cent_is_found(family: str, dtype: torch.dtype, m
     with attached(model, capacity=64, max_rows=4, native=False):
         pass
     monkeypatch.setattr(choice, "ReferenceAttention", _SlightlyWrongScale)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4, native=False)
 
 
@@ -249,7 +250,7 @@ class _SeesOneMore(ReferenceAttention):
 def test_noise_hides_no_attention_that_differs(wrong: type, monkeypatch: pytest.MonkeyPatch) -> None:
     model = deep("mistral", sliding_window=8)
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=8, native=False)
     assert model.config._attn_implementation == "eager"
 
@@ -259,7 +260,7 @@ def test_a_forward_beyond_the_ceiling_is_refused(wrong: type, monkeypatch: pytes
     """By the whole forward alone, without the layers in float32."""
     monkeypatch.setattr(layer_check, "check_layers", lambda *_: None)
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(deep("mistral", sliding_window=8), capacity=64, max_rows=8, native=False)
 
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 from support import models
 from support.models import attached, prompt, tiny_llama
+from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import COMPUTED, TokenTree
@@ -252,7 +253,7 @@ def test_the_mass_that_is_just_reached_keeps_no_further_token(top_p: float, kept
     "wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"seed": -1}]
 )
 def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, check=wording):
         Sampling(**wrong)  # type: ignore[arg-type]
 
 

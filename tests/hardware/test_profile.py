@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.runs import MEASURED, made_up_profile
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.hardware.profile import PROFILE, SCHEMA, base_context, read_profile, steps_csv
@@ -55,16 +56,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("{", "is damaged"),
-        ("[]", "is damaged"),
-        ("{}", "is damaged"),
-        (f'{{"schema_version": {SCHEMA + 1}}}', f"newer specbench .schema {SCHEMA + 1}, .*; upgrade"),
-        (f'{{"schema_version": {SCHEMA}}}', "is damaged .field 'model': .*; restore it or profile again"),
+        "{",
+        "[]",
+        "{}",
+        f'{{"schema_version": {SCHEMA + 1}}}',
+        f'{{"schema_version": {SCHEMA}}}',
     ],
 )
-def test_what_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_what_cannot_be_read_says_why(tmp_path: Path, text: str) -> None:
     (tmp_path / PROFILE).write_text(text)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, check=wording):
         read_profile(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.models import tiny_llama
 from support.runs import made_up_trajectories
+from support.wording import wording
 from torch.nn.functional import cross_entropy
 
 from specbench.common.errors import UsageError
@@ -115,7 +116,7 @@ def test_noise_from_the_vocabulary_is_any_token_and_copies_nothing() -> None:
         seen.update(collator(TEXTS[:1])["sources"][0].tolist())
     assert sorted(seen) == list(range(20))
     assert all(abs(count - 165) < 60 for count in seen.values())  # 3,300 draws
-    with pytest.raises(UsageError, match="in_place goes with noise_content=context"):
+    with pytest.raises(UsageError, check=wording):
         parse(Options, {"noise_content": "vocabulary", "in_place": "true"}, "the recipe of msn")
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from support import models
 from support.models import EXPORTED_VOCAB, FAMILIES, loaded, tiny
+from support.wording import wording
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, GgufConfig
 
@@ -113,7 +114,7 @@ def test_factors_of_rotary_frequencies_are_those_of_llama_3(dtype: str, tmp_path
     assert tensor.data == pytest.approx(wanted, rel=1e-5)
     assert (wanted[0], wanted[-1]) == (1, 8)
     assert len({*wanted}) > 3
-    with pytest.raises(UsageError, match=r"tiny.gguf scales its rotary frequencies, as Llama 3.1 and later do"):
+    with pytest.raises(UsageError, check=wording):
         load(str(made.path), device="cpu")  # transformers would leave them out
 
 
@@ -162,29 +163,23 @@ HALF = {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 1e4}
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    "model",
     [
-        (lambda: models.supported("gpt2"), "bad is of family 'gpt2', and GGUF is written of llama, qwen2, qwen3"),
-        (lambda: models.supported("mixtral"), "bad is of family 'mixtral'"),
-        (lambda: llama(hidden_act="gelu"), r"bad has another activation \(gelu\) than llama.cpp's 'llama' \(silu\)"),
-        (lambda: llama(rope_parameters=LINEAR), r"another rotary embedding \(linear\)"),
-        (lambda: qwen(rope_parameters=HALF), r"another rotated part of a head \(0.5\)"),
-        (
-            lambda: qwen(layer_types=["full_attention", "sliding_attention"], sliding_window=8, num_hidden_layers=2),
-            r"another attention \(sliding_attention\)",
-        ),
-        (lambda: qwen(attention_bias=True), r"bad has .*o_proj.bias, which llama.cpp's 'qwen3' does not add"),
-        (
-            lambda: models.build(("Qwen2Config", "Qwen2ForCausalLM", {"vocab_size": EXPORTED_VOCAB, "head_dim": 12})),
-            "bad has heads of 12, which llama.cpp's 'qwen2' has not",
-        ),
-        (lambda: with_more(llama()), "bad has extra.weight, which llama.cpp's 'llama' has not"),
-        (lambda: type("LlamaForCausalLM", (type(llama()),), {})(llama().config), "bad is of family 'llama', and"),
+        lambda: models.supported("gpt2"),
+        lambda: models.supported("mixtral"),
+        lambda: llama(hidden_act="gelu"),
+        lambda: llama(rope_parameters=LINEAR),
+        lambda: qwen(rope_parameters=HALF),
+        lambda: qwen(layer_types=["full_attention", "sliding_attention"], sliding_window=8, num_hidden_layers=2),
+        lambda: qwen(attention_bias=True),
+        lambda: models.build(("Qwen2Config", "Qwen2ForCausalLM", {"vocab_size": EXPORTED_VOCAB, "head_dim": 12})),
+        lambda: with_more(llama()),
+        lambda: type("LlamaForCausalLM", (type(llama()),), {})(llama().config),
     ],
 )
-def test_what_llama_cpp_computes_otherwise_is_refused(model: Callable[[], Any], said: str, tmp_path: Path) -> None:
+def test_what_llama_cpp_computes_otherwise_is_refused(model: Callable[[], Any], tmp_path: Path) -> None:
     graph_of(models.supported("llama"), "good")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, check=wording):
         export_gguf(loaded(model(), name="bad"), tmp_path / "x" / "y", dtype="float32", vocabulary="placeholders")
     assert not [*tmp_path.iterdir()]
 
@@ -198,16 +193,16 @@ def test_precisions_and_places_that_will_not_do(tmp_path: Path) -> None:
     model = load("config:tiny", device="cpu")
     there = tmp_path / "there.gguf"
     there.write_text("mine")
-    for changed, dtype, file, said in (
-        (model, "float16", "new.gguf", "unknown precision of an export 'float16'"),
-        (model, "int8", "new.gguf", "unknown precision of an export 'int8'"),
-        (load("config:tiny", dtype="int8", device="cpu"), "float32", "new.gguf", "loaded with weights of int8"),
-        (model, "float32", "there.gguf", "there.gguf is there already; choose another name or move it away"),
+    for changed, dtype, file in (
+        (model, "float16", "new.gguf"),
+        (model, "int8", "new.gguf"),
+        (load("config:tiny", dtype="int8", device="cpu"), "float32", "new.gguf"),
+        (model, "float32", "there.gguf"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, check=wording):
             export_gguf(changed, tmp_path / file, dtype=dtype, vocabulary="placeholders")
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentRefused, match="cannot write"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         export_gguf(model, tmp_path / "file" / "x.gguf", dtype="float32", vocabulary="placeholders")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.gguf"]
     assert there.read_text() == "mine"
@@ -216,10 +211,10 @@ def test_precisions_and_places_that_will_not_do(tmp_path: Path) -> None:
 def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, file = load("config:tiny", device="cpu"), tmp_path / "tiny.gguf"
     own = gguf.GGUFWriter.write_tensor_data
-    for error, refusal, said in (
-        (OSError("9 requested and 4 written"), SpecbenchError, "disk full while writing"),  # as numpy says it
-        (OSError(5, "Input/output error"), SpecbenchError, "Input/output error"),
-        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    for error, refusal in (
+        (OSError("9 requested and 4 written"), SpecbenchError),  # as numpy says it
+        (OSError(5, "Input/output error"), SpecbenchError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
     ):
         with monkeypatch.context() as patched:
             written: list[int] = []
@@ -232,7 +227,7 @@ def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
                 own(self, rows)
 
             patched.setattr(gguf.GGUFWriter, "write_tensor_data", write)
-            with pytest.raises(refusal, match=said):
+            with pytest.raises(refusal, check=wording):
                 export_gguf(model, file, dtype="float32", vocabulary="placeholders")
         assert not [*tmp_path.iterdir()]
 
@@ -258,7 +253,7 @@ def test_a_file_that_holds_something_else_is_an_error(
             mine(self, name.replace("output_norm", "output_nor"), *given, **more)
 
         monkeypatch.setattr(gguf.GGUFWriter, "add_tensor_info", renamed)
-    with pytest.raises(EnvironmentRefused, match=r"holds other values of model\..*when read again; check its disk"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         export_gguf(model, tmp_path / "tiny.gguf", dtype="bfloat16", vocabulary="placeholders")
     assert not [*tmp_path.iterdir()]
 
@@ -274,7 +269,7 @@ def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     tokenizer = models.byte_tokenizer(template=template)
     tokenizer.add_tokens(["<|odd|>", "plain"])
     model = load(str(models.save(tmp_path / "own", tokenizer)), device="cpu")
-    with pytest.raises(UsageError, match=r"the tokenizer of own is none of those .* take --vocabulary placeholders"):
+    with pytest.raises(UsageError, check=wording):
         export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
     known(tokenizer, monkeypatch)
     made = export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
@@ -307,7 +302,7 @@ def test_a_token_that_begins_every_text_is_said(tmp_path: Path, monkeypatch: pyt
 
 
 def test_dummy_weights_have_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="config:tiny has dummy weights and no tokenizer; take --vocabulary place"):
+    with pytest.raises(UsageError, check=wording):
         export_gguf(load("config:tiny"), tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
 
 

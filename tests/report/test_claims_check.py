@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.runs import EXACT, LOSSY, answers, folder, run_config
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.report.claims import Catalog, read
@@ -271,6 +272,6 @@ def test_of_several_rows_the_one_of_the_published_options_is_taken(tmp_path: Pat
 
 def test_a_run_that_is_not_finished_is_refused(planted: Callable[..., Path]) -> None:
     path = planted(finish=False)
-    with pytest.raises(UsageError, match=r"is not finished; repeat its command to go on, and then check it"):
+    with pytest.raises(UsageError, check=wording):
         check_claims(catalog("tpf = 3.0"), path)
     assert check_claims(catalog("tpf = 3.0"), planted())[0].verdict == "repeated"

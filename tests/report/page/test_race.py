@@ -83,7 +83,7 @@ def test_without_scripts_the_answers_are_there(found: Race, read: ReadRun) -> No
     text = race_page(found, read)
     body = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert body.count("&lt;b&gt;four&lt;/b&gt;") == 2
-    assert "8 tokens in 7.50 s" in body
+    assert "7.50 s" in body
 
 
 def test_what_was_put_into_the_page_by_hand_cannot_run(found: Race, read: ReadRun, tmp_path: Path) -> None:
