@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
-from data_files import data_folder
+from support import runs
+from support.asserting import data_folder
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,11 @@ def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_turn_is_scored_as_its_problem(run: Path) -> None:
-    requests = run_json.requests(run)
+    requests = runs.requests_on_disk(run)
     assert [(line["prompt_id"], line["turn"]) for line in requests if line["method"] == "ar"] == [
         ("gsm8k/0+1", 1), ("gsm8k/0+1", 2),
     ]  # fmt: skip
-    assert run_json.config(run)["task"]["options"]["chain"] == 2
+    assert runs.config_on_disk(run)["task"]["options"]["chain"] == 2
     verdicts = [json.loads(line) for line in (run / "verdicts.jsonl").read_text().splitlines()]
     assert {line["request"] for line in verdicts} == {line["request_id"] for line in requests}
     references = {line["request"].split("|")[-1]: line["detail"].split("reference")[1] for line in verdicts}

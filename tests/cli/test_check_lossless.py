@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
+from support.wording import wording
 
 from specbench.cli.check_lossless import _left
 
@@ -42,7 +43,7 @@ def test_a_liar_with_noise_of_its_own_is_found_by_the_distribution_of_its_texts(
     assert found["drawn"] == {"humaneval": "prompts: 1 of 164, drawn by seed 0"}
     assert tested["answers"] == 2 * 6
     assert (said.code, found["ok"]) == (4, False)
-    assert "liar says it is lossless, but at T=0.02 its texts on humaneval are distributed otherwise" in said.error
+    assert wording(said.error)
 
 
 def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, honest: Path, tmp_path: Path) -> None:
@@ -51,14 +52,14 @@ def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, h
     )  # fmt: skip
     said = cli.ok(*command, "--temperature", 1, "--out", tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
-    graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in run_json.rows(folder).items()}
+    graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in runs.rows_on_disk(folder).items()}
     assert graded == {"ar": "exact", "liar": None, "jacobi": "exact"}
-    assert "liar draws noise of its own: check-lossless --seeds 0:49 tests its distribution." in said.out
+    assert wording(said.out)
 
 
 def test_noise_is_shared_or_own_and_nothing_else(cli: Any, own: Path) -> None:
     (own / "method.toml").write_text(OWN.replace('"own"', '"loud"'))
-    assert "noise in its method.toml is shared or own, not loud" in cli.refused(2, *TINY, "--method", "liar")
+    assert wording(cli.refused(2, *TINY, "--method", "liar"))
 
 
 def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) -> None:
@@ -82,5 +83,5 @@ def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) 
 def test_what_is_no_tie_is_named_where_ties_are_allowed() -> None:
     tie = {"prompt": "p/0|0", "at": 3, "gap": 1e-6, "grade": "numeric-tie"}
     row = {"method": "liar", "temperature": 0.0, "seed": 0, "divergences": [tie, {**tie, "at": 7, "grade": "lossy"}]}
-    assert "left AR at token 7 of p/0 " in _left(row, {"exact", "numeric-tie"})
-    assert "left AR at token 3 of p/0 " in _left(row, {"exact"})
+    assert wording(_left(row, {"exact", "numeric-tie"}))
+    assert wording(_left(row, {"exact"}))

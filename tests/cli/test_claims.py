@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reported import EXACT, answers, config, folder
+from support.runs import EXACT, answers, folder, run_config
 
 from specbench.report.claims import claims
 
@@ -48,7 +48,7 @@ MULTIBLOCK = {"multiblock": True, "recycling": True, "block_size": 64, "num_bloc
 @pytest.fixture(scope="module")
 def jacobi_forcing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The published checkpoint on an A100, as in the post's table: 4.1 tokens a forward, 4.0 times AR's 41 tok/s."""
-    made = config(["jf"], 24)
+    made = run_config(["jf"], 24)
     ar, jf = made.methods
     made = made.model_copy(
         update={

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from pace import slowness
+from support.processes import slowness
 
 from specbench.cli.app import app
 

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
-from site_packages import install, python, visible
+from support import asserting
+from support.processes import install, python, visible
+from support.wording import wording
 
 from specbench.common import registry
 
@@ -111,10 +112,10 @@ def test_a_package_of_its_own_is_found_and_passes_its_tests(
 ) -> None:
     with visible(installed):
         arguments = ["-q", "-p", "no:cacheprovider", str(package[0])]
-        own = forked.call(elsewhere / "said", lambda: pytest.main(arguments)).wait()
+        own = asserting.call(elsewhere / "said", lambda: pytest.main(arguments)).wait()
         assert own.code == 0, own.out
         rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
-        assert "is registered by specbench-brand-new already" in cli("new-method", NAME, "--into", "other").error
+        assert wording(cli("new-method", NAME, "--into", "other").error)
     assert rows[NAME]["from"] == "specbench-brand-new"
     assert list(rows[NAME]["options"]) == ["draft_length"]
     assert not Path("other").exists()

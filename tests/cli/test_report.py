@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reported import EXACT, answers, config, folder
-from runs import CURATED, RESULTS
+from support.runs import CURATED, EXACT, RESULTS, answers, folder, run_config
 
 
 def made(out: Path) -> Path:
     records = [*answers("ar", 8, decode_s=1.0), *answers("pld", 8, decode_s=0.5, target_forwards=8)]
-    return folder(out, config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], EXACT))
+    return folder(out, run_config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], EXACT))
 
 
 def test_it_writes_three_files_and_names_the_page(cli: Any, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
+from support.wording import wording
 
 from specbench.profiling import doctor, quiet
 from specbench.results.schema import PHASES, RequestRecord
@@ -28,11 +29,11 @@ class Finished:
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        return run_json.requests(self.folder)
+        return runs.requests_on_disk(self.folder)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return list(run_json.summary(self.folder)["rows"])
+        return list(runs.summary_on_disk(self.folder)["rows"])
 
 
 def finish(cli: Any, out: Path, *argv: object) -> Finished:
@@ -83,11 +84,11 @@ def test_the_folder_holds_the_records_and_names_no_folder_of_the_machine(finishe
         mine = [record for record in records if record.method == row["method"]]
         assert row["tokens"] == sum(len(record.output_ids) for record in mine)
         assert row["target_forwards"] == sum(len(record.accepted_lengths) for record in mine)
-    assert run_json.summary(finished.folder)["complete"]
+    assert runs.summary_on_disk(finished.folder)["complete"]
 
 
 def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finished: Finished) -> None:
-    assert run_json.config(finished.folder)["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
+    assert runs.config_on_disk(finished.folder)["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
     for columns in (80, 140):
         head = cli("show", finished.folder, columns=columns).out.splitlines()
         assert head[1:3] == [
@@ -102,7 +103,7 @@ def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finishe
 def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
     folder = finished.folder
     shown = json.loads(cli("show", folder, "--json").out)
-    assert shown == {"run": run_json.config(folder), "summary": run_json.summary(folder)}
+    assert shown == {"run": runs.config_on_disk(folder), "summary": runs.summary_on_disk(folder)}
     assert json.loads(cli("show", folder, "--requests", "--json").out)["requests"] == finished.requests
 
 
@@ -140,7 +141,7 @@ def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, mon
         assert said.code == code
         assert [check["status"] for check in json.loads(said.out)] == [check.status for check in checks]
     assert said.error == "error: not ready: disk; see the advice above"
-    assert "0 GiB free → free some" in cli("doctor", "--out", tmp_path).out
+    assert wording(cli("doctor", "--out", tmp_path).out)
 
 
 def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
@@ -175,7 +176,7 @@ def traced(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
-    assert run_json.config(traced.folder)["trace"] is True
+    assert runs.config_on_disk(traced.folder)["trace"] is True
     for line in traced.requests:
         split = line["phases_s"]
         assert list(split) == list(PHASES)
@@ -188,7 +189,7 @@ def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
 def test_a_run_with_trace_does_not_go_on_in_one_without(cli: Any, tmp_path: Path, traced: Finished) -> None:
     """The marks cost time: the requests of the two are not comparable."""
     plain = cli.made(tmp_path, *TINY, *TRACED)
-    assert run_json.config(traced.folder)["digest"] != run_json.config(plain)["digest"]
+    assert runs.config_on_disk(traced.folder)["digest"] != runs.config_on_disk(plain)["digest"]
 
 
 def test_a_run_shows_the_lie_and_is_not_refused(cli: Any, liar: str, tmp_path: Path) -> None:

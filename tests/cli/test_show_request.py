@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import run_json
+from support import runs
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
@@ -23,7 +23,7 @@ def test_a_key_is_one_generation(cli: Any, run: Path) -> None:
     said = cli.ok("show", run, "--request", "lookahead|HumanEval/0|0")
     assert said.out.count("step rows tokens text") == 1
     assert said.out.startswith("lookahead on HumanEval/0: 12 tokens")
-    traced = run_json.config(run)["trace"]
+    traced = runs.config_on_disk(run)["trace"]
     assert ("✗" in said.out, "--trace" in said.out) == (traced, not traced)
 
 
@@ -40,7 +40,7 @@ def test_json(cli: Any, run: Path) -> None:
     (data,) = json.loads(said.out)
     assert sum(data["origins"].values()) == data["output_tokens"] == 12
     assert sum(len(step["tokens"]) for step in data["steps"]) == 12
-    traced = run_json.config(run)["trace"]
+    traced = runs.config_on_disk(run)["trace"]
     assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["target_forwards"]
 
 

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import pytest
-import run_json
+from support import models, runs
+from support.wording import wording
 
 SMALL = ("--set", "layers=1", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false", "--set", "k=3")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.save(tmp_path_factory.mktemp("target"))
+    return models.save(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Path, tmp_path: Path) -> None:
     base = ("--model", model, "--prompts", prompts, "--held-out", 2, "--max-new-tokens", 12, *SMALL)
     said = cli.ok("train", "draft", *base, "--out", tmp_path / "t")
-    assert "held out, draft model as kept: " in said.err
+    assert wording(said.err)
     assert f"trained: {tmp_path / 't' / 'draft'}" in said.err.replace("\n", "")
     card = json.loads((tmp_path / "t" / "card.json").read_text())
     assert (card["method"], card["steps"], card["layers"], card["options"]["start"]) == ("sps", 2, 1, "layers")
@@ -38,9 +38,9 @@ def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Pat
     asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 8, "--limit", 2)
     draft = f"sps.draft={tmp_path / 't' / 'draft'}"
     made = cli.made(tmp_path / "runs", "run", "--model", model, "--method", "sps", "--set", draft, *asked)
-    row = run_json.rows(made)["sps"]
+    row = runs.rows_on_disk(made)["sps"]
     assert row["lossless"]["verdict"] == "exact"
-    assert run_json.config(made)["methods"][1]["weights"]["draft"] == "draft"
+    assert runs.config_on_disk(made)["methods"][1]["weights"]["draft"] == "draft"
 
 
 @pytest.mark.slow

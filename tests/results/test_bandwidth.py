@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
-from sweep_workers import record
+from support import runs
+from support.runs import record
 
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.folder import RunFolder
@@ -37,7 +37,7 @@ def shares(found: Bandwidth | None, *, concurrency: int = 1, prompts: int = 2) -
             record("jf", f"p/{at}", tokens=11, forwards=5, decode_s=0.75),
         )
     ]
-    return summarise(RunContents(reported.config(["jf"], prompts, concurrency=concurrency), records, bandwidth=found))
+    return summarise(RunContents(runs.run_config(["jf"], prompts, concurrency=concurrency), records, bandwidth=found))
 
 
 def test_the_share_is_bytes_over_decode_seconds_over_the_median_reading() -> None:
@@ -91,7 +91,7 @@ def test_a_summary_says_what_was_read() -> None:
 
 def test_a_run_keeps_it_and_an_unfinished_one_is_shown_with_it(tmp_path: Path) -> None:
     records = [record("ar", "p/0", tokens=11, forwards=10), record("jf", "p/0", tokens=11, forwards=5)]
-    path = reported.folder(tmp_path, reported.config(["jf"], 2), records, finish=False)
+    path = runs.folder(tmp_path, runs.run_config(["jf"], 2), records, finish=False)
     assert RunFolder.load(path).read(BANDWIDTH) is None
     digest = RunFolder.load(path).run["digest"]
     with RunFolder.at(path, digest, {}) as folder:

@@ -1,5 +1,3 @@
-"""Reading runs back, and the figures of traced ones."""
-
 from __future__ import annotations
 
 import json
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from runs import COMMITTED, RESULTS
+from support.runs import COMMITTED, RESULTS
 
 from specbench.report.terminal.notes import LEGEND
 from specbench.report.terminal.run import headline
@@ -57,6 +55,9 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+# ------------------------------------------------------------------ older runs
+
+
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     read = read_run(folder)
@@ -65,6 +66,9 @@ def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     assert all(row.method in text for row in read.summary.rows)
     assert LEGEND.split(".")[0] in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+# ------------------------------------------------------------------ what newer ones add
 
 
 def split(line: dict[str, Any]) -> None:

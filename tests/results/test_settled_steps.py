@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import known
+from support.asserting import known
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.results.calibration import STEPS, TIMES, SettledSteps, StoredTimes
@@ -53,7 +54,7 @@ def test_what_was_settled_is_there_when_the_run_goes_on(tmp_path: Path) -> None:
 def test_what_does_not_say_what_rows_are_padded_to_is_refused(wrong: Any, tmp_path: Path) -> None:
     with (
         RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder,
-        pytest.raises(UsageError, match=r"steps\.json.*delete it"),
+        pytest.raises(UsageError, check=wording),
     ):
         stored(folder, {"engines": wrong}).read(STEPS)
 
@@ -66,7 +67,7 @@ def test_every_size_of_a_product_is_a_number_from_one_on(name: str, wrong: Any, 
     shapes = [{**OWN, name: wrong}] if name in OWN else shapes
     with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder:
         for shape in shapes:
-            with pytest.raises(UsageError, match=r"steps\.json.*products"):
+            with pytest.raises(UsageError, check=wording):
                 stored(folder, {"engines": [], "products": [[OWN, shape]]}).read(STEPS)
 
 
@@ -81,10 +82,6 @@ SUMMARY = RunSummary.model_validate(
         ],
     }
 )  # fmt: skip
-MEASURED = {
-    "one thing": StoredTimes(times=0.5, measured_utc="now"),
-    "steps": StoredTimes(times=[(1, 0.5)], measured_utc=""),
-}
 
 
 def test_the_times_that_settings_were_chosen_by_are_there_when_the_run_goes_on(tmp_path: Path) -> None:
@@ -93,7 +90,7 @@ def test_the_times_that_settings_were_chosen_by_are_there_when_the_run_goes_on(t
         folder.write(TIMES, MEASURED)
         assert folder.read(TIMES) == MEASURED
         (folder.path / "times.json").write_text("{")
-        with pytest.raises(UsageError, match=r"times\.json.*; delete it and "):
+        with pytest.raises(UsageError, check=wording):
             folder.read(TIMES)
 
 
@@ -105,7 +102,7 @@ def test_a_finished_run_holds_no_file_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     assert folder.finished
     for write in (partial(folder.write, TIMES, MEASURED), partial(folder.finish, SUMMARY)):
-        with pytest.raises(ValueError, match="was opened for reading"):
+        with pytest.raises(ValueError, check=wording):
             write()
 
 
@@ -134,5 +131,11 @@ def test_a_folder_that_another_process_made_meanwhile_is_taken(tmp_path: Path, m
     with RunFolder.at(tmp_path / "mine", "0" * 64, {}) as folder:
         assert folder.path == tmp_path / "mine"
     monkeypatch.setattr(RunFolder, "_make", refused)
-    with pytest.raises(EnvironmentRefused, match="the disk is full"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         RunFolder.at(tmp_path / "other", "0" * 64, {})
+
+
+MEASURED = {
+    "one thing": StoredTimes(times=0.5, measured_utc="now"),
+    "steps": StoredTimes(times=[(1, 0.5)], measured_utc=""),
+}

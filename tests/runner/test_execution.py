@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conversations import plan, prepared, said
-from known import known
-from toys import toy
+from support.asserting import known
+from support.decoders import toy
+from support.models import plan, prepared, said
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import byte_tokenizer
-from models_tiny import supported, tiny_llama
-from targets import loaded
+from support.decoders import loaded
+from support.models import byte_tokenizer, supported, tiny_llama
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.runner.perplexity import rate_text, read_passage, windows
@@ -119,5 +119,5 @@ def test_the_first_token_comes_behind_a_begin_token_or_the_end_token_or_is_not_r
     assert behind.nats[0] != pytest.approx(end.nats[0], abs=1e-3)
     assert (behind.context, behind.stride) == (1024, 512)
     (tmp_path / "one.txt").write_text("a")
-    with pytest.raises(UsageError, match=r"one.txt is a single token for draft; give a longer text"):
+    with pytest.raises(UsageError, check=wording):
         rate_text(loaded(model, tokenizer=tokenizer), read_passage(tmp_path / "one.txt"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
 import torch
+from support import decoders, models
+from support.wording import wording
 
 from specbench.common import Prompt, UsageError
 from specbench.models.loader import LoadedModel
@@ -29,7 +29,7 @@ class Words:
 
 def model(vocabulary: int, tokens: int | None = None) -> LoadedModel:
     """A model of a vocabulary; its tokenizer makes fewer ``tokens``."""
-    made = targets.loaded(models_tiny.tiny_llama(8), tokenizer=Words(vocabulary if tokens is None else tokens))
+    made = decoders.loaded(models.tiny_llama(8), tokenizer=Words(vocabulary if tokens is None else tokens))
     head = torch.nn.Linear(32, vocabulary, bias=False)
     made.model.get_output_embeddings = lambda: head
     return made
@@ -59,5 +59,5 @@ def test_it_is_the_tools_own_text_where_that_is_free() -> None:
 def test_a_prompt_without_tokens_is_named(chat: bool) -> None:
     asked = model(8, 0)
     asked.tokenizer.apply_chat_template = lambda turns, **how: ""
-    with pytest.raises(UsageError, match="third"):
+    with pytest.raises(UsageError, check=wording):
         asked.encode(Prompt("third", "text", chat))

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import refusal
-from sweep_workers import answered, counts, crash, make
+from support.asserting import refusal
+from support.runs import answered, counts, crash, make
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError
 from specbench.results.schema import RequestRecord
@@ -72,7 +73,7 @@ def test_two_workers_give_the_records_of_one() -> None:
 
 
 def test_a_worker_that_cannot_begin_is_one_line() -> None:
-    with pytest.raises(SpecbenchError, match="a worker of the Ray cluster was lost") as caught:
+    with pytest.raises(SpecbenchError, check=wording) as caught:
         Cluster(crash, 1)
     assert "boom" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import reported
-from reported import answers, config
+from support import runs
+from support.runs import answers, run_config
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.branches import branch_tables
@@ -17,7 +17,7 @@ from specbench.results.request_log import RequestLog
 def run(out: Path, gaps: Sequence[float]) -> Path:
     """An unfinished run, whose summary is made of its files, with as many branches of two tokens as gaps."""
     jetspec = answers("jetspec", 2, decode_s=1.0)
-    path = reported.folder(out, config(["jetspec"], 2), [*answers("ar", 2, decode_s=1.0), *jetspec], finish=False)
+    path = runs.folder(out, run_config(["jetspec"], 2), [*answers("ar", 2, decode_s=1.0), *jetspec], finish=False)
     rated = [RatedBranch(tokens=2, promised=-1.0, said=-1.0 - gap) for gap in gaps]
     log = RequestLog(path / BRANCHES)
     log.append(RatedRequest(request=jetspec[0].request_id, branches=rated).model_dump(mode="json"))

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from sweeps import NOTHING, busy, cells
+from support.runs import NOTHING, busy, cells
 
 from specbench.report.pictures.crossing import PREDICTED, crossing, crossings
 

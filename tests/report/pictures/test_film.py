@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import races
 from PIL import Image
+from support import runs
 
 from specbench.report.pictures import film
 from specbench.report.race import Race, race
@@ -17,7 +17,7 @@ from specbench.report.race import Race, race
 
 @pytest.fixture
 def found(tmp_path: Path) -> Race:
-    read = races.read(tmp_path)
+    read = runs.read_race(tmp_path)
     return race(read.config, read.records, ["ar", "pld"], "p/0")
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-import traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import runs
 
 from specbench.decoding.tree import TokenTree
 from specbench.report.pictures.rounds import round_svg
@@ -29,7 +29,7 @@ def record(words: Sequence[str] = WORDS) -> RequestRecord:
         ["", "head", "head", "a\u202eb$", "head", "window"], [None, -0.5, -0.25, -0.125, -3.0, None],
     )  # fmt: skip
     chain = TokenTree.chain([3, 4, 9, 8], origins=["", "guess", "guess", "noise"])
-    return traced.record(said, 0, [(tree, [0, 1, 2], 3), (chain, [0, 1], 5)], budget=6)
+    return runs.traced_record(said, 0, [(tree, [0, 1, 2], 3), (chain, [0, 1], 5)], budget=6)
 
 
 def texts(svg: str) -> list[str]:

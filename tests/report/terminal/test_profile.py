@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
-from profiled import made_up
 from rich.console import Console
+from support.runs import made_up_profile
 
 from specbench.hardware.profile import Profile
 from specbench.report.pictures.roofline import write_pictures
@@ -24,7 +24,7 @@ def shown(profile: Profile, columns: int = 80) -> str:
 
 @pytest.mark.parametrize("columns", [80, 140])
 def test_it_fits_and_nothing_is_cut(columns: int) -> None:
-    text = shown(made_up(contexts=(128, 512, 2048, 8192, 32768, 65536, 131072)), columns)
+    text = shown(made_up_profile(contexts=(128, 512, 2048, 8192, 32768, 65536, 131072)), columns)
     assert max(map(len, text.splitlines())) <= columns
     assert "…" not in text
     for context in (128, 512, 2048, 8192, 32768, 65536, 131072):
@@ -32,12 +32,12 @@ def test_it_fits_and_nothing_is_cut(columns: int) -> None:
 
 
 def test_ceilings_and_every_step_are_in_the_table() -> None:
-    lines = [line.split() for line in shown(made_up()).splitlines()]
+    lines = [line.split() for line in shown(made_up_profile()).splitlines()]
     assert ["read", "4.2", "TB/s", "4.8", "TB/s", "88%"] in lines
     assert ["matrix", "product,", "bfloat16", "710", "TFLOP/s", "990", "TFLOP/s", "72%"] in lines
-    without = [line.split() for line in shown(made_up(gpu=None, datasheet=None)).splitlines()]
+    without = [line.split() for line in shown(made_up_profile(gpu=None, datasheet=None)).splitlines()]
     assert ["read", "4.2", "TB/s", "–", "–"] in without
-    profile = made_up()
+    profile = made_up_profile()
     lines = [line.split() for line in shown(profile).splitlines()]
     for rows, point in profile.curve(512).items():
         (line,) = [line for line in lines if line[:1] == [str(rows)] and len(line) == 8]
@@ -60,7 +60,7 @@ def test_pictures_have_something_on_them_and_the_same_bytes_each_time(tmp_path: 
     once, again = tmp_path / "once", tmp_path / "again"
     for folder in (once, again):
         folder.mkdir()
-        write_pictures(made_up(), folder)
+        write_pictures(made_up_profile(), folder)
     for name in ("roofline.png", "steps.png"):
         assert (once / name).read_bytes() == (again / name).read_bytes()
         image = imread(once / name)

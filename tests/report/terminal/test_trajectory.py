@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
-import traced
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from support import runs
 
 from specbench.decoding.tree import TokenTree
 from specbench.report.terminal.round import RoundTree
@@ -36,7 +36,7 @@ def record(words: Sequence[str] = WORDS) -> RequestRecord:
     def said(ids: Sequence[int]) -> str:
         return "".join(words[i] for i in ids)
 
-    return traced.record(said, 0, steps, budget=8, method="jf", prompt="HumanEval/0")
+    return runs.traced_record(said, 0, steps, budget=8, method="jf", prompt="HumanEval/0")
 
 
 def printed(made: RenderableType, columns: int, **terminal: object) -> str:
@@ -119,7 +119,7 @@ def test_a_long_answer_takes_as_long_as_it_is() -> None:
 
     def looked_at(forwards: int) -> int:
         steps = [(TokenTree.chain([at, 7, 8], origins="guess"), [0], at + 1) for at in range(forwards)]
-        made = trajectory(traced.record(lambda ids: "x" * len(ids), 0, steps, budget=forwards + 1))
+        made = trajectory(runs.traced_record(lambda ids: "x" * len(ids), 0, steps, budget=forwards + 1))
         counted = [Counted(state) for state in made.states]
         said = printed(TrajectoryGrid(replace(made, states=counted)), 80)  # type: ignore[arg-type]
         assert sum(" +1 " in line for line in said.splitlines()) >= forwards
