@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +136,3 @@ def test_verdicts_that_a_finished_run_was_without(cli: Any, tmp_path: Path, warm
     assert (before["accuracy"], after["accuracy"] is None) == (None, False)
     assert after["decode_tok_s"] == before["decode_tok_s"]
     assert warmed == ["warm-up"]
-
-
-def test_what_is_not_whole_is_not_done(cli: Any, command: Any, tmp_path: Path) -> None:
-    folder = cli.made(tmp_path / "made", *command)
-    for file in ("DONE", "summary.json", "run.json", "requests.jsonl"):
-        out = tmp_path / file
-        shutil.copytree(folder, out / folder.name)
-        (out / folder.name / file).unlink()
-        assert "done already" not in cli.ok(*command, "--out", out).err, file

@@ -62,15 +62,6 @@ def test_a_preset_of_the_user_replaces_the_options(entry: dict[str, Any]) -> Non
     assert "jf." not in "".join(made.notes)
 
 
-def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(entry: dict[str, Any]) -> None:
-    entry["suits"] = {"lookahead": {"window_size": 3, "ngram_size": 4}}
-    assert [method.label for method in plan().methods] == ["ar", "jf"]
-    made = plan("toy", "lookahead,jacobi", "lookahead.N=2")
-    assert made.notes[0] == "toy sets --set lookahead.window_size=3"
-    (spec,) = (spec for spec in made.specs() if spec.label == "lookahead")
-    assert (spec.options["window_size"], spec.options["ngram_size"]) == (3, 2)
-
-
 def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_left_alone(entry: dict[str, Any]) -> None:
     for made in (plan("smollm2-135m"), plan("config:tiny"), plan("toy", "jacobi")):
         assert [method.label for method in made.methods] == ["ar", "jacobi"]

@@ -6,7 +6,6 @@ import ast
 import datetime as standard
 import itertools
 import json
-import os
 import re
 import sys
 import time
@@ -15,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import asserting
 
 import specbench
-from specbench.common import native
-from specbench.report import newest
 
 DAY = 86400.0
 
@@ -127,36 +123,3 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(
     assert f"{run}" in cli.ok(*command, columns=1000).err
     assert folders(tmp_path) == [run]
     assert (run / "requests.jsonl").read_bytes().startswith(lines[0])
-
-
-def test_a_run_of_yesterday_takes_no_name_of_todays_and_replaces_nothing(
-    cli: Any, command: Any, tmp_path: Path, jumping: Jumping
-) -> None:
-    cli.ok(*command)
-    (first,) = folders(tmp_path)
-    before = (first / "requests.jsonl").read_bytes()
-    jumping(itertools.repeat(-DAY))
-    cli.ok(*command, "--again")
-    cli.ok(*command, "--again")
-    assert len(folders(tmp_path)) == 3
-    assert (first / "requests.jsonl").read_bytes() == before
-    assert newest([tmp_path / "out"]) == first  # by what is written on it: nothing else is known of a folder
-
-
-def test_a_build_at_work_stays_though_the_clock_jumps_ahead(tmp_path: Path) -> None:
-    held, left = (tmp_path / f"{native._DRAFTS}{name}" for name in ("held", "left"))
-    for folder in (held, left):
-        folder.mkdir()
-        ago = time.time() - 2 * native._ABANDONED
-        os.utime(folder, (ago, ago))
-
-    def clear() -> int:
-        native._clear(tmp_path)
-        return 0
-
-    with native._at_work(held):
-        assert asserting.call(tmp_path / "child", clear).wait().code == 0
-        assert held.exists()
-    assert not left.exists()
-    native._clear(tmp_path)
-    assert not held.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import threading
 import time
@@ -20,7 +19,6 @@ from support.wording import wording
 
 from specbench.evals import data
 from specbench.evals.judge import endpoint
-from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, read_judgments
 
 TEXTS: engines.Texts = {
@@ -127,22 +125,6 @@ def test_the_key_of_the_environment_is_kept_nowhere_though_the_endpoint_echoes_i
         assert part not in said.out + said.err + written
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [*((key, "environment variable JUDGE_KEY") for key in (" \t", "sk-sec\nret", "sk-sécret", "sek")),
-     (None, "what --api-key-env names is not set")],
-)  # fmt: skip
-def test_what_is_no_key_is_refused_before_a_question_and_not_shown(
-    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, key: str | None, says: str
-) -> None:
-    """Nor is one that was given for the name of its variable."""
-    monkeypatch.setenv("JUDGE_KEY", key or "")
-    said = cli("judge", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY" if key else "sk-secret")
-    assert (said.code, said.out, server.asked) == (2, "", [])
-    assert says in said.error
-    assert not re.search(r"\bsek\b|sk-|\bret\b|cret", said.err)
-
-
 def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None:
     asked = ("--task", "mt-bench", "--limit", 1, "--first", "--max-new-tokens", 8)
     folder = cli.made(tmp_path / "runs", "run", "--model", "config:tiny", *asked)
@@ -194,14 +176,6 @@ def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, folder: Path, argv: str
     (other / "run.json").write_text(json.dumps(run))
     assert expected in cli.refused(code, "judge", *argv.format(run=folder, empty=empty, other=other).split())
     assert kept(folder) == 0
-
-
-def test_two_judges_at_once_do_not_write_into_each_other(cli: Any, folder: Path, server: Server) -> None:
-    with RunFolder.reopen(folder):
-        said = cli("judge", folder, *GPT, server.url)
-    assert said.code == 3
-    assert wording(said.error)
-    assert server.asked == []
 
 
 def test_ctrl_c_with_several_workers_keeps_what_has_come(cli: Any, folder: Path, server: Server) -> None:

@@ -12,8 +12,6 @@ from support import asserting
 from support.processes import install, python, visible
 from support.wording import wording
 
-from specbench.common import registry
-
 ROOT = Path(__file__).parents[2]
 NAME = "brand_new"
 FOLDER = ["__init__.py", "method.toml", "decoder.py", "README.md"]
@@ -134,23 +132,6 @@ def test_into_makes_a_package_even_in_a_checkout(
     assert answer["method"] == "other"
     assert answer["next"][0] == f"pip install -e '{into}/specbench-other'"
     assert files(clone) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        *(
-            (name, f"'{name}' cannot name a method; take lower-case letters, digits and single underscores")
-            for name in ("New", "my-method", "2nd", "a.b", "../a", "_a", "a_", "a__b", "é", "lambda", "a" * 31, "a\nb")
-        ),
-        ("", "'' cannot name a method"),
-        ("jacobi", f"method 'jacobi' is registered by specbench already ({registry.method('jacobi').folder})"),
-        ("llm", "a package specbench-llm is installed already; choose another name"),  # our own
-    ],
-)
-def test_a_name_that_will_not_do(cli: Any, elsewhere: Path, name: str, expected: str) -> None:
-    assert " ".join(expected.split()) in cli.refused(2, "new-method", name)
-    assert not list(elsewhere.iterdir())
 
 
 def test_what_is_there_stays(cli: Any, elsewhere: Path) -> None:

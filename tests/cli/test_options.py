@@ -19,7 +19,7 @@ from transformers import LlamaModel
 from specbench.cli import options
 from specbench.cli.app import app
 from specbench.common.errors import UsageError
-from specbench.common.options import Flags, flag, flag_of, given
+from specbench.common.options import flag, given
 from specbench.runner.plan import Plan, command
 from specbench.runner.resolving import resolve
 
@@ -188,16 +188,3 @@ def test_what_can_be_known_is_known_before_torch(tmp_path: Path) -> None:
     for (_, _, sentence), said in zip(BEFORE_TORCH, done.stderr.splitlines(), strict=True):
         assert sentence in said
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "a refused command leaves nothing"
-
-
-def test_every_option_says_what_it_is_and_has_one_name() -> None:
-    names = [flag_of(Plan, name).name for name in Plan.model_fields]
-    assert len({*names}) == len(names)
-    assert all(name.startswith("--") for name in names)
-    assert all(info.description for info in Plan.model_fields.values())
-
-    class Wrong(Flags):
-        stride: int = 3
-
-    with pytest.raises(AssertionError, check=wording):
-        flag_of(Wrong, "stride")

@@ -144,35 +144,6 @@ def test_the_figures_go_onto_the_card_of_what_was_trained(
     assert wording((trained / "README.md").read_text())
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("smollm2-135m",), "--tasks names nothing; give tasks of lm-eval, as in --tasks arc_easy,hellaswag"),
-        (("smollm2-135n", "--tasks", "made_choice"), "did you mean smollm2-135m"),
-        (("config:tiny", "--tasks", "made_chioce"), "unknown task of lm-eval 'made_chioce'; did you mean made_choice"),
-        (("config:tiny", "--tasks", "made_choice", "--card"), "--card goes with a folder that specbench train left"),
-        (("nothing.json",), "nothing.json cannot be read"),
-        (("config:tiny", "--tasks", "made_z*"), "unknown task of lm-eval 'made_z*'"),
-    ],
-)
-def test_mistakes_are_found_before_a_model_is_loaded(
-    cli: Any, tasks: Path, tmp_path: Path, argv: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import lm_eval.tasks
-
-    manager = lm_eval.tasks.TaskManager  # lm-eval's own fourteen thousand take seconds
-    monkeypatch.setattr(
-        lm_eval.tasks, "TaskManager", lambda include_path=None, include_defaults=True: manager(
-            include_path=include_path, include_defaults=False
-        ),
-    )  # fmt: skip
-    said = cli("quality", *argv, "--include", tasks, "--out", tmp_path)
-    assert said.code == 2, said.err
-    assert words in said.error
-    assert "loading config" not in said.err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_tasks_that_run_programs_are_left_to_the_sandbox(cli: Any, tmp_path: Path) -> None:
     with oracles.caches_in(tmp_path / "copies"):
         made = oracles.write_tasks(tmp_path / "t", [oracles.ANSWER], {"unsafe_code": True})

@@ -57,19 +57,3 @@ def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], colum
     assert [line.split()[-1] for line in requests] == [
         "–" if line.split()[1] == "ar" else "simulated" for line in requests
     ]
-
-
-def test_figures_of_several_are_told_one_by_one_and_one_may_be_left_out(cli: Any, tmp_path: Path) -> None:
-    asked = ("--simulate-acceptance", "jacobi=3.4", "--simulate-acceptance", "jacobi#2=2:1")
-    said = cli.ok(
-        *TINY, "--method", "jacobi,jacobi,pld", *asked, "--trace", "--concurrency", 2, "--out", tmp_path, columns=100
-    )
-    words = " ".join(said.out.split())
-    assert wording(words)
-    traced = said.out.split("ms a step")[1]
-    assert [line.split()[:2] for line in traced.splitlines() if line.startswith("jacobi")][:2] == [
-        ["jacobi", "(simulated)"],
-        ["jacobi#2", "(simulated)"],
-    ]
-    (folder,) = tmp_path.iterdir()
-    assert runs.rows_on_disk(folder)["pld"]["simulated"] is None

@@ -182,21 +182,6 @@ def test_refused_before_a_model_is_loaded(
     assert not (tmp_path / "out").exists()
 
 
-def test_refusals_of_files_and_prompts(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    out = tmp_path / "out"
-    file = tmp_path / "grid.yaml"
-    file.write_text("grid: {n: [4, 8}")
-    assert "cannot be read (not YAML: line" in cli.refused(
-        2, "sweep", *TINY, *prompts, "--method", "jf", "--grid-file", file, "--out", out
-    )
-    assert "1 prompts to choose by and 10 held out are more than the 10 that there are" in cli.refused(
-        2, "sweep", *TINY, *prompts, *GRID, "--held-out", 10, "--out", out
-    )
-    said = cli("sweep", *TINY, *prompts, *GRID, "--limit", 8, "--held-out", 3, "--out", out)
-    assert wording(said.error)
-    assert not out.exists()
-
-
 def test_held_out_prompts_stay_when_the_limit_grows_and_others_are_another_sweep(
     cli: Any, tmp_path: Path, prompts: Any
 ) -> None:
