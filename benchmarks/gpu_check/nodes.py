@@ -237,6 +237,7 @@ def _steps(
 
 def _model(source: Source, dtype: torch.dtype) -> Any:
     """The model of a configuration, on the meta device."""
+    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from specbench.models.checkpoint import read_config

@@ -37,6 +37,7 @@ _VARIES = [
     (re.compile(r"\n.*errors\.pydantic\.dev.*"), ""),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "<address>"),
     (re.compile(re.escape(str(Path.home())) + "(?=/)"), "<home>"),
+    (re.compile(r"\b\d{8}T\d{6}Z"), "<utc>"),
     (re.compile(r"http://127\.0\.0\.1:\d+"), "<server>"),
 ]
 
