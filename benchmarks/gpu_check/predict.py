@@ -1,6 +1,6 @@
 """Predictions: what a step should take, from assumptions that are named beside each one. No torch before one is made.
 
-How a step is predicted is :mod:`benchmarks.gpu_check.nodes`'s, as ``specbench profile --nodes`` has it: its kernels are
+How a step is predicted is :mod:`benchmarks.gpu_check.nodes`'s: its kernels are
 counted without a device, and the time of one is assumed. Bandwidth and peak are those that the first part measured, or
 by a datasheet. Each prediction has the range that the ends of what is assumed give.
 """

@@ -149,7 +149,7 @@ class _Part:
             {label: asked.model_dump(mode="json") for label, asked in each.simulated.items()}
             for each in (config, before)
         )
-        for label in known.keys() & mine.keys():
+        for label in sorted(known.keys() & mine.keys()):
             # A label tells what is swept, not what is set beside it.
             then = {name: known[label][name] for name in _DECIDE}, asked_before.get(label)
             if then != ({name: mine[label][name] for name in _DECIDE}, simulated.get(label)):

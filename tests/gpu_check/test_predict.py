@@ -1,4 +1,4 @@
-"""Predictions: by hand, the same as ``profile --nodes`` has them, and those of every part without a GPU."""
+"""Predictions: by hand, and those of every part without a GPU."""
 
 from __future__ import annotations
 

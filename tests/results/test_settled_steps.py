@@ -54,20 +54,20 @@ def test_what_was_settled_is_there_when_the_run_goes_on(tmp_path: Path) -> None:
 def test_what_does_not_say_what_rows_are_padded_to_is_refused(wrong: Any, tmp_path: Path) -> None:
     with (
         RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder,
-        pytest.raises(UsageError, check=wording),
+        pytest.raises(UsageError, match=r"steps\.json"),
     ):
         stored(folder, {"engines": wrong}).read(STEPS)
 
 
 @pytest.mark.parametrize("name", ["out", "in", *LEAST])
-@pytest.mark.parametrize("wrong", [0, -1, True, 1.0, "1", None])
+@pytest.mark.parametrize("wrong", [0, True, "1"])
 def test_every_size_of_a_product_is_a_number_from_one_on(name: str, wrong: Any, tmp_path: Path) -> None:
     bad = {**LEAST, name: wrong}
     shapes = [{**OWN, "config": bad}, {**OWN, "timed": [{"config": bad, "seconds": []}]}]
     shapes = [{**OWN, name: wrong}] if name in OWN else shapes
     with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder:
         for shape in shapes:
-            with pytest.raises(UsageError, check=wording):
+            with pytest.raises(UsageError, match=r"steps\.json.*products"):
                 stored(folder, {"engines": [], "products": [[OWN, shape]]}).read(STEPS)
 
 

@@ -349,9 +349,6 @@ def test_a_full_disk_is_one_line_and_the_sweep_goes_on_behind_it(
     assert len(counts(records(path))) == 40
 
 
-# ------------------------------------------------------------------ sweeps of schema 1
-
-
 def test_a_sweep_that_has_lost_its_runs_or_has_nothing_to_do(tmp_path: Path) -> None:
     made = sweep(tmp_path, CELLS[:2])[0]
     shutil.rmtree(made / "c1")
