@@ -98,7 +98,7 @@ def test_every_command_that_reads_folders_takes_it(cli: Any, here: Path, command
 
 def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    where = "no run, sweep or profile in results/, profiles/, runs/ or sweeps/ here; name its folder"
+    where = "no run, sweep or profile in results/ or profiles/ here; name its folder"
     assert cli.refused(2, "show", "latest") == f"error: {where}"
 
 
