@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ import typer
 
 from specbench.cli import options, output
 from specbench.common import UsageError, keys
+from specbench.common.progress import Tenths
 
 if TYPE_CHECKING:
     from specbench.evals.judge.judge import Answer, Judge
@@ -96,7 +97,10 @@ def judge(
                 revision,
                 trust_remote_code,
             ) as who:
-                progress = _tenths(lambda text: notes.print(f"{text} …", markup=False))
+                progress = Tenths(
+                    lambda text: notes.print(text, markup=False),
+                    lambda done, total: f"judging answers, {done} of {total} …",
+                )
                 judge_all(run, who, made, progress, workers)
         read = read_run(run)
     if as_json:
@@ -113,14 +117,12 @@ def _key(base_url: str | None, variable: str | None) -> str | None:
         return None
     if base_url is None:
         raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
-    from specbench.evals.judge.secret import fault_of
-
     key = os.environ.get(variable, "").strip()
     # What is not written as variables are may be the key itself, given by mistake.
     name = f"environment variable {variable}" if keys.is_variable(variable) else "what --api-key-env names"
     if not key:
         raise UsageError(f"{name} is not set; put the key of --base-url into a variable, and give its name")
-    if fault := fault_of(key):
+    if fault := keys.fault_of(key):
         raise UsageError(f"{name} {fault}; set it again, or leave --api-key-env out where no key is needed")
     if keys.is_variable(variable):
         keys.named(variable)
@@ -154,16 +156,3 @@ def _made(
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     with closing(LocalJudge(loaded, [answer.prompt for answer in answers], max_tokens=max_tokens)) as local:
         yield local
-
-
-def _tenths(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Says how far judging is, at the start and at every tenth."""
-    told = -1
-
-    def report(done: int, total: int) -> None:
-        nonlocal told
-        if (tenth := 10 * done // total if total else 10) > told:
-            told = tenth
-            say(f"judging answers, {done} of {total}")
-
-    return report

@@ -13,11 +13,11 @@ from toys import Clock, Engine, runner, toy
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
-from specbench.hardware.watching import Seen
+from specbench.hardware.monitor import Seen
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.runner import execution
-from specbench.runner.watching import Watcher
+from specbench.runner.monitor import Monitor, Watcher
 
 S = 1_000_000_000  # one second of a toy's clock
 METHODS = (toy(label="ar"), toy(label="mine"))
@@ -61,8 +61,8 @@ class World:
 
 def decoded(world: World, folder: RunFolder, before: bool = False) -> list[RequestRecord]:
     """A run that is watched."""
-    watcher = Watcher(folder, world.look, lambda: world.now)
-    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, None, watcher]
+    monitor = Monitor(Watcher(folder, world.look, lambda: world.now), None)
+    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, monitor]
     found: list[RequestRecord] = execution._decode(*made)
     return found
 
