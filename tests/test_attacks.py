@@ -33,10 +33,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "runner/test_faulty_plugins.py::test_a_changed_model_ends_the_run",
         "engine/test_own_layers.py::test_defaults_of_torch_change_no_score",
     ),
-    "a plug-in leaves a thread, or forks": (
-        "cli/test_supervisor.py::test_nothing_left_behind_keeps_a_command",
-        "runner/test_guests.py::test_a_forked_child_that_comes_back_ends",
-    ),
+    "a plug-in leaves a thread": ("cli/test_supervisor.py::test_nothing_left_behind_keeps_a_command",),
     "a plug-in reuses what it returned": ("runner/test_guests.py::test_a_method_may_reuse_its_lists",),
     "prompts that equal the tool's own": ("runner/test_warm_up.py",),
     "a plug-in that never returns": ("runner/test_guests.py::test_what_takes_too_long_is_broken_off",),

@@ -19,7 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder with run.json and requests.jsonl")
     parser.add_argument("--data-dir", type=Path, help="folder of data files")
     parser.add_argument("--workers", type=_positive, help="programs run at a time (default: all processors)")
-    parser.add_argument("--progress", action="store_true", help='JSON lines {"done", "total"} or {"error"} on stdout')
+    parser.add_argument(
+        "--progress",
+        action="store_true",
+        help='JSON lines on stdout: {"done", "total"}, at the end {"finished"} or {"error"}',
+    )
     args = parser.parse_args(argv)
 
     say = replies() if args.progress else _tell
@@ -40,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say({"error": "interrupted; the run's verdicts are as they were"})
         return 130
-    if not args.progress:
+    if args.progress:
+        say({"finished": True})
+    else:
         sys.stdout.write(f"{path}\n")
     return 0
 

@@ -51,11 +51,14 @@ def score_in_child(
         child = Child(command, pipes=True)
     except EngineFault as error:  # no more processes, files or memory
         raise EnvironmentRefused(f"the scorer did not start: {error}; close other programs and score again") from error
-    said = ""
+    said, finished = "", False
     progress = Tenths(say, lambda done, total: f"scoring answers, {done} of {total}", _APART_S)
     try:
         while True:
             _, line = child.next(_SILENT_S, "score")
+            finished = "finished" in line
+            if finished:
+                continue
             if "error" in line:
                 said = str(line["error"])
             else:
@@ -75,6 +78,8 @@ def score_in_child(
         raise
     finally:
         child.kill()
+    if not code and not finished:
+        raise PluginFault(f"the task's own code ended the scorer; mend it, and specbench score {folder}")
     if code:
         kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused, PluginFault)}
         raise kinds.get(code, SpecbenchError)(said)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from specbench.common import EnvironmentRefused, UsageError, guests
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.files import (
     folder_name,
     refused,
@@ -57,7 +57,6 @@ class RunFolder:
         self.run = run
         self._lock = lock
         self._log: RequestLog | None = None
-        self._process = os.getpid()
 
     @classmethod
     def create(cls, out: Path, stem: str, digest: str, run: Mapping[str, Any]) -> RunFolder:
@@ -234,7 +233,6 @@ class RunFolder:
         assert_of_today(self.path, self.run, self.schema)
 
     def _assert_goes_on(self) -> None:
-        guests.leave_if_forked(self._process)
         if self._lock is None:
             raise ValueError(f"{self.path} was opened for reading")
         self.assert_of_today()
