@@ -6,7 +6,6 @@ import ast
 import datetime as standard
 import itertools
 import json
-import os
 import re
 import sys
 import time
@@ -14,11 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 
 import specbench
-from specbench.common import native
 from specbench.report import newest
 
 DAY = 86400.0
@@ -169,22 +166,3 @@ def test_a_clock_that_nobody_has_set_makes_runs_that_can_be_read(
     assert "done already" in cli.ok(*command).err
     cli.ok("show", run)
     cli.ok("report", run, "--out", tmp_path / "report")
-
-
-def test_a_build_at_work_stays_though_the_clock_jumps_ahead(tmp_path: Path) -> None:
-    held, left = (tmp_path / f"{native._DRAFTS}{name}" for name in ("held", "left"))
-    for folder in (held, left):
-        folder.mkdir()
-        ago = time.time() - 2 * native._ABANDONED
-        os.utime(folder, (ago, ago))
-
-    def clear() -> int:
-        native._clear(tmp_path)
-        return 0
-
-    with native._at_work(held):
-        assert forked.call(tmp_path / "child", clear).wait().code == 0
-        assert held.exists()
-    assert not left.exists()
-    native._clear(tmp_path)
-    assert not held.exists()

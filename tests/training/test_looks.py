@@ -24,7 +24,7 @@ from specbench.methods.jf import learning, train
 from specbench.training import cost, finetuning, sound
 from specbench.training.card import write_card
 from specbench.training.recipe import Job, WeightOptions
-from specbench.training.soundness import unsound
+from specbench.training.stopping import unsound
 
 VOCAB = 50
 PARTS = {
