@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.wording import wording
 
 ROOT = Path(__file__).parents[1]
 _spec = importlib.util.spec_from_file_location("planted_faults", ROOT / "tests/faults/run.py")
@@ -53,5 +54,5 @@ def test_a_fault_that_does_not_apply_or_goes_unnoticed_is_a_complaint(
 
     assert complaint("a + b", "a - b") is None
     assert complaint("a + b", "a * b") == "test_sums.py passes with it"
-    assert "no longer applies" in (complaint("a + b + 0", "a - b") or "")
+    assert wording(complaint("a + b + 0", "a - b") or "")
     assert complaint("a + b", "a +") == "test_sums.py did not run: pytest's exit status is 2"

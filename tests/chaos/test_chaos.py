@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import site_packages
+from support import processes
+from support.wording import wording
 
 from chaos import checks, guests
 from chaos.commands import Ended, commands
@@ -29,15 +30,15 @@ def test_what_is_whole_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content"),
     [
-        ("run_json", '{"a": ', "run.json is half-written"),
-        ("run_json", "", "run.json is half-written"),
-        ("requests_jsonl", GOOD + '{"a": \n' + GOOD, "requests.jsonl line 2 is damaged"),
+        ("run_json", '{"a": '),
+        ("run_json", ""),
+        ("requests_jsonl", GOOD + '{"a": \n' + GOOD),
     ],
 )
-def test_what_is_half_written_is_named(name: str, content: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_what_is_half_written_is_named(name: str, content: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, check=wording):
         checks.whole(folder(tmp_path, **{name: content}))
 
 
@@ -45,12 +46,12 @@ def test_what_is_lost_or_changed_is_named(tmp_path: Path) -> None:
     before = checks.finished(folder(tmp_path, a_jsonl="1\n2\n3", b_jsonl="4\n"))
     assert before == {"a.jsonl": ["1\n", "2\n"], "b.jsonl": ["4\n"]}
     assert checks.kept(before, {**before, "a.jsonl": ["1\n", "2\n", "5\n"]}) == 3
-    for after, said in (
-        ({"a.jsonl": ["1\n", "2\n"]}, "b.jsonl is gone, and 1 finished lines"),
-        ({**before, "a.jsonl": ["1\n"]}, "a.jsonl has lost or changed some of 2 finished lines"),
-        ({**before, "a.jsonl": ["2\n", "1\n"]}, "a.jsonl has lost or changed"),
+    for after in (
+        {"a.jsonl": ["1\n", "2\n"]},
+        {**before, "a.jsonl": ["1\n"]},
+        {**before, "a.jsonl": ["2\n", "1\n"]},
     ):
-        with pytest.raises(AssertionError, match=said):
+        with pytest.raises(AssertionError, check=wording):
             checks.kept(before, after)
 
 
@@ -72,7 +73,7 @@ def test_an_end_that_says_nothing_fails() -> None:
 @pytest.mark.parametrize("way", [way for way, _ in guests.WAYS])
 def test_every_guest_is_a_method_until_it_decodes(way: str, tmp_path: Path) -> None:
     guests.install(tmp_path, way)
-    with site_packages.visible(tmp_path):
+    with processes.visible(tmp_path):
         assert registry.broken("method") == {}
         assert plan_methods(["chaos"], [])[1].max_rows == 2
 

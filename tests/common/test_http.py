@@ -10,9 +10,19 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from chat_server import replies, serving
-from completions_server import MODEL
-from dribbling import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
+from support.engines import (
+    HANDSHAKE,
+    MODEL,
+    PHASES,
+    Act,
+    dribbles,
+    floods,
+    listening,
+    replies,
+    serving,
+    silent,
+    status,
+)  # fmt: skip
 
 from specbench.backends.completions import Completions
 from specbench.backends.protocol import Question

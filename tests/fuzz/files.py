@@ -14,10 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import kinds_read
 from kinds_read import KINDS
 from mutants import mutant
+from support.models import save
 
 from fuzz.cases import Kind, Kinds
 from specbench.common.prompt import Prompt
@@ -199,7 +199,7 @@ def _gguf() -> bytes:
 @cache
 def _folder_of_a_model() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        checkpoints.save(Path(folder))
+        save(Path(folder))
         return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from known import known
+from support.asserting import known
 
 from specbench.hardware import monitor
 from specbench.hardware.monitor import Seen, between, see

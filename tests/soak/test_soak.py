@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import site_packages
+from support import processes
 
 from soak import leaking
 from soak.run import VARIANTS, soak
@@ -46,7 +46,7 @@ def test_a_run_keeps_its_records_alone(tmp_path: Path, name: str, capsys: Any) -
 
 def test_a_method_that_keeps_memory_files_and_threads_is_caught(tmp_path: Path, capsys: Any) -> None:
     leaking.install(tmp_path / "site")
-    with site_packages.visible(tmp_path / "site"):
+    with processes.visible(tmp_path / "site"):
         try:
             watch = decoded(tmp_path, "--method", "leaking")
         finally:
