@@ -171,8 +171,9 @@ def test_ctrl_c_is_not_a_plugins_fault() -> None:
     def interrupt(self: Any) -> Any:
         raise KeyboardInterrupt
 
+    runner = decoders.runner(decoders.ToyEngine(decoders.Clock()))
     with pytest.raises(KeyboardInterrupt):
-        list(decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(method(draft=interrupt), [decoders.request(1, 4)]))
+        list(runner.segment(method(draft=interrupt), [decoders.request(1, 4)]))
 
 
 def test_a_branch_of_a_step_that_was_none_is_left_out() -> None:
