@@ -254,15 +254,6 @@ def test_a_compiler_that_fails_is_quoted_in_a_line(
     assert left(cache) == [], "nothing is kept of it"
 
 
-def test_a_compiler_that_is_no_program_is_refused(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "text").write_text("not a program")
-    (tmp_path / "text").chmod(0o755)
-    monkeypatch.setenv("CXX", str(tmp_path / "text"))
-    assert "does not run: " in refusal(source)
-
-
 @needs_compiler
 def test_what_does_not_load_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = 'while [ "$1" != -o ]; do shift; done\necho no library > "$2"'
