@@ -73,7 +73,7 @@ class Deadline:
         """Call ``wait(seconds)`` until it returns without raising ``unfinished``."""
         while True:
             try:
-                return wait(min(self.left(), _LOOK_S))
+                return wait(self.left() if self._given_up is None else min(self.left(), _LOOK_S))
             except unfinished:
                 continue
 
@@ -165,10 +165,9 @@ def _failures() -> Iterator[None]:
     except (TimeoutError, GivenUp):
         raise
     except Exception as error:  # httpcore's, h11's, ssl's, idna's
-        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        if "closed connection" in str(error):  # h11's text has counts
-            raise ConnectionLost("the connection broke off") from None
-        raise ConnectionLost(getattr(cause, "strerror", None) or str(error) or type(error).__name__) from None
+        why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+        # h11's text has counts
+        raise ConnectionLost("closed too early" if "closed connection" in why else why) from None
 
 
 @functools.cache
@@ -214,7 +213,7 @@ class _Network:
         raise fault
 
     def _look_up(self, host: str, port: int) -> list[Any]:
-        """Resolve a name, in a thread: resolving cannot be interrupted."""
+        """Resolve a name; in a thread where that may take long, because it cannot be interrupted."""
         found: list[Any] = []
         done = threading.Event()
 
@@ -229,8 +228,11 @@ class _Network:
             if not done.wait(seconds):
                 raise BlockingIOError
 
-        threading.Thread(target=look_up, name="name lookup", daemon=True).start()
-        self._deadline.wait(wait, BlockingIOError)
+        if is_loopback(host):
+            look_up()
+        else:
+            threading.Thread(target=look_up, name="name lookup", daemon=True).start()
+            self._deadline.wait(wait, BlockingIOError)
         if isinstance(found[0], Exception):
             raise found[0]
         return list(found[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -110,7 +109,6 @@ def run(site: Path, *argv: object) -> asserting.Forked:
     what = ("--model", "config:tiny", "--limit", 3, "--max-new-tokens", 4, "--out", site.parent / "runs")
 
     def call() -> int:
-        guests._process = os.getpid()  # of a command; a child that a command forks may end as it likes
         with processes.visible(site):
             return main(["run", *map(str, (*what, *argv))])
 
@@ -218,7 +216,7 @@ def test_what_ends_the_process_is_left_out_by_the_next_one(
         guests.gone, (str(made), "leave"), "method 'leave' ended the process that measures (by SIGSEGV)"
     )
     done = run(site, "--method", "leave")
-    assert done.code == FAULT
+    assert done.code == FAULT, done.err
     assert wording(done.err)
     found = RunFolder.load(made)
     assert found.finished

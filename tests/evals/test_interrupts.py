@@ -168,7 +168,7 @@ def test_a_scorer_that_does_not_end_is_killed(
     monkeypatch.setattr(launch, "_END_S", 0.3)
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        launch.score_in_child(run, say=ctrl_c)
+        launch.score_in_child(run, say=lambda line: ctrl_c())
     assert time.monotonic() - begun < SOON_S
     assert started[0].wait(SOON_S) == -signal.SIGKILL
 
