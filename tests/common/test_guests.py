@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -113,7 +114,9 @@ def run(site: Path, *argv: object) -> asserting.Forked:
             return main(["run", *map(str, (*what, *argv))])
 
     # Where a scorer finds it too, which is a process of its own.
-    return asserting.call(site.parent / "said", call, cwd=site.parent, env={"PYTHONPATH": str(site)}).wait()
+    return asserting.call(
+        site.parent / "said", call, cwd=site.parent, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    ).wait()
 
 
 def error_of(done: asserting.Forked, kind: str = "method") -> str:
@@ -128,6 +131,7 @@ def error_of(done: asserting.Forked, kind: str = "method") -> str:
     return errors[0]
 
 
+ROOT = Path(__file__).parents[2]
 WAYS = {"raise SystemExit(0)": "SystemExit(0)", "sys.exit()": "SystemExit(None)"}
 
 
