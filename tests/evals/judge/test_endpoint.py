@@ -29,6 +29,10 @@ def server() -> Iterator[Server]:
         yield made
 
 
+def hangs(server: Server) -> Any:
+    return lambda handler, body: server.over.wait(20)
+
+
 def endpoint(server: Server, **changes: Any) -> Endpoint:
     values: dict[str, Any] = {"max_tokens": 99, "timeout_s": 5.0, "sleep": lambda seconds: None, "key": KEY}
     return Endpoint("gpt-4", server.url, **(values | changes))
@@ -160,14 +164,15 @@ def test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it(server: Ser
         assert "sk-" not in refused(server, kind)
     server.answer = replies(200, b"<" * 50 + KEY.encode())
     assert "sk-" not in refused(server, EnvironmentRefused)
-    server.answer = lambda handler, body: handler.wfile.write(f"HTTP/1.1 oops {KEY}\r\n\r\n".encode()) and None
+    oops: Any = lambda handler, body: handler.wfile.write(f"HTTP/1.1 oops {KEY}\r\n\r\n".encode())  # noqa: E731
+    server.answer = oops
     assert "sk-" not in refused(server, EnvironmentRefused)
     server.answer = says(f"You are {KEY}. [[7]]")
     assert endpoint(server).ask(PROMPT) == "You are [key]. [[7]]"
 
 
 def test_closing_ends_what_others_are_waiting_for(server: Server) -> None:
-    server.answer = lambda handler, body: server.over.wait(20) and None
+    server.answer = hangs(server)
     made = endpoint(server, timeout_s=60)
     threading.Timer(0.2, made.close).start()
     with pytest.raises(GivenUp):
@@ -177,7 +182,7 @@ def test_closing_ends_what_others_are_waiting_for(server: Server) -> None:
 
 
 def test_a_late_answer_is_named_by_its_limit(server: Server) -> None:
-    server.answer = lambda handler, body: server.over.wait(20) and None
+    server.answer = hangs(server)
     assert "0.2 s" in refused(server, EnvironmentRefused, timeout_s=0.2)
 
 
