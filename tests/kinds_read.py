@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -22,17 +21,17 @@ from small_data import spider as queries
 from support import decoders, engines, runs
 from support.runs import made_up_trajectories
 
-from specbench.backends import completions, pipe, streaming, vllm
+from specbench.backends import completions, streaming, vllm
 from specbench.backends.protocol import Question
 from specbench.cli import new_method
 from specbench.common import Options, UsageError, option, registry
+from specbench.common.child import Child
 from specbench.common.errors import EngineFault
 from specbench.common.reading import fitted, read_json_object, read_text
 from specbench.decoding import Target
 from specbench.evals import data, scoring
 from specbench.evals.judge import endpoint, judge
 from specbench.evals.judge import prompts as judge_prompts
-from specbench.evals.judge.posting import Reply
 from specbench.hardware.profile import read_profile
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.msn.trees import TREE
@@ -233,7 +232,8 @@ def reply(path: Path) -> None:
     body = path.read_bytes()
     status = (200, 200, 200, 400, 401, 302, 500)[len(body) % 7 if body != as_json(COMPLETION) else 0]
     asked = endpoint.Endpoint("m", "http://x.invalid/v1", "k" * 20, max_tokens=1, timeout_s=1, sleep=lambda s: None)
-    with patch.object(endpoint, "post", lambda *some, **more: Reply(status, body)), patch.object(endpoint, "_TRIES", 1):
+    answer = nullcontext(SimpleNamespace(status=status, beginning=lambda most: body[:most]))
+    with patch.object(endpoint, "send", lambda *some: answer), patch.object(endpoint, "_TRIES", 1):
         try:
             asked.ask(judge_prompts.JudgePrompt("single-v1", "", ""))
         except judge.Unanswered as error:
@@ -242,7 +242,7 @@ def reply(path: Path) -> None:
 
 def completion(path: Path) -> None:
     """Asks a server whose stream of events is the file."""
-    stream = io.BytesIO(path.read_bytes())
+    stream = nullcontext(SimpleNamespace(pieces=lambda: iter([(0, path.read_bytes())])))
     with patch.object(streaming.Server, "_open", lambda *some: stream):
         asked = completions.Completions(streaming.Server("http://x.invalid", 5), "m", engines.MODEL)
         try:
@@ -254,8 +254,9 @@ def completion(path: Path) -> None:
 def steps(path: Path) -> None:
     """Takes what a worker of another engine wrote, which is the file."""
     with path.open("rb") as written:
-        child: Any = SimpleNamespace(process=SimpleNamespace(stdout=written), died=lambda: EngineFault("it has ended"))
-        replies, taken = pipe.Pipe(child), vllm._Steps()
+        replies, taken = Child.__new__(Child), vllm._Steps()
+        vars(replies).update(process=SimpleNamespace(stdout=written), _longest=1 << 20, _rest=b"", _read_ns=0)
+        vars(replies)["died"] = lambda: EngineFault("it has ended")
         try:
             while "end" not in (said := replies.next(5, "decode"))[1]:
                 taken.take(*said)

@@ -16,7 +16,6 @@ HERE = Path(__file__).parent
 ATTACKS: dict[str, tuple[str, ...]] = {
     "a model folder's code runs": ("models/test_remote_code.py",),
     "an endpoint says the key, and it is written": (
-        "evals/judge/test_secret.py",
         "evals/judge/test_endpoint.py::test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it",
         "common/test_keys.py",
     ),
@@ -24,7 +23,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "common/test_guests.py",
         "cli/test_supervisor.py::test_a_row_that_ends_the_process_is_left_out_and_the_rest_goes_on",
     ),
-    "a judge that answers a byte a second": ("evals/judge/test_deadline.py", "backends/test_timed.py"),
+    "a judge that answers a byte a second": ("common/test_http.py",),
     "a plug-in raises, returns what is none, or changes what it gets": (
         "runner/test_guests.py",
         "common/test_guests.py::test_prompts_that_are_none",
@@ -34,10 +33,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "runner/test_faulty_plugins.py::test_a_changed_model_ends_the_run",
         "engine/test_own_layers.py::test_defaults_of_torch_change_no_score",
     ),
-    "a plug-in leaves a thread, or forks": (
-        "cli/test_supervisor.py::test_nothing_left_behind_keeps_a_command",
-        "runner/test_guests.py::test_a_forked_child_that_comes_back_ends",
-    ),
+    "a plug-in leaves a thread": ("cli/test_supervisor.py::test_nothing_left_behind_keeps_a_command",),
     "a plug-in reuses what it returned": ("runner/test_guests.py::test_a_method_may_reuse_its_lists",),
     "prompts that equal the tool's own": ("runner/test_warm_up.py",),
     "a plug-in that never returns": ("runner/test_guests.py::test_what_takes_too_long_is_broken_off",),
@@ -61,7 +57,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "numbers without a limit": ("cli/test_bad_input.py::test_a_mistake_in_the_command",),
     "names of any length and loops of links": ("fuzz/test_corpus.py",),
     "streams that are closed, full or have few letters": ("cli/test_streams.py",),
-    "addresses that are none": ("common/test_address.py",),
+    "addresses that are none": ("common/test_http.py",),
     "SIGTERM": ("cli/test_signals.py", "chaos/test_chaos.py"),
     "mistakes that were found behind the run": (
         "cli/test_options.py::test_what_can_be_known_is_known_before_torch",

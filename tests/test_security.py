@@ -5,13 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-from support.engines import replies, serving
-from support.wording import wording
-
-from specbench.backends.streaming import Server
-from specbench.common.errors import EngineFault
-
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "SECURITY.md").read_text()
 
@@ -31,14 +24,3 @@ def test_flags_and_variables_that_it_names_are_those_of_the_program() -> None:
 
 def test_the_readme_leads_to_it() -> None:
     assert "(SECURITY.md)" in (ROOT / "README.md").read_text()
-
-
-@pytest.mark.parametrize("code", [301, 302, 307, 308])
-def test_the_key_of_an_engine_does_not_follow_a_redirect(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    monkeypatch.setenv("MY_KEY", "sk-of-mine-1234")
-    with serving() as server, serving() as elsewhere:
-        server.answer = replies(code, b"", Location=f"{elsewhere.url}/completions")
-        with pytest.raises(EngineFault, check=wording):
-            next(Server(server.url, 5, "MY_KEY").events("/v1/completions", {}))
-        assert len(server.asked) == 1
-        assert elsewhere.paths == []

@@ -17,10 +17,10 @@ from specbench.backends import protocol
 from specbench.backends.llama_options import MODES, TIMES, flags
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import DRAFTED, Steps
-from specbench.backends.processes import Child
 from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Question, Served, Told
 from specbench.backends.streaming import Lost, Server
 from specbench.backends.weights import weights_of
+from specbench.common.child import Child
 from specbench.common.errors import EngineFault, one_line
 from specbench.results.engines import EngineFacts, ServedWeights
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from specbench.backends.processes import busy_s, go_on, pause
 from specbench.backends.protocol import Backend
+from specbench.common.child import busy_s, go_on, pause
 
 #: Share of a core above which an engine disturbs what is timed beside it.
 LOUD = 0.01

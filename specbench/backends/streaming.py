@@ -5,21 +5,17 @@ A request makes a connection of its own, so what that takes is part of the time 
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import time
-import urllib.error
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from specbench.backends.timed import Deadline, TimedRequest, opener
 from specbench.common import keys
-from specbench.common.address import checked, is_loopback
 from specbench.common.errors import EngineFault, UsageError, one_line
+from specbench.common.http import ConnectionLost, Deadline, Response, check_address, send
+from specbench.common.keys import Secret, fault_of
 from specbench.common.reading import parse_json
-from specbench.evals.judge.secret import Secret, fault_of
 
 _LONGEST = 4 << 20  # bytes of an event; llama.cpp's last one has the prompt's text in it
 _LARGEST = 8 << 20  # bytes of a body that comes whole: a list of models, counters
@@ -60,11 +56,9 @@ class Server:
 
     def __init__(self, url: str, timeout: float, key_env: str = "") -> None:
         self._secret = Secret(_key(key_env)) if key_env else None
-        host, _ = checked(url, "--backend-url", "api_key_env", self.scrub)
+        check_address(url, "--backend-url", "api_key_env", self.scrub)
         self._base = url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
-        # A proxy that the environment names is not meant for this machine itself.
-        self._opener = opener(proxies=not is_loopback(host))
 
     def scrub(self, text: str) -> str:
         """The beginning of a text, far more than a sentence shows, without the key."""
@@ -77,8 +71,8 @@ class Server:
             Refused: another status than 200.
             EngineFault: no answer.
         """
-        with closing(self._open(path, None, Deadline(self.timeout))) as response:
-            content = self._guarded(lambda: _beginning(response, _LARGEST + 1))
+        with self._open(path, None, Deadline(self.timeout)) as response:
+            content = response.beginning(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise EngineFault(f"it sent a body of more than {_LARGEST >> 20} MiB")
         return content
@@ -101,11 +95,10 @@ class Server:
             EngineFault: no connection, nothing for too long, a connection that broke off, or what is no event.
         """
         deadline = Deadline(self.timeout)
-        with closing(self._open(path, json.dumps(body).encode(), deadline)) as response:
+        with self._open(path, json.dumps(body).encode(), deadline) as response:
             deadline.renew()
             rest = b""
-            while piece := self._guarded(lambda: self._piece(response, deadline)):
-                at_ns = time.perf_counter_ns()
+            for at_ns, piece in response.pieces():
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     name, _, data = line.strip().partition(b":")  # without a name it is a comment, to keep awake
@@ -123,31 +116,23 @@ class Server:
         if rest.strip():
             raise Lost("its answer broke off in the middle of an event")
 
-    def _open(self, path: str, body: bytes | None, deadline: Deadline) -> Any:
-        headers = {"Content-Type": "application/json", "User-Agent": "specbench", "Accept": "*/*"}
-        if self._secret is not None:
-            headers["Authorization"] = f"Bearer {self._secret.key}"
-        request = TimedRequest(self._base + path, body, headers, deadline)
+    @contextmanager
+    def _open(self, path: str, body: bytes | None, deadline: Deadline) -> Iterator[Response]:
+        reached = False
         try:
-            return self._opener.open(request, timeout=self.timeout)
-        except urllib.error.HTTPError as error:
-            with closing(error):
-                raise self._refusal(path, error) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._unreachable(error) from None
-
-    def _guarded(self, read: Callable[[], bytes]) -> bytes:
-        try:
-            return read()
+            with send(
+                self._base + path, body, None if self._secret is None else self._secret.key, deadline
+            ) as response:
+                reached = True
+                if response.status != 200:
+                    raise self._refusal(path, response)
+                yield response
         except TimeoutError:
-            raise self._stalled() from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            said = one_line(self.scrub(str(error)), 120)
-            raise Lost(f"its connection broke off ({said or type(error).__name__})") from None
-
-    def _piece(self, response: Any, deadline: Deadline) -> bytes:
-        deadline.left()  # what has come already is read without a look at the clock
-        return bytes(response.read1(_PIECE))
+            raise EngineFault(f"it stalled: nothing came for {self.timeout:g} s") from None
+        except ConnectionLost as error:
+            why = one_line(self.scrub(str(error)), 120)
+            lost = f"its connection broke off ({why})"
+            raise Lost(lost if reached else f"its server is not to be reached ({why}); is it running?") from None
 
     def _parsed(self, data: bytes) -> Any:
         try:
@@ -156,32 +141,22 @@ class Server:
             start = one_line(self.scrub(data[:200].decode(errors="replace")), 60)
             raise EngineFault(f"it sent what is no JSON: '{start}'") from None
 
-    def _stalled(self) -> EngineFault:
-        return EngineFault(f"it stalled: nothing came for {self.timeout:g} s")
-
-    def _refusal(self, path: str, error: urllib.error.HTTPError) -> Refused:
+    def _refusal(self, path: str, response: Response) -> Refused:
         try:
-            said = _beginning(error, _PIECE).decode(errors="replace")
-        except (OSError, http.client.HTTPException, ValueError):
+            said = response.beginning(_PIECE).decode(errors="replace")
+        except (TimeoutError, ConnectionLost):
             said = ""
         try:
             said = self._reason(parse_json(said.encode(), "it", ""))
         except UsageError:
             said = one_line(self.scrub(said), 160)
-        return Refused(f"{path} answers HTTP {error.code}{f': {said}' if said else ''}", error.code)
+        return Refused(f"{path} answers HTTP {response.status}{f': {said}' if said else ''}", response.status)
 
     def _reason(self, event: Any) -> str:
         """What a server says of an error, in whatever form."""
         said = event.get("error", event) if isinstance(event, dict) else event
         said = said.get("message", said) if isinstance(said, dict) else said
         return one_line(self.scrub(str(said)), 200)
-
-    def _unreachable(self, error: Exception) -> EngineFault:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(cause, TimeoutError):
-            return self._stalled()
-        why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        return Lost(f"its server is not to be reached ({one_line(self.scrub(str(why)), 120)}); is it running?")
 
 
 def _key(name: str) -> str:
@@ -191,11 +166,3 @@ def _key(name: str) -> str:
     if fault := fault_of(key):
         raise UsageError(f"environment variable {name}, which api_key_env names, {fault}; export it again")
     return key
-
-
-def _beginning(response: Any, most: int) -> bytes:
-    """The first ``most`` bytes of a body, by pieces: ``read`` has no bound for a chunk of a size below nought."""
-    content = bytearray()
-    while len(content) < most and (piece := response.read1(_PIECE)):
-        content += piece
-    return bytes(content[:most])

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench.backends import protocol
-from specbench.backends.pipe import Pipe
-from specbench.backends.processes import Child
 from specbench.backends.protocol import PLAIN, Arrival, Question, Served, Told
 from specbench.backends.vllm_options import MODES, Drafter, further, speculation
 from specbench.backends.vllm_program import Program
 from specbench.backends.vllm_server import VllmServer
 from specbench.backends.weights import weights_of
+from specbench.common.child import Child
 from specbench.common.errors import EngineFault, one_line
 from specbench.results.engines import EngineFacts
 
@@ -48,7 +47,6 @@ class Backend(protocol.Backend):
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         super().__init__(mode, options, served)
         self._child: Child | None = None
-        self._pipe: Pipe | None = None
         self._server: VllmServer | None = None
         self._number = 0
         self._told = Told()
@@ -74,9 +72,8 @@ class Backend(protocol.Backend):
         begun = time.perf_counter()
         # Isolated: neither our PYTHONPATH nor the folder of the worker's file, whose neighbours are named as packages.
         self._child = Child([program.python, "-I", str(_WORKER)], environment=outside, pipes=True)
-        self._pipe = Pipe(self._child)
-        self._pipe.send(environment=_OWN, engine={"model": str(folder), **engine})
-        _, ready = self._pipe.next(self.options.start_timeout, "start")
+        self._child.send(environment=_OWN, engine={"model": str(folder), **engine})
+        _, ready = _heard(self._child, self.options.start_timeout, "start")
         if ready.get("ready") != program.version:
             raise EngineFault(f"its worker runs vLLM {ready.get('ready')}, and {program.version} is installed")
         for _ in self.ask(Question([self.served.model.pad_id], 1, frozenset())):
@@ -97,11 +94,10 @@ class Backend(protocol.Backend):
         return self._server.ask(question) if self._server is not None else self._ask(question)
 
     def _ask(self, question: Question) -> Iterator[Arrival]:
-        pipe, child, steps = self._pipe, self._child, _Steps()
-        assert pipe is not None, "it has been started"
-        assert child is not None
+        child, steps = self._child, _Steps()
+        assert child is not None, "it has been started"
         self._number, self._told = self._number + 1, Told()
-        pipe.send(
+        child.send(
             ask=self._number,
             ids=list(question.ids),
             budget=question.budget,
@@ -113,13 +109,13 @@ class Backend(protocol.Backend):
         )
         try:
             while True:
-                at_ns, said = pipe.next(self.options.timeout, "decode")
+                at_ns, said = _heard(child, self.options.timeout, "decode")
                 if "end" in said:
                     break
                 yield steps.take(at_ns, said)
         except GeneratorExit:
-            pipe.send(give_up=self._number)
-            while "end" not in (said := pipe.next(self.options.timeout, "give up a request")[1]):
+            child.send(give_up=self._number)
+            while "end" not in (said := _heard(child, self.options.timeout, "give up a request")[1]):
                 pass
             self._told = steps.told(said, given_up=True)
             raise
@@ -153,6 +149,18 @@ class Backend(protocol.Backend):
             **({} if self.mode == PLAIN else {"speculative_config": speculation(self.mode, self.options)}),
             **further(self.options),
         }
+
+
+def _heard(child: Child, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
+    """The worker's next line and when it was here.
+
+    Raises:
+        EngineFault: see :meth:`Child.next`; or the worker says that it failed.
+    """
+    at_ns, found = child.next(within_s, doing)
+    if "failed" in found:
+        raise EngineFault(one_line(str(found["failed"]), 300))
+    return at_ns, found
 
 
 class _Steps:

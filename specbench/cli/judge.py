@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import typer
 
 from specbench.cli import options, output
 from specbench.common import UsageError, keys
+from specbench.common.progress import Tenths
 
 if TYPE_CHECKING:
     from specbench.evals.judge.judge import Judge
@@ -81,7 +81,11 @@ def judge(
                 loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
                 prompts = [answer.prompt for answer in made]
                 who = stack.enter_context(closing(LocalJudge(loaded, prompts, max_tokens=max_new_tokens)))
-            judge_all(run, who, made, _tenths(lambda text: notes.print(f"{text} …", markup=False)), workers)
+            progress = Tenths(
+                lambda text: notes.print(text, markup=False),
+                lambda done, total: f"judging answers, {done} of {total} …",
+            )
+            judge_all(run, who, made, progress, workers)
         read = read_run(run)
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
@@ -97,28 +101,13 @@ def _key(base_url: str | None, variable: str | None) -> str | None:
         return None
     if base_url is None:
         raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
-    from specbench.evals.judge.secret import fault_of
-
     key = os.environ.get(variable, "").strip()
     # What is not written as variables are may be the key itself, given by mistake.
     name = f"environment variable {variable}" if keys.is_variable(variable) else "what --api-key-env names"
     if not key:
         raise UsageError(f"{name} is not set; put the key of --base-url into a variable, and give its name")
-    if fault := fault_of(key):
+    if fault := keys.fault_of(key):
         raise UsageError(f"{name} {fault}; set it again, or leave --api-key-env out where no key is needed")
     if keys.is_variable(variable):
         keys.named(variable)
     return key
-
-
-def _tenths(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Says how far judging is, at the start and at every tenth."""
-    told = -1
-
-    def report(done: int, total: int) -> None:
-        nonlocal told
-        if (tenth := 10 * done // total if total else 10) > told:
-            told = tenth
-            say(f"judging answers, {done} of {total}")
-
-    return report

@@ -59,9 +59,9 @@ def perplexity(plan: PerplexityPlan, as_json: bool = options.JSON) -> None:
     if plan.tokens is not None:
         check_writable(plan.tokens.parent)
     say = noting(notes_of(plan))
+    from specbench.common.progress import counting
     from specbench.runner.loading import load_model
     from specbench.runner.perplexity import assert_windows, rate_text, read_passage
-    from specbench.training.counting import counting
 
     assert_windows(plan.context, plan.stride)
     passage = read_passage(plan.text)

@@ -1,23 +1,16 @@
-"""Guests: methods and tasks, whose code anybody may have written. It runs in our process, and may not end it.
+"""Plug-ins: methods and tasks, trusted code of anybody that may be faulty and runs in this process.
 
-A command that a guest ends would pass for one that is done. Whatever it raises but KeyboardInterrupt, ``sys.exit`` and
-classes of its own that derive from BaseException too, is caught wherever guests are called, and becomes an error that
-names it. ``os._exit`` cannot be caught, so it is replaced in this process. What
-goes past Python (ctypes, a signal, ``os.execv``) is out of reach from in here; the command line has a process that
-watches this one and can tell (:mod:`specbench.cli.supervisor`), with what :mod:`specbench.common.pulse` says. No torch.
+Whatever a plug-in raises, ``sys.exit`` and its own kinds of BaseException included, is caught where it is called and
+becomes an error that names it. What ends the process past Python is seen by the process that watches this one
+(:mod:`specbench.cli.supervisor`), with what :mod:`specbench.common.pulse` says.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from specbench.common import pulse
 from specbench.common.errors import PluginFault, SpecbenchError, one_line
@@ -53,24 +46,17 @@ def gone_from(folder: str) -> dict[str, str]:
     return {row: how for (where, row), how in gone.items() if where == folder}
 
 
-_really_exit = os._exit
-_process = os.getpid()
 _guests: dict[str, str] = {}  # package -> whose it is
 
 
-class _HardExit(SystemExit):
-    """What ``os._exit`` of a guest becomes."""
-
-
 def expect(package: str, who: str) -> None:
-    """Says whose a package is, before anything of it is imported; from here on its ``os._exit`` is a fault.
+    """Register whose a package is, before anything of it is imported.
 
     Args:
         package: its import name.
         who: how an error names the guest: kind, name, and where it comes from.
     """
     _guests[package] = who
-    os._exit = _exit
 
 
 def fault(raised: BaseException, who: str | None = None, where: str = "", row: str = "") -> PluginFault:
@@ -99,35 +85,13 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
         return PluginFault(f"{who} {raised}{call}{at}; {_KEPT}, or allow more by --step-timeout", row)
     if isinstance(raised, LEAVING):
         code = raised.code if isinstance(raised, SystemExit) else raised
-        how = f"{'os._exit' if isinstance(raised, _HardExit) else type(raised).__name__}({code!r:.60})"
-        return PluginFault(_line(who, how + at), row)
+        how = f"{type(raised).__name__}({code!r:.60})"
+        return PluginFault(f"{who} ended the command instead of returning: {how}{at}; {_KEPT}", row)
     if isinstance(raised, (Refused, SpecbenchError)):
         return PluginFault(f"{who} failed{call} ({raised}); {_KEPT}", row)
     text = one_line(_text_of(raised), 160)
     said = f"{type(raised).__name__}: {text}" if text else type(raised).__name__
     return PluginFault(f"{who} failed{call} ({said}{at}); {_KEPT}", row)
-
-
-def leave_if_forked(process: int) -> None:
-    """End this process at once, without a word, if it is a child that a plug-in forked and that came back to us.
-
-    Two processes would write the same records otherwise. Call it after each call of a plug-in.
-
-    Args:
-        process: id of the process that made the call.
-    """
-    if os.getpid() != process:
-        _really_exit(PluginFault.exit_code)
-
-
-def interrupts_itself(raised: KeyboardInterrupt) -> bool:
-    """Whether a guest raised what Ctrl-C raises. It can be told where Ctrl-C has a handler of ours, as on the command
-    line: a real one comes from there; and where it raises nothing, as in a shell's background."""
-    trace = raised.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    unknown = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, None)
-    return not unknown and trace is not None and _whose(trace.tb_frame) is not None
 
 
 def _text_of(raised: BaseException) -> str:
@@ -156,7 +120,7 @@ def hosting(who: str) -> Iterator[None]:
         PluginFault: it ended the command, or raised what is no error of ours.
     """
     cells = pulse.CELLS
-    before, process = cells[pulse.AT], os.getpid()
+    before = cells[pulse.AT]
     if before == pulse.At.OURS:
         pulse.told(who=who)
         cells[pulse.AT] = pulse.At.HOSTED
@@ -166,37 +130,9 @@ def hosting(who: str) -> Iterator[None]:
     except (SpecbenchError, KeyboardInterrupt):
         raise
     except BaseException as raised:  # GeneratorExit and what a plug-in derives from BaseException, too
-        leave_if_forked(process)
         raise fault(raised, who) from raised
     finally:
-        leave_if_forked(process)
         cells[pulse.AT] = before
-
-
-def _line(who: str, how: str) -> str:
-    return f"{who} ended the command instead of returning: {how}; {_KEPT}"
-
-
-def _exit(status: int) -> NoReturn:
-    """In place of ``os._exit``. A forked child ends as it always did, and so does what no guest has called."""
-    who = _above(sys._getframe(1)) if os.getpid() == _process else None
-    if who is None:
-        _really_exit(status)
-    if threading.current_thread() is threading.main_thread():
-        raise _HardExit(status)
-    # Raised in another thread it would end that thread alone, and without a word.
-    os.write(2, f"error: {_line(who, f'os._exit({status!r}) in a thread')}\n".encode())
-    pulse.ended(PluginFault.exit_code)
-    _really_exit(PluginFault.exit_code)
-
-
-def _above(frame: FrameType | None) -> str | None:
-    """The guest that a call came from, directly or through others."""
-    while frame is not None:
-        if who := _whose(frame):
-            return who
-        frame = frame.f_back
-    return None
 
 
 def _whose(frame: FrameType) -> str | None:

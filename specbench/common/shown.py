@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 _LINES = "\t\n"
 _BROKEN = re.compile(f"[{_LINES}]")
-# What a terminal obeys, what turns text round, what is nothing to see, and halves of characters. A sign's choice of
-# its coloured or plain form (FE0E, FE0F) is left alone where it follows a sign: several in a row carry hidden text.
+# What a terminal obeys, what turns text round, what has no width, and halves of characters.
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\U000110bd\U000110cd"
-    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    "|(?:(?<=[\ufe0e\ufe0f\\s])|^)[\ufe0e\ufe0f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    "\ufff0-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 _WIDEST = 10_000  # columns; no terminal has more
 _LONGEST = 50_000  # letters of one text on the terminal; laying out a damaged file's ten million takes minutes

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.evals.launch import Tenths as Tenths
     from specbench.evals.launch import score_in_child as score_in_child
     from specbench.evals.sandbox.sandbox import Program as Program
     from specbench.evals.sandbox.sandbox import Sandbox as Sandbox

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from specbench.common import SpecbenchError, guests
+from specbench.common.child import replies
 from specbench.evals.scoring import score_run
 
 
@@ -18,28 +19,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder with run.json and requests.jsonl")
     parser.add_argument("--data-dir", type=Path, help="folder of data files")
     parser.add_argument("--workers", type=_positive, help="programs run at a time (default: all processors)")
-    parser.add_argument("--progress", action="store_true", help='JSON lines {"done", "total"} on stderr')
+    parser.add_argument(
+        "--progress",
+        action="store_true",
+        help='JSON lines on stdout: {"done", "total"}, at the end {"finished"} or {"error"}',
+    )
     args = parser.parse_args(argv)
+
+    say = replies() if args.progress else _tell
 
     def report(done: int, total: int) -> None:
         if args.progress:
-            sys.stderr.write(json.dumps({"done": done, "total": total}) + "\n")
-            sys.stderr.flush()
+            say({"done": done, "total": total})
 
     try:
         path = score_run(args.run, args.data_dir, args.workers, report)
     except SpecbenchError as error:
-        sys.stderr.write(f"{error}\n")
+        say({"error": str(error)})
         return error.exit_code
     except guests.LEAVING as left:  # past every guard: none of our own code ends this process so
         fault = guests.fault(left)
-        sys.stderr.write(f"{fault}\n")
+        say({"error": str(fault)})
         return fault.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the run's verdicts are as they were\n")
+        say({"error": "interrupted; the run's verdicts are as they were"})
         return 130
-    sys.stdout.write(f"{path}\n")
+    if args.progress:
+        say({"finished": True})
+    else:
+        sys.stdout.write(f"{path}\n")
     return 0
+
+
+def _tell(line: dict[str, Any]) -> None:
+    sys.stderr.write(f"{line['error']}\n")
 
 
 def _positive(text: str) -> int:

@@ -29,9 +29,6 @@ _STARRED = (
     "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
     "builtins typing"
 )
-_IMPORTED = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
-)
 PREAMBLE = "\n".join(
     [
         *(f"from {name} import *" for name in _STARRED.split()),

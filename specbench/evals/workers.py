@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import resource
-import selectors
-import signal
-import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specbench.common import EnvironmentRefused, keys
+from specbench.common import EnvironmentRefused
+from specbench.common.child import Child, Ended, Stalled, replies
+from specbench.common.errors import EngineFault
 from specbench.evals.sandbox.sandbox import live
 
 _START_S = 120.0  # imports, on a busy machine with a cold disk
@@ -77,20 +74,14 @@ class Workers:
 class _Worker:
     def __init__(self, module: str) -> None:
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**keys.environment(), "PYTHONHASHSEED": "0"},  # sympy's way through a set must not vary by the day
-                start_new_session=True,  # Ctrl-C is the parent's
+            # sympy's way through a set must not vary by the day
+            self._child = Child(
+                [sys.executable, "-m", module], environment={"PYTHONHASHSEED": "0"}, pipes=True, longest=_LONGEST
             )
-        except OSError as error:  # no more processes, files or memory
-            raise EnvironmentRefused(
-                f"{module} did not start ({error.strerror}); score again with fewer --workers"
-            ) from error
+        except EngineFault as error:  # no more processes, files or memory
+            raise _not_started(module, error) from error
+        self.process = self._child.process
         live.add(self.process)
-        self._unread = b""
         try:
             said = self._line(_START_S)
         except (TimedOutError, DiedError) as error:
@@ -100,47 +91,30 @@ class _Worker:
             raise
         if "failed" in said:
             self.kill()
-            raise EnvironmentRefused(f"{module} did not start ({said['failed']}); score again with fewer --workers")
+            raise _not_started(module, said["failed"])
 
     def ask(self, job: Job, wall_s: float) -> Job:
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(job).encode() + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            raise DiedError("the worker process ended") from None
+            self._child.send(**job)
+        except Ended as error:
+            raise DiedError(str(error)) from None
         return self._line(wall_s)
 
     def _line(self, wall_s: float) -> Job:
-        assert self.process.stdout is not None
-        end = time.monotonic() + wall_s
-        blocks, size = [self._unread], len(self._unread)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while b"\n" not in blocks[-1]:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise TimedOutError(f"more than {wall_s:g} s of wall time")
-                if not (block := os.read(self.process.stdout.fileno(), 1 << 16)):
-                    raise DiedError("the worker process ended")
-                blocks.append(block)
-                size += len(block)
-                if size > _LONGEST:
-                    raise DiedError("the worker process writes without end")
-        line, _, self._unread = b"".join(blocks).partition(b"\n")
         try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):  # a library found the descriptor and wrote to it
-            raise DiedError("the worker process wrote something else than its answer")
-        return answer
+            return self._child.next(wall_s, "answer")[1]
+        except Stalled:
+            raise TimedOutError(f"more than {wall_s:g} s of wall time") from None
+        except EngineFault as error:
+            raise DiedError(str(error)) from None
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):  # what was not written yet
-            self.process.communicate()
+        self._child.kill()
         live.discard(self.process)
+
+
+def _not_started(module: str, why: object) -> EnvironmentRefused:
+    return EnvironmentRefused(f"{module} did not start ({why}); score again with fewer --workers")
 
 
 def _close(idle: queue.LifoQueue[_Worker]) -> None:
@@ -156,13 +130,7 @@ def serve(prepare: Callable[[], Callable[[Job], Job]]) -> None:
         prepare: does the imports and returns what answers a job. An exception of the latter is the answer
             ``{"error": its name}``.
     """
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # what a library prints is no answer
-
-    def say(answer: Job) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
+    say = replies()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most), most))
     try:

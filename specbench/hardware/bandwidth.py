@@ -15,7 +15,7 @@ from types import TracebackType
 
 from specbench.common import EnvironmentRefused
 from specbench.common.native import Native
-from specbench.hardware.ram import free_ram_bytes
+from specbench.hardware.limits import free_ram_bytes
 
 #: Bytes that are read at a time: more than any cache holds.
 PROBED = 512 << 20

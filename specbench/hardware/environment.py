@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.reading import whole
-from specbench.hardware.cores import usable_cores
+from specbench.hardware.limits import usable_cores
 from specbench.results.schema import Record
 
 DISTRIBUTION = "specbench-llm"

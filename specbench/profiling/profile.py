@@ -12,8 +12,8 @@ import torch
 from specbench.engine import Engine
 from specbench.engine.products import kind_for
 from specbench.hardware import ModelShape, Profile, environment, gpus
+from specbench.hardware.limits import free_ram_bytes
 from specbench.hardware.profile import FreeRows, Settings, base_context, datasheet
-from specbench.hardware.ram import free_ram_bytes
 from specbench.hardware.roofline import StepPoint, free_rows, knee
 from specbench.models import LoadedModel
 from specbench.profiling.ceilings import measure_ceilings

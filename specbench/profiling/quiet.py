@@ -8,8 +8,8 @@ from typing import Protocol
 
 from specbench.common import EnvironmentRefused
 from specbench.hardware.bandwidth import BandwidthProbe
-from specbench.hardware.cores import usable_cores
-from specbench.hardware.watching import Seen, between, see
+from specbench.hardware.limits import usable_cores
+from specbench.hardware.monitor import Seen, between, see
 from specbench.profiling.doctor import Check
 from specbench.results.bandwidth import Bandwidth, Reading
 from specbench.results.disturbance import disturbance, reason

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specbench.common import EnvironmentRefused, UsageError, guests
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import first_fault
 from specbench.common.files import (
     folder_name,
@@ -54,7 +54,6 @@ class RunFolder:
         self.run = run
         self._lock = lock
         self._log: RequestLog | None = None
-        self._process = os.getpid()
 
     @classmethod
     def create(cls, out: Path, stem: str, digest: str, run: Mapping[str, Any]) -> RunFolder:
@@ -212,7 +211,6 @@ class RunFolder:
         return datetime.fromisoformat(said)
 
     def _assert_writable(self) -> None:
-        guests.leave_if_forked(self._process)
         if self._lock is None:
             raise ValueError(f"{self.path} was opened for reading")
 

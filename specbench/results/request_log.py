@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.common import guests
 from specbench.common.files import refused, sync_folder, write_atomic
 from specbench.common.reading import json_object, parse_json, read_bytes, read_lines, unreadable
 
@@ -29,7 +28,6 @@ class RequestLog:
     def __init__(self, path: Path) -> None:
         """Opens or creates the file, and cuts off a last line that a kill has torn."""
         self.path = path
-        self._process = os.getpid()
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -48,7 +46,6 @@ class RequestLog:
             EnvironmentRefused: the disk is full; the lines before this one are kept and this one leaves no trace.
             TypeError, ValueError: ``obj`` is not JSON (nan is not).
         """
-        guests.leave_if_forked(self._process)
         # ASCII escapes, so that no text a model wrote (U+2028) can break a line or an encoder.
         line = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:

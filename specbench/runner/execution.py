@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from specbench.backends.rows import Row
 from specbench.common import guests, pulse
 from specbench.common.errors import EngineFault, PluginFault
-from specbench.evals import Tenths, score_in_child
+from specbench.evals import score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel, notes_on
 from specbench.results import BASELINE, RequestRecord, RunFolder, summarise
@@ -20,11 +20,11 @@ from specbench.results.other_engines import plain_of, same_precision
 from specbench.results.read import read_config
 from specbench.results.schema import BASE, MEMORY
 from specbench.results.summary import RunContents
-from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.branches import rate_branches
 from specbench.runner.config import config_of, open_folder
 from specbench.runner.engines import RunningEngines
 from specbench.runner.likelihood import rate
+from specbench.runner.monitor import Monitor, monitoring
 from specbench.runner.order import Order
 from specbench.runner.own_generate import check_generate
 from specbench.runner.prompts import Prepared
@@ -33,7 +33,6 @@ from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
 from specbench.runner.states import broken_off
 from specbench.runner.threads import as_before
-from specbench.runner.watching import Watcher
 
 
 class Progress(Protocol):
@@ -104,13 +103,12 @@ def execute(
                 as_before(folder.run)
             resolved = _calibrated(resolved, sessions, folder)
             with (
-                beside(
+                monitoring(
                     sessions, resolved.simulated, folder, progress, resolved.rows, resolved.plan.patience
-                ) as bandwidth,
+                ) as monitor,
                 RunningEngines(resolved.rows, sessions[0], folder, progress) as engines,
             ):
-                watcher = Watcher(folder)
-                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher, engines)
+                records = _decode(resolved, sessions, prepared, folder, progress, resumed, monitor, engines)
             graded, over_own, verdicts = None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
@@ -120,7 +118,7 @@ def execute(
                 rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
                 rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
                 if config.task.metric and not resolved.plan.no_score:
-                    verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
+                    verdicts = score_in_child(folder.path, resolved.plan.data_dir, progress.phase)
             engine = sessions[0].report()
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
             given = {"verdicts": verdicts, "lossless": graded, "engine": engine, "over_own": over_own}
@@ -202,8 +200,7 @@ def _decode(
     folder: RunFolder,
     progress: Progress,
     resumed: bool,
-    bandwidth: Beside | None = None,
-    watcher: Watcher | None = None,
+    monitor: Monitor | None = None,
     engines: RunningEngines | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
@@ -233,10 +230,8 @@ def _decode(
     session_of_method = {method.label: session for session in sessions for method in session.methods}
     first = number = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
-        if watcher:
-            watcher.before(number)
-        if bandwidth:
-            bandwidth.before(number)
+        if monitor:
+            monitor.before(number)
         with engines.turn_of(method.label) if engines else nullcontext():
             try:
                 if isinstance(method, Row):
@@ -258,8 +253,6 @@ def _decode(
                 order.give_up(method.label)
     if engines:
         engines.rest()
-    if bandwidth:
-        bandwidth.behind(number)
-    if watcher:
-        watcher.behind(number)
+    if monitor:
+        monitor.after(number)
     return records

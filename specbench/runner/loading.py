@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specbench.common import UsageError
-from specbench.hardware.cores import Others
+from specbench.hardware.monitor import see
 from specbench.models import LoadedModel, load
 from specbench.runner.native import build_layers
 from specbench.runner.plan import Loading
 from specbench.runner.resolving import Resolved
-from specbench.runner.threads import leave_cores, set_threads
+from specbench.runner.threads import leave_cores, set_threads, taken_since
 
 # Told apart by: code, digits, letters beyond ASCII, blanks.
 _SAMPLE = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
@@ -46,11 +46,11 @@ def load_models(
     """
     plan = resolved.plan
     set_threads(plan.threads)
-    others = Others()
+    before = see()
     model = load_model(plan, say)
     if model.model.device.type == "cpu":
         if plan.threads is None:
-            leave_cores(others, say)
+            leave_cores(taken_since(before), say)
         build_layers(plan, say)
     if resolved.base is None:
         return model, None

@@ -10,7 +10,6 @@ is on no clock.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -166,7 +165,6 @@ class Runner:
         self._simulate = simulate
         self._memory = memory
         self._shared = shared
-        self._process = os.getpid()
         self._away = 0
         self._at = At.OURS
 
@@ -186,13 +184,12 @@ class Runner:
             EnvironmentRefused: a forward took too long.
             UsageError: the model came to what is no number.
         """
-        self._at, self._process = At.OURS, os.getpid()
+        self._at = At.OURS
         pulse.told(who=method.who, row=method.label)
         try:  # around all of it: on the clock a decoder's call costs two stores more
             yield from self._segment(method, requests, number)
         except BaseException as raised:
-            guests.leave_if_forked(self._process)
-            if isinstance(raised, KeyboardInterrupt) and not guests.interrupts_itself(raised):
+            if isinstance(raised, KeyboardInterrupt):
                 raise
             blamed = self._blamed(raised, method)
             if blamed is raised:
@@ -249,7 +246,6 @@ class Runner:
                     peak = self._memory.peak() if self._memory else None
                     _CELLS[pulse.AT] = At.MEASURES
                     record = _record(method.label, sequence, origin, number, peak)
-                    guests.leave_if_forked(self._process)
                     _CELLS[pulse.AT] = At.OURS
                     if self._shared:
                         self._shared.check(method)
@@ -258,7 +254,6 @@ class Runner:
                         self._shared.take()
                     self._away += self._clock() - handed_over
         except BaseException:
-            guests.leave_if_forked(self._process)
             self._at = At(_CELLS[pulse.AT])
             raise
         finally:  # the consumer stopped early or something failed: leave no slot occupied
@@ -311,7 +306,6 @@ class Runner:
             _CELLS[pulse.BEATS] += 1
             _CELLS[pulse.AT] = At.BEGIN
             tree = checked_guesses(decoder.begin(tuple(request.ids)))  # a copy: another method gets the same prompt
-            guests.leave_if_forked(self._process)
             _CELLS[pulse.AT] = At.FORWARD
             result = self._engine.prefill(slot, request.ids, tree, **wanted)
             emitted = tuple(result.emitted)
@@ -319,12 +313,10 @@ class Runner:
             decoder.observe(result)
             _CELLS[pulse.AT] = At.OURS
             now = self._now()
-            guests.leave_if_forked(self._process)
             sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
             sequence.busy_prefill = now - started
             sequence.output.extend(emitted)
         except BaseException:
-            guests.leave_if_forked(self._process)
             at = _CELLS[pulse.AT]
             with guests.unheard():
                 decoder.end()
@@ -343,7 +335,6 @@ class Runner:
             tree = trees[sequence.slot] = sequence.decoder.draft()
             if type(tree) is not TokenTree or len(tree.tokens) > most or tree.tokens[0] != sequence.output.ids[-1]:
                 raise wrong_tree(tree, most, sequence.output.ids[-1])
-        guests.leave_if_forked(self._process)
         if phases:
             phases.mark("draft")
         _CELLS[pulse.AT] = At.FORWARD

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specbench.backends import Arrival, Backend, Question, Served, Told
-from specbench.backends.processes import resident_bytes
 from specbench.backends.rows import Row
+from specbench.common.child import resident_bytes
 from specbench.common.errors import EngineFault, UsageError
 from specbench.engine import Sampling
 from specbench.results import RequestRecord

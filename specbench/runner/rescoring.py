@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from specbench.evals import Tenths, score_in_child
+from specbench.evals import score_in_child
 from specbench.results import RunConfig, RunFolder, read_run, summarise
 from specbench.results.schema import MEMORY
 from specbench.results.summary import RunContents
@@ -41,7 +41,7 @@ def rescore(
     sweep = before.sweep if before else None
     # A sweep's summary is of the prompts to choose by, and sweep.json says which these are.
     chosen_by = None if sweep is None else {*read_head(folder.path.resolve().parent)["tuning"]}
-    verdicts = score_in_child(folder.path, data_dir, Tenths(say), workers)
+    verdicts = score_in_child(folder.path, data_dir, say, workers)
     read = read_run(folder.path, scored=False)  # the summary counts the verdicts of before
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]

@@ -9,7 +9,7 @@ from specbench.common import EnvironmentRefused
 from specbench.decoding import Method
 from specbench.engine.room import TreesTooLarge, Widths, assert_room
 from specbench.hardware import ModelShape, gpus
-from specbench.hardware.ram import free_ram_bytes, ram_bytes
+from specbench.hardware.limits import free_ram_bytes, ram_bytes
 from specbench.models import configured_shape, names
 from specbench.runner.plan import Decoding
 

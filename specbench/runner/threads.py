@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from specbench.hardware.cores import Others, cores_in_reach, usable_cores
+from specbench.hardware.limits import cores_in_reach, usable_cores
+from specbench.hardware.monitor import Seen, between, see
 
 _threads: tuple[int, int] | None = None  # torch's number before a plan of this process set one, and what it set
 _fewer = False  # whether that was for other processes' sake
@@ -32,17 +33,23 @@ def set_threads(wanted: int | None) -> None:
         _threads = None
 
 
-def leave_cores(others: Others, say: Callable[[str], None]) -> None:
+def taken_since(before: Seen) -> float:
+    """Cores that others took since an earlier sample; 0 where too little time has passed to tell."""
+    look = between(before, see(), 0)
+    return 0.0 if look is None else (look.others_cores or 0.0) + (look.stolen_cores or 0.0)
+
+
+def leave_cores(taken: float, say: Callable[[str], None]) -> None:
     """Takes no thread that gets no core, where neither a plan nor the environment says how many: others may have it.
 
     Args:
-        others: made some time ago.
+        taken: cores that others take.
         say: takes a line where there are fewer than otherwise.
     """
     global _fewer
     if "OMP_NUM_THREADS" in os.environ:
         return
-    taken, usual = others.cores() or 0.0, torch.get_num_threads()
+    usual = torch.get_num_threads()
     reach, mine = cores_in_reach(), usable_cores()
     free = max(1, int(reach - taken + 0.5))
     if min(free, mine) >= usual:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from specbench.common import UsageError, guests, pulse
 from specbench.common.files import safe_name, write_json_atomic, write_lock
-from specbench.evals import Tenths, score_in_child
+from specbench.evals import score_in_child
 from specbench.hardware import Profile
 from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
@@ -253,7 +253,7 @@ class _Part:
             known = {row.method: row.lossless for row in before.rows if row.lossless} if before else {}
             graded = {**known, **executor.grade(self.records, *([config.task] if config.task.dated else []))}
             if config.task.metric and self._sweep.score:
-                verdicts = score_in_child(self.folder.path, self._sweep.data_dir, Tenths(progress.phase))
+                verdicts = score_in_child(self.folder.path, self._sweep.data_dir, progress.phase)
         tuning = set(self._described.tuning)
         chosen_by = [record for record in self.records if record.prompt_id in tuning]
         given = {"verdicts": verdicts, "lossless": graded, "engine": executor.report()}

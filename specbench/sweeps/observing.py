@@ -10,8 +10,7 @@ from typing import Any
 from specbench.results.attachment import Attachment, T
 from specbench.results.bandwidth import BANDWIDTH
 from specbench.results.watch import WATCH
-from specbench.runner.bandwidth import Beside
-from specbench.runner.watching import Watcher
+from specbench.runner.monitor import Monitor
 from specbench.sweeps.task import Conditions
 
 _FIELDS = {BANDWIDTH.name: "bandwidth", WATCH.name: "watch"}  # of Conditions
@@ -33,37 +32,32 @@ class Notebook:
 
 
 class Observer:
-    """Takes the readings and looks of one part of a sweep; close it when the next part begins.
+    """Monitors one part of a sweep; close it when the next part begins.
 
     Args:
-        known: what was found beside the part before.
-        opened: makes what reads memory; None where that says nothing of the part.
+        known: what was found during the part before.
+        opened: makes the monitor.
     """
 
-    def __init__(self, known: Conditions, opened: Callable[[Notebook], AbstractContextManager[Beside | None]]) -> None:
+    def __init__(self, known: Conditions, opened: Callable[[Notebook], AbstractContextManager[Monitor]]) -> None:
         self._notebook, self._told = Notebook(known), known
         self._stack = ExitStack()
-        self._bandwidth = self._stack.enter_context(opened(self._notebook))
-        self._watcher = Watcher(self._notebook)
+        self._monitor = self._stack.enter_context(opened(self._notebook))
         self._number: int | None = None
 
     def before(self, segment: int) -> None:
-        """Reads and looks, unless that was done a moment ago.
+        """Looks, unless that was done a moment ago.
 
         Args:
-            segment: number of the stretch that comes next.
+            segment: number of the segment that comes next.
         """
         self._number = segment
-        self._watcher.before(segment)
-        if self._bandwidth:
-            self._bandwidth.before(segment)
+        self._monitor.before(segment)
 
-    def behind(self) -> None:
-        """Reads and looks behind the last stretch, and not where nothing was decoded since."""
+    def after(self) -> None:
+        """Looks after the last segment, and not where nothing was decoded since."""
         if self._number is not None:
-            if self._bandwidth:
-                self._bandwidth.behind(self._number)
-            self._watcher.behind(self._number)
+            self._monitor.after(self._number)
             self._number = None
 
     def news(self) -> Iterator[Conditions]:

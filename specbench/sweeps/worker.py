@@ -14,9 +14,9 @@ from specbench.hardware import environment
 from specbench.results import BASELINE, RequestRecord
 from specbench.results.schema import TaskSpec
 from specbench.runner import prepare, session_of
-from specbench.runner.bandwidth import Beside, Says, beside
 from specbench.runner.config import config_of
 from specbench.runner.loading import load_models
+from specbench.runner.monitor import Monitor, Says, monitoring
 from specbench.runner.order import Order
 from specbench.runner.resolving import Resolved
 from specbench.sweeps.driver import Silent
@@ -104,7 +104,7 @@ class Worker:
     def rest(self) -> Iterator[Conditions]:
         """What is found of the machine behind the last stretch, when no task follows for now."""
         if self._observer:
-            self._observer[1].behind()
+            self._observer[1].after()
             yield from self._observer[1].news()
 
     def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
@@ -140,9 +140,9 @@ class Worker:
             self._observer = task.concurrency, Observer(task.conditions, self._reader)
         return self._observer[1]
 
-    def _reader(self, notebook: Notebook) -> AbstractContextManager[Beside | None]:
+    def _reader(self, notebook: Notebook) -> AbstractContextManager[Monitor]:
         plan = self._resolved.plan
-        return beside([self._session], self._resolved.simulated, notebook, self._say, patience=plan.patience)
+        return monitoring([self._session], self._resolved.simulated, notebook, self._say, patience=plan.patience)
 
     def _fail(self, fault: PluginFault) -> str:
         """Keeps a cell's fault; its label."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.training.looks import Look
+from specbench.training.stopping import Look
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from torch.utils.data import Sampler
+
+from specbench.training.recipe import LoopOptions
 
 _POOL = 16  # batches that are sorted by length together: shuffled enough, and little of a batch is filling
 
@@ -51,3 +55,27 @@ class Order(Sampler[tuple[int, int]]):
         draw.shuffle(whole)
         rest = [batch for batch in batches if len(batch) < self._batch]  # last, or it would shift all behind it
         return [index for batch in (*whole, *rest) for index in batch]
+
+
+class Batches:
+    """The batches of each step of a training of one process, as :func:`specbench.training.loop.fit` meets them.
+
+    Args:
+        texts: to learn from.
+        size: as of :class:`specbench.training.loop.Course`.
+        options: of the training.
+        seed: of the order.
+    """
+
+    def __init__(self, texts: Sequence[Any], size: Callable[[Any], int], options: LoopOptions, seed: int) -> None:
+        self._order = Order([size(text) for text in texts], options.batch, seed)
+        self._batch, self._together = options.batch, options.batch * options.accumulation
+        self._visit, self._met = -1, list[int]()
+
+    def __call__(self, step: int) -> list[list[tuple[int, int]]]:
+        """(visit, index) of the texts of each batch of a step, from 0."""
+        visit, place = divmod(step, math.ceil(len(self._order) / self._together))
+        if visit != self._visit:
+            self._visit, self._met = visit, self._order.of(visit)
+        met = [(visit, index) for index in self._met[place * self._together : (place + 1) * self._together]]
+        return [met[at : at + self._batch] for at in range(0, len(met), self._batch)]

@@ -59,10 +59,10 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callable[[str], None]) -> dict[str, Any]:
     """The training itself, of a plan that makes sense."""
+    from specbench.common.progress import counting
     from specbench.models import CARD
     from specbench.runner.loading import load_model
     from specbench.training.answers import Asking
-    from specbench.training.counting import counting
     from specbench.training.recipe import Job, apart, some
     from specbench.training.sources import Wanted, find
 
@@ -197,10 +197,10 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
 
 def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
     """The collection itself, of a plan that makes sense."""
+    from specbench.common.progress import counting
     from specbench.evals.draw import said
     from specbench.runner.loading import load_model
     from specbench.training.collection import Collecting, collect
-    from specbench.training.counting import counting
 
     loaded = load_model(plan, say)
     texts, sampling = _asked(plan, loaded, say) if plan.sets else _given(plan, loaded)
@@ -234,10 +234,10 @@ def _refuse_of_answers(plan: TrajectoriesPlan) -> None:
 
 def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], None]) -> tuple[Sequence[Text], Sampling]:
     """The model's answers to training prompts, made where they are missing, and how they were decoded."""
+    from specbench.common.progress import counting
     from specbench.engine import Sampling
     from specbench.evals.draw import draw
     from specbench.training.answers import Asking, ask
-    from specbench.training.counting import counting
     from specbench.training.prompts import training_prompts
 
     chat = loaded.has_chat_template

@@ -13,8 +13,8 @@ import pytest
 
 from specbench.backends import neighbours
 from specbench.backends.neighbours import LOUD, Neighbours
-from specbench.backends.processes import Child
 from specbench.backends.protocol import Backend
+from specbench.common.child import Child
 
 SPINS = "print('up', flush=True)\nwhile True: pass"
 SLEEPS = "import time; print('up', flush=True); time.sleep(100)"

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from support.wording import wording
 
-from specbench.backends import processes
-from specbench.backends.processes import Child, busy_s, go_on, pause, resident_bytes
+from specbench.common import child as processes
+from specbench.common.child import Child, busy_s, go_on, pause, resident_bytes
 from specbench.common.errors import EngineFault
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +155,7 @@ HOLDER = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from contextlib import closing
-from specbench.backends.processes import Child
+from specbench.common.child import Child
 with closing(Child([sys.executable, '-S', '-c', {SLEEPS!r}])) as child:
     print(child.pid, flush=True)
     time.sleep(100)

@@ -17,11 +17,11 @@ from support.engines import VERSION, environment, follows
 from support.wording import wording
 
 from specbench.backends import vllm
-from specbench.backends.processes import go_on, pause
 from specbench.backends.protocol import Question, Served
 from specbench.backends.vllm_options import MODES, speculation
 from specbench.backends.vllm_program import Program, made_here
 from specbench.common import UsageError
+from specbench.common.child import go_on, pause
 from specbench.common.errors import EngineFault
 from specbench.common.options import parse
 from specbench.results.engines import ServedWeights

@@ -38,10 +38,8 @@ class Decoder(decoding.Decoder):
 #: (what it does, part of what is said of it).
 WAYS: tuple[tuple[str, str], ...] = (
     ("raise ValueError('no luck')", "failed in draft (ValueError: no luck"),
-    ("raise KeyboardInterrupt()", "failed in draft (KeyboardInterrupt"),
     ("sys.exit(0)", "SystemExit(0)"),
-    ("os._exit(0)", "os._exit(0)"),
-    ("ctypes.CDLL(None)._exit(0)", "by exit code 0, past Python"),
+    ("os._exit(0)", "by exit code 0, past Python"),
     ("os.kill(os.getpid(), signal.SIGSEGV)", "by SIGSEGV"),
     ("os.abort()", "by SIGABRT"),
     ("ctypes.string_at(0)", "by SIGSEGV"),

@@ -13,8 +13,8 @@ import pytest
 from support import runs
 from support.wording import wording
 
-from specbench.hardware import watching
-from specbench.runner import bandwidth
+from specbench.hardware import monitor as counters
+from specbench.runner import monitor
 
 RUN = ("run", "--model", "config:tiny", "--method", "jacobi", "--limit", 2, "--max-new-tokens", 6, "--no-score")
 
@@ -40,9 +40,9 @@ class Probe:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory is read beside a tiny model too, before each stretch."""
-    monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
-    monkeypatch.setattr(bandwidth, "APART", 0.0)
-    monkeypatch.setattr(bandwidth, "BandwidthProbe", Probe)
+    monkeypatch.setattr(monitor, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(monitor, "APART_S", 0.0)
+    monkeypatch.setattr(monitor, "BandwidthProbe", Probe)
     yield
     assert Probe.opened == 0, "its memory is given back"
 
@@ -92,7 +92,7 @@ def swept(out: Path) -> Path:
 def test_each_part_of_a_sweep_keeps_its_readings_and_looks(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_SHORTEST_S", 0.0)
+    monkeypatch.setattr(counters, "_SHORTEST_S", 0.0)
     said = cli.ok(*SWEEP, "--out", tmp_path)
     assert said.out.count("memory ") == 2
     assert wording(said.out)
@@ -121,7 +121,7 @@ def test_each_part_of_a_sweep_keeps_its_readings_and_looks(
 def test_without_a_compiler_a_run_goes_on_and_says_why(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
-    monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(monitor, "LEAST_WEIGHTS", 0)
     monkeypatch.setenv("CXX", "/nonexistent")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     said = cli.ok(*RUN, "--out", tmp_path / "out", *(["--quiet"] if quiet else []))
@@ -141,9 +141,9 @@ def test_a_tiny_model_and_a_lottery_are_not_read_beside(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(bandwidth, "BandwidthProbe", never)
+    monkeypatch.setattr(monitor, "BandwidthProbe", never)
     if more:
-        monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
+        monkeypatch.setattr(monitor, "LEAST_WEIGHTS", 0)
     folder = cli.made(tmp_path / "out", *RUN, *more)
     assert not (folder / "bandwidth.json").exists()
     assert "bandwidth" not in runs.summary_on_disk(folder)

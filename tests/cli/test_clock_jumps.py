@@ -22,7 +22,6 @@ DAY = 86400.0
 #: Where the wall clock is read, and what for; all else that takes time goes by clocks that never jump.
 READS = {
     "common/files.py": "name of a folder",
-    "common/native.py": "age of what killed builds have left",
     "models/chat.py": "in a prompt of who has no run",
     "models/loader.py": "in the prompts of a run, once",
     "runner/calibration.py": "written beside stored times",

@@ -9,9 +9,9 @@ import pytest
 from support.asserting import refusal
 
 from specbench.backends.openai import OpenAIOptions
-from specbench.backends.processes import Child
 from specbench.backends.vllm_options import Plain
 from specbench.common import keys
+from specbench.common.child import Child
 from specbench.common.errors import UsageError
 from specbench.common.options import parse
 
@@ -43,3 +43,15 @@ def test_what_may_be_the_key_itself_is_refused_and_not_shown(options: type, give
     said = refusal(UsageError, parse, options, {"api_key_env": given}, "it")
     assert given not in said
     assert "name" in said
+
+
+@pytest.mark.parametrize("key", ["", " \t", "sk-se\ncret", "sk-secret\n", "sk-sécret", "abc"])
+def test_what_no_header_holds_is_refused_and_not_shown(key: str) -> None:
+    said = refusal(UsageError, keys.Secret, key)
+    assert not key.strip() or f" {key.strip()}" not in said
+
+
+def test_key_is_removed_from_texts() -> None:
+    secret = keys.Secret("sk-a/B.c")
+    assert secret.scrub("Bearer sk-a/B.c, SK-A/B.C: sk-a/Bxc") == "Bearer [key], [key]: sk-a/Bxc"
+    assert "sk-" not in f"{secret!r} {secret}"

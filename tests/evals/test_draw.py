@@ -81,11 +81,6 @@ def test_the_order_of_the_file_decides_nothing(prompts: list[Prompt], seed: int,
     assert ids(permutation(shuffled, seed)) == ids(permutation(prompts, seed))
 
 
-def test_many_categories_of_one_prompt_each_are_a_plain_permutation() -> None:
-    alone = [Prompt(prompt.id, "", False, category=prompt.id) for prompt in plain(3000)]
-    assert ids(permutation(alone, 7)) == ids(permutation(plain(3000), 7))
-
-
 def test_another_seed_is_another_draw_and_each_prompt_has_its_turn() -> None:
     drawn = [ids(draw(plain(20), 5, seed)) for seed in range(200)]
     assert len({tuple(each) for each in drawn}) > 190

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.wording import wording
 
 from specbench.common.errors import PluginFault
 from specbench.evals import launch, scoring
@@ -127,11 +126,11 @@ def test_it_is_not_lost_when_it_comes_with_the_last_verdict_and_where_it_is_igno
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The scorers that were started."""
-    found: list[subprocess.Popen[str]] = []
+    found: list[subprocess.Popen[bytes]] = []
 
-    class Popen(subprocess.Popen[str]):
+    class Popen(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             if "specbench.evals" in str(arguments[0]):
@@ -145,12 +144,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
 def test_a_ctrl_c_for_the_parent_alone_ends_the_scorer_too(run: Path, started: Any, after: float) -> None:
     begun = time.monotonic()
 
-    def later(done: int, total: int) -> None:
+    def later(line: str) -> None:
         time.sleep(after)  # the programs have begun by then
         ctrl_c()
 
     with pytest.raises(KeyboardInterrupt):
-        launch.score_in_child(run, progress=later, workers=2)
+        launch.score_in_child(run, say=later, workers=2)
     assert time.monotonic() - begun < SOON_S + after
     assert [process.returncode for process in started] == [130]
     assert (run / "verdicts.jsonl").read_text() == "older\n"
@@ -162,14 +161,14 @@ def test_a_scorer_that_does_not_end_is_killed(
     deaf = tmp_path / "deaf"
     deaf.write_text(
         f"#!{sys.executable}\nimport signal, sys, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        'print(\'{"done": 0, "total": 1}\', file=sys.stderr, flush=True)\ntime.sleep(60)\n'
+        'print(\'{"done": 0, "total": 1}\', flush=True)\ntime.sleep(60)\n'
     )
     deaf.chmod(0o755)
     monkeypatch.setattr(launch.sys, "executable", str(deaf))
     monkeypatch.setattr(launch, "_END_S", 0.3)
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        launch.score_in_child(run, progress=ctrl_c)
+        launch.score_in_child(run, say=lambda line: ctrl_c())
     assert time.monotonic() - begun < SOON_S
     assert started[0].wait(SOON_S) == -signal.SIGKILL
 
@@ -179,16 +178,14 @@ def test_a_scorer_that_says_nothing_is_ended_and_named(
 ) -> None:
     hanging = tmp_path / "hanging"
     hanging.write_text(
-        f"#!{sys.executable}\nimport sys, time\n"
-        'print(\'{"done": 0, "total": 1}\', file=sys.stderr, flush=True)\ntime.sleep(60)\n'
+        f'#!{sys.executable}\nimport sys, time\nprint(\'{{"done": 0, "total": 1}}\', flush=True)\ntime.sleep(60)\n'
     )
     hanging.chmod(0o755)
     monkeypatch.setattr(launch.sys, "executable", str(hanging))
-    monkeypatch.setattr(launch, "_LOOK_S", 0.05)
     monkeypatch.setattr(launch, "_SILENT_S", 0.5)
-    told: list[tuple[int, int]] = []
-    with pytest.raises(PluginFault, check=wording):
-        launch.score_in_child(run, progress=lambda *state: told.append(state))
-    assert told == [(0, 1)]
+    told: list[str] = []
+    with pytest.raises(PluginFault, match=r"0\.5 s"):
+        launch.score_in_child(run, say=told.append)
+    assert len(told) == 1
     assert started[0].returncode == -signal.SIGKILL
     assert (run / "verdicts.jsonl").read_text() == "older\n"

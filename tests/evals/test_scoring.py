@@ -16,7 +16,7 @@ from support.wording import wording
 from specbench.common import options as opt
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals import Verdict, launch, scoring
+from specbench.evals import Verdict, scoring
 from specbench.evals.__main__ import main
 from specbench.evals.scoring import score_run
 from specbench.results.schema import SCHEMA_VERSION
@@ -184,33 +184,16 @@ def test_ctrl_c_ends_it_soon_and_keeps_the_older_verdicts(tmp_path: Path) -> Non
     # Where a shell runs the tests in its background, Ctrl-C is ignored, and what ignores it is passed on to children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert process.stderr is not None
-    while json.loads(process.stderr.readline())["done"] < 1:
+    assert process.stdout is not None
+    while json.loads(process.stdout.readline())["done"] < 1:
         pass
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert time.monotonic() - start < 8  # those that run would have 10 s each, and there are eighteen more
-    assert "interrupted" in process.stderr.read()
-    process.stderr.close()
+    assert "interrupted" in process.stdout.read()
+    process.stdout.close()
     assert (run / "verdicts.jsonl").read_text() == "older\n"
-
-
-def test_progress_is_said_at_the_start_and_then_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    said: list[str] = []
-    told = launch.Tenths(said.append, seconds=3.0)
-    for done in range(0, 81, 8):
-        told(done, 80)
-    assert said == ["scoring answers, 0 of 80"], "all in a moment"
-    now[0] += 3.0
-    told(40, 80)
-    told(41, 80)
-    now[0] += 9.0
-    told(43, 80)  # the same tenth
-    told(80, 80)
-    assert said[1:] == ["scoring answers, 40 of 80", "scoring answers, 80 of 80"]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from fuzz.cases import Kind, Kinds
 from specbench.common.errors import one_line
 from specbench.evals import extract, sql_checks
-from specbench.evals.judge import injection, judge, secret
+from specbench.evals.judge import injection, judge
 from specbench.report import formats
 from specbench.tasks.aime25.task import Problem as Contest
 from specbench.tasks.gsm8k import numbers
@@ -85,11 +85,6 @@ def _read(read: Callable[[str], Any], content: bytes) -> None:
     read(_text(content))
 
 
-def _secret(text: str) -> None:
-    key = secret.Secret("sk-0123456789abcdefgh")
-    assert key.key not in key.scrub(f"{text}{key.key}{text}")
-
-
 def _harmless(text: str) -> None:
     made = injection.harmless(text)
     assert injection.harmless(made) == made
@@ -121,7 +116,6 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "query to compare": (_SQL, lambda text: sql_checks.normal(text, False)),
     "rating": (_RATED, judge.rating),
     "answer before a judge": (_RATED, _harmless),
-    "key in a reply": (_RATED, _secret),
     "sentences": (_TEXT, lambda text: list(sentences.sentences(text))),
     "cell of a table": (_TEXT, _as_cells),
     "answer of the data": ("070", lambda text: _row(Contest, problem="?", answer=text)),

@@ -11,7 +11,7 @@ from mutants import mutant
 
 from fuzz import files
 from fuzz.cases import Kind, Kinds
-from specbench.common import address
+from specbench.common import http
 from specbench.common.options import given
 from specbench.methods.msn.trees import TREE
 from specbench.runner.methods import labels_of, plan_methods
@@ -87,7 +87,7 @@ def _tree(content: bytes) -> None:
 
 
 def _url(content: bytes) -> None:
-    address.checked(content.decode("utf-8", "surrogateescape"), "--base-url", "--api-key-env", lambda text: text)
+    http.check_address(content.decode("utf-8", "surrogateescape"), "--base-url", "--api-key-env", lambda text: text)
 
 
 def _trees(draw: random.Random, content: bytes) -> bytes:

@@ -15,7 +15,7 @@ from support.wording import wording
 from specbench.common.errors import EnvironmentRefused
 from specbench.hardware import bandwidth
 from specbench.hardware.bandwidth import BandwidthProbe
-from specbench.hardware.cores import usable_cores
+from specbench.hardware.limits import usable_cores
 
 SMALL = 64 << 20
 

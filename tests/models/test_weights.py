@@ -19,11 +19,11 @@ from mutants import mutant
 from safetensors.torch import load_file, save_file
 from support.models import byte_tokenizer, save, save_adapter
 from support.wording import wording
-from transformers import AutoTokenizer, DogeConfig, DogeForCausalLM
+from transformers import DogeConfig, DogeForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.prompt import Prompt
-from specbench.models import loader, memory, weights
+from specbench.models import loader, weights
 from specbench.models.eight_bits import round_weights
 from specbench.models.loader import load
 
@@ -234,22 +234,6 @@ def test_memory_is_asked_for_by_headers_before_any_is_taken(folder: Path, monkey
     with pytest.raises(EnvironmentRefused, check=wording):
         load(str(folder))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
-
-
-def test_what_is_free_counts_and_not_what_the_machine_has(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def free() -> int:
-        asked.append(1)
-        return 10_000
-
-    monkeypatch.setattr(memory, "free_ram_bytes", free)
-    for dtype in ("float32", "bfloat16", "int8"):
-        with pytest.raises(EnvironmentRefused, check=wording):
-            load(str(good), dtype=dtype)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        load("config:tiny")
-    assert len(asked) == 4
 
 
 CONFIGS: list[dict[str, Any]] = [
@@ -496,8 +480,3 @@ def test_precisions_that_there_are_not_are_refused_first(dtype: str, monkeypatch
     monkeypatch.setattr(loader, "_read", lambda *given, **more: pytest.fail("it was loaded"))
     with pytest.raises(UsageError, check=wording):
         load("config:tiny", dtype=dtype)
-
-
-def test_the_tokenizer_is_the_librarys(good: Path) -> None:
-    """What is checked here leaves a good model as it was."""
-    assert load(str(good)).tokenizer("é")["input_ids"] == AutoTokenizer.from_pretrained(good)("é")["input_ids"]

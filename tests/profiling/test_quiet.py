@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.hardware.watching import Seen
+from specbench.hardware.monitor import Seen
 from specbench.profiling.doctor import Check
 from specbench.profiling.quiet import quiet_checks
 

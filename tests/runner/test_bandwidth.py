@@ -20,10 +20,10 @@ from specbench.models.loader import load
 from specbench.results.bandwidth import BANDWIDTH, ForwardBytes
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
-from specbench.runner import bandwidth, execution
-from specbench.runner.bandwidth import Beside, beside, forward_bytes
+from specbench.runner import execution, monitor
 from specbench.runner.loop import Request
 from specbench.runner.methods import plan_methods
+from specbench.runner.monitor import MemoryReader, forward_bytes, memory_reader
 from specbench.runner.session import Session
 
 S = 1_000_000_000  # one second of a toy's clock
@@ -101,7 +101,7 @@ def decoded(
     """A run that reads memory."""
     made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, world, before]
     if reads:
-        reader = Beside(FORWARDS, folder, world, patience, world.opened, lambda: world.clock.now / S)
+        reader = MemoryReader(FORWARDS, folder, world, patience, world.opened, lambda: world.clock.now / S)
         made.append(reader)
     found: list[RequestRecord] = execution._decode(*made)
     if reads:
@@ -176,7 +176,7 @@ def test_patience_is_for_all_of_a_run(folder: RunFolder) -> None:
     assert world.did.count("read") == 7 + 3
     assert [speed for *_, speed in kept(folder)] == [80, *[50] * 6]
     again = World(step_s=1.0, speeds=[50])
-    reader = Beside(FORWARDS, folder, again, 3 * ROUND, again.opened, lambda: again.clock.now / S)
+    reader = MemoryReader(FORWARDS, folder, again, 3 * ROUND, again.opened, lambda: again.clock.now / S)
     reader.before(7)
     assert again.did == ["read"], "a run that goes on has waited before"
 
@@ -251,7 +251,7 @@ def test_where_it_cannot_be_read_the_run_goes_on_and_says_why_once(
     assert found is not None
     assert (found.refused, len(found.readings)) == (why, readings)
     # On another day there is a compiler.
-    better = Beside(FORWARDS, folder, world, 0.0, World().opened, lambda: 0.0)
+    better = MemoryReader(FORWARDS, folder, world, 0.0, World().opened, lambda: 0.0)
     better.before(9)
     found = folder.read(BANDWIDTH)
     assert found is not None
@@ -266,7 +266,7 @@ def test_where_nobody_reads_nothing_is_kept(folder: RunFolder) -> None:
 # ------------------------------------------------------------------ of which runs
 
 
-def session(weight_bytes: int = bandwidth.LEAST_WEIGHTS, device: str = "cpu") -> Any:
+def session(weight_bytes: int = monitor.LEAST_WEIGHTS, device: str = "cpu") -> Any:
     model = SimpleNamespace(spec=SimpleNamespace(weight_bytes=weight_bytes))
     engine = SimpleNamespace(device=torch.device(device), capacity=100)
     return SimpleNamespace(model=model, engine=engine, methods=METHODS)
@@ -280,7 +280,7 @@ LOT = {"mine": SimulatedAcceptance(mean=4, spread=1)}
     [
         ([session()], {}, True),
         ([session(), session()], {}, True),
-        ([session(bandwidth.LEAST_WEIGHTS - 1)], {}, False),
+        ([session(monitor.LEAST_WEIGHTS - 1)], {}, False),
         ([session(), session(1)], {}, False),
         ([session(device="cuda")], {}, False),
         ([session()], LOT, False),
@@ -289,9 +289,8 @@ LOT = {"mine": SimulatedAcceptance(mean=4, spread=1)}
 def test_only_weights_that_no_cache_holds_on_a_cpu_and_no_lottery(
     sessions: Any, simulated: Any, reads: bool, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bandwidth, "shape_of", lambda engine: SHAPE)
-    with beside(sessions, simulated, folder, execution.Silent()) as reader:
-        assert (reader is not None) == reads
+    monkeypatch.setattr(monitor, "shape_of", lambda engine: SHAPE)
+    assert (memory_reader(sessions, simulated, folder, execution.Silent()) is not None) == reads
     assert folder.read(BANDWIDTH) is None, "nothing is read before the first stretch"
 
 
@@ -299,11 +298,12 @@ def test_a_model_of_unknown_shape_has_readings_and_no_share(folder: RunFolder, m
     def unknown(engine: Any) -> Any:
         raise UsageError("this model has experts")
 
-    monkeypatch.setattr(bandwidth, "shape_of", unknown)
-    monkeypatch.setattr(bandwidth, "BandwidthProbe", lambda say: World().opened(say))
-    with beside([session()], {}, folder, execution.Silent()) as reader:
-        assert reader is not None
-        reader.before(0)
+    monkeypatch.setattr(monitor, "shape_of", unknown)
+    monkeypatch.setattr(monitor, "BandwidthProbe", lambda say: World().opened(say))
+    reader = memory_reader([session()], {}, folder, execution.Silent())
+    assert reader is not None
+    reader.before(0)
+    reader.close()
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.forwards, len(found.readings)) == ({}, 1)
@@ -331,15 +331,14 @@ def test_a_forward_reads_what_a_step_of_one_row_does_at_every_context(capacity: 
 def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
-    monkeypatch.setattr(bandwidth, "BandwidthProbe", lambda say: World().opened(say))
+    monkeypatch.setattr(monitor, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(monitor, "BandwidthProbe", lambda say: World().opened(say))
     model = load("config:tiny", dtype="float32", device="cpu")
-    with (
-        Session(model, plan_methods(["jacobi"], []), capacity=64) as opened,
-        beside([opened], {}, folder, execution.Silent()) as reader,
-    ):
+    with Session(model, plan_methods(["jacobi"], []), capacity=64) as opened:
+        reader = memory_reader([opened], {}, folder, execution.Silent())
         assert reader is not None
         reader.before(0)
+        reader.close()
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert found.forwards.keys() == {"ar", "jacobi"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from support import asserting, processes
 from support.asserting import known
 
 from specbench.cli.app import main
-from specbench.common import guests
 from specbench.common.errors import PluginFault
 from specbench.hardware import environment
 from specbench.models.loader import load
@@ -59,7 +57,6 @@ def run(folder: Path, *kinds: str, early: bool = False) -> asserting.Forked:
         what += ["--set", f"{label}.kind={kind}", "--set", f"{label}.early={early}"]
 
     def call() -> int:
-        guests._process = os.getpid()
         with processes.visible(site):
             return main([str(each) for each in what])
 

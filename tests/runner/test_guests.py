@@ -5,28 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FunctionType
 from typing import Any, cast
 
 import pytest
 from support import decoders, models
 from support.wording import wording
 
-from specbench.common import EnvironmentRefused, UsageError, guests, pulse
+from specbench.common import EnvironmentRefused, UsageError, pulse
 from specbench.common.errors import PluginFault
 from specbench.common.overdue import limited
 from specbench.common.pulse import At
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.engine.engine import Engine
-from specbench.results.request_log import RequestLog
 from specbench.runner.loop import Runner
 
 KEPT = "; what was finished is kept, mend it or leave it out"
@@ -171,47 +166,13 @@ def test_a_decoder_that_changes_what_it_gets_changes_no_answer() -> None:
     assert [record.accepted_lengths for record in vandal] == [record.accepted_lengths for record in honest]
 
 
-@pytest.mark.parametrize("handler", [signal.default_int_handler, None])
-def test_ctrl_c_is_the_users_and_one_that_a_guest_raises_is_its_own(
-    handler: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where Ctrl-C has Python's own handler the two look alike, and it is taken for the user's."""
-    monkeypatch.setattr(guests, "_guests", {__name__: "method 'guest' (from specbench)"})
+def test_ctrl_c_is_not_a_plugins_fault() -> None:
+    def interrupt(self: Any) -> Any:
+        raise KeyboardInterrupt
 
-    def come(number: int, frame: Any) -> None:
-        raise_it()
-
-    # As a module of ours has it, and not the guest's.
-    raise_it = FunctionType(_interrupt.__code__, {"__name__": "specbench.cli.signals", "__builtins__": __builtins__})
-    ours = FunctionType(come.__code__, {"__name__": "x", "__builtins__": __builtins__}, None, None, come.__closure__)
-    before = signal.signal(signal.SIGINT, handler or ours)
-    try:
-        own = method(draft=lambda self: _interrupt())
-        kind = KeyboardInterrupt if handler else PluginFault
-        with pytest.raises(kind):
-            list(decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(own, [decoders.request(1, 4)]))
-        pressed = method(draft=lambda self: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            list(decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(pressed, [decoders.request(1, 4)]))
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
-def test_where_ctrl_c_raises_nothing_it_is_the_guests(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a shell starts what runs in the background."""
-    monkeypatch.setattr(guests, "_guests", {__name__: "method 'guest' (from specbench)"})
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        own = method(draft=lambda self: _interrupt())
-        with pytest.raises(PluginFault, check=wording):
-            list(decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(own, [decoders.request(1, 4)]))
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
+    runner = decoders.runner(decoders.ToyEngine(decoders.Clock()))
+    with pytest.raises(KeyboardInterrupt):
+        list(runner.segment(method(draft=interrupt), [decoders.request(1, 4)]))
 
 
 def test_a_branch_of_a_step_that_was_none_is_left_out() -> None:
@@ -269,43 +230,6 @@ def test_a_tree_does_not_change() -> None:
         each.clear()
     assert made == TokenTree((5, 6), (-1, 0), (True, True), ("draft", "draft"))
     assert made.row_scores() == (None, -0.5)
-
-
-@pytest.mark.parametrize("call", ["begin", "draft", "observe", "end", "measures", "branches", "__init__"])
-@pytest.mark.parametrize("leaves", ["return", "raise"])
-def test_a_forked_child_that_comes_back_ends(call: str, leaves: str, tmp_path: Path) -> None:
-    class Forking(Plain):
-        pass
-
-    usual = getattr(Plain, call)
-
-    def fork(self: Any, *given: Any) -> Any:
-        if not seen:
-            seen.append(os.fork())
-            if not seen[0] and leaves == "raise":
-                raise SystemExit(0)
-        return usual(self, *given)
-
-    seen: list[int] = []
-    setattr(Forking, call, fork)
-    for record in decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(
-        decoders.toy(decoder=Forking), [decoders.request(1, 3)]
-    ):
-        with (tmp_path / "records").open("a") as file:
-            file.write(f"{record.output_ids}\n")
-    assert seen[0] > 0, "the child is not here"
-    assert os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]) == PluginFault.exit_code
-    assert (tmp_path / "records").read_text() == "[1000, 1001, 1002]\n"
-
-
-def test_only_the_process_that_opened_a_log_writes_to_it(tmp_path: Path) -> None:
-    log = RequestLog(tmp_path / "requests.jsonl")
-    if not (child := os.fork()):
-        log.append({"a": 1})
-        os._exit(0)
-    log.append({"a": 2})
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == PluginFault.exit_code
-    assert list(log.read()) == [{"a": 2}]
 
 
 # ------------------------------------------------------------------ trees that only an engine can refuse

@@ -15,7 +15,7 @@ from support.wording import wording
 from torch import Tensor, nn
 
 from specbench.training import card
-from specbench.training.cost import Cost, Meter, peak_memory_bytes
+from specbench.training.cost import Meter, peak_memory_bytes
 from specbench.training.loop import Course, Done, fit
 from specbench.training.recipe import Job, LoopOptions
 
@@ -91,22 +91,6 @@ def test_an_interrupted_training_has_cost_what_both_parts_did(tiny: Any, tmp_pat
     assert 2 < parts.hours < 2.1
 
 
-def test_a_checkpoint_from_before_costs_were_kept_is_gone_on_with(tiny: Any, tmp_path: Path) -> None:
-    def cut(line: str) -> None:
-        if line.startswith("step 4/"):
-            raise Cut
-
-    with pytest.raises(Cut):
-        learn(tmp_path, tiny, cut)
-    state = tmp_path / "checkpoints" / "checkpoint-3" / "trainer_state.json"
-    kept = json.loads(state.read_text())
-    del kept["stateful_callbacks"]["Meter"]
-    state.write_text(json.dumps(kept))
-    cost = learn(tmp_path, tiny).cost
-    assert cost.flops is None, "its first step was not counted, and none is taken for it"
-    assert cost.tokens_seen > 0
-
-
 def test_attention_that_torch_cannot_count_leaves_operations_out() -> None:
     lesson = _Lesson()
     lesson.layer.config = type("Config", (), {"_attn_implementation": "flex_attention"})()
@@ -176,7 +160,3 @@ def test_a_damaged_cost_in_a_checkpoint_is_none_at_all(wrong: dict[str, float], 
     cost = learn(tmp_path, tiny).cost
     assert cost.flops is None
     assert 0 < cost.hours < 0.1
-
-
-def test_a_cost_of_a_later_version_is_read() -> None:
-    assert Cost.model_validate({"tokens_seen": 1, "hours": 0.5, "trees_felled": 3}).hours == 0.5

@@ -22,10 +22,10 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
 from specbench.methods.jf import learning, train
-from specbench.training import cost, finetuning, sound
-from specbench.training.card import write_card
+from specbench.training import cost, finetuning
+from specbench.training import stopping as sound
 from specbench.training.recipe import Job, WeightOptions
-from specbench.training.soundness import unsound
+from specbench.training.stopping import unsound
 
 VOCAB = 50
 PARTS = {
@@ -246,8 +246,3 @@ def test_a_rule_needs_prompts_to_look_at_and_the_target_beside(tmp_path: Path) -
         train.train(train.Options.model_validate({**PARTS, "max_loops": 0.1}), job(tmp_path, [], aside=0))
     with pytest.raises(ValueError, check=wording):
         WeightOptions(full=True, max_unlikely=0.03)
-
-
-def test_a_card_of_before_has_no_course(whole: tuple[Path, Mapping[str, Any]], tmp_path: Path) -> None:
-    write_card(tmp_path, {name: value for name, value in whole[1].items() if name != "curve"})
-    assert "Its course" not in (tmp_path / "README.md").read_text()

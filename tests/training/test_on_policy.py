@@ -22,12 +22,12 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.engine.sampler import Sampling
 from specbench.training import on_policy
-from specbench.training.batches import Batches
 from specbench.training.distances import forward_kl, reverse_kl
 from specbench.training.distillation import DistillationLesson
 from specbench.training.finetuning import Weights
 from specbench.training.frozen import Frozen
 from specbench.training.on_policy import OnPolicy, own_answers
+from specbench.training.order import Batches
 from specbench.training.recipe import Job, Text, WeightOptions
 from specbench.training.student import Student
 

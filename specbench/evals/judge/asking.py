@@ -9,8 +9,6 @@ from typing import Protocol
 
 from specbench.evals.judge.prompts import JudgePrompt
 
-MOST_WORKERS = 64
-
 _AHEAD = 4  # questions a worker that may be asked before the first one is answered; each costs, and may be for nothing
 _LOOK_S = 0.1  # a wait without end may miss a Ctrl-C that comes just before it
 

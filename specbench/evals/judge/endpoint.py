@@ -1,25 +1,24 @@
-"""A judge behind an OpenAI-compatible endpoint: plain HTTP from the standard library."""
+"""A judge at an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
 import json
 import threading
-import urllib.error
 from collections.abc import Callable
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.address import checked, is_loopback
+from specbench.common.http import ConnectionLost, Deadline, check_address, send
+from specbench.common.keys import Secret
 from specbench.common.reading import parse_json
 from specbench.evals.judge.judge import Unanswered
-from specbench.evals.judge.posting import GivenUp, post
 from specbench.evals.judge.prompts import JudgePrompt
-from specbench.evals.judge.secret import Secret
 from specbench.results.judgments import JudgeSpec
 
 _TRIES = 3
 _PAUSE_S = 2.0  # before the second try, doubled before the third
 _LONGEST = 1 << 18  # characters of a judgment that are kept; one has a few thousand
 _READ = 1 << 12  # characters of a text of which the beginning is shown
+_LARGEST, _LARGEST_ERROR = 4 << 20, 1 << 16  # bytes of an answer, and of a refusal
 _REFUSED = {400, 413, 422}  # this prompt, not the endpoint: too long, filtered
 _WRONG = {401: "refuses the key", 403: "refuses the key", 404: "knows no such model or path"}
 
@@ -58,15 +57,13 @@ class Endpoint:
             UsageError: not a web address, or no key that could be sent.
         """
         self._secret = None if key is None else Secret(key)
-        host, self._host = checked(base_url, "--base-url", "--api-key-env", self._scrubbed)
+        self._host = check_address(base_url, "--base-url", "--api-key-env", self._scrubbed)
         if not model.strip() or self._scrubbed(model) != model:  # the record of a judge has its name
             raise UsageError("--judge is empty or holds the key; give it the model's name as the endpoint knows it")
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._timeout_s = timeout_s
         self._over = threading.Event()
         self._sleep = sleep or self._over.wait
-        # A proxy that the environment names is not meant for this machine itself.
-        self._proxies = not is_loopback(host)
         self.spec = JudgeSpec(id=model, kind="endpoint", endpoint=self._host, max_tokens=max_tokens)
 
     def ask(self, prompt: JudgePrompt) -> str:
@@ -97,20 +94,25 @@ class Endpoint:
         self._over.set()
 
     def _post(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "User-Agent": "specbench"}
-        if self._secret is not None:
-            headers["Authorization"] = f"Bearer {self._secret.key}"
+        key = None if self._secret is None else self._secret.key
+        deadline = Deadline(self._timeout_s, self._over)
         try:
-            if self._over.is_set():
-                raise GivenUp
-            reply = post(self._url, body, headers, self._timeout_s, proxies=self._proxies, over=self._over)
-        except GivenUp:
-            raise
-        except Exception as error:  # of whatever kind: its text may hold a header, and so may a traceback's
-            raise _Transient(self._reason(error)) from None
-        if not 200 <= reply.status < 300:
-            raise self._refusal(reply.status, self._said(reply.body))
-        return reply.body
+            with send(self._url, body, key, deadline) as reply:
+                if 200 <= reply.status < 300:
+                    content = reply.beginning(_LARGEST + 1)
+                    if len(content) > _LARGEST:
+                        raise _Transient(f"more than {_LARGEST >> 20} MiB")
+                    return content
+                try:
+                    content = reply.beginning(_LARGEST_ERROR)
+                except ConnectionLost:  # the status says enough
+                    content = b""
+                refusal = self._refusal(reply.status, self._said(content))
+        except TimeoutError:
+            raise _Transient(f"no answer within {self._timeout_s:g} s") from None
+        except ConnectionLost as error:
+            raise _Transient(self._shown(str(error))) from None
+        raise refusal
 
     def _refusal(self, code: int, said: str) -> Exception:
         if code in _WRONG:
@@ -123,14 +125,6 @@ class Endpoint:
         if 300 <= code < 400:
             return UsageError(f"the judge at {self._host} redirects elsewhere (HTTP {code}); give that --base-url")
         return _Transient(f"HTTP {code}{said}")
-
-    def _reason(self, error: Exception) -> str:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(cause, TimeoutError):
-            return f"no answer within {self._timeout_s:g} s"
-        if isinstance(cause, OSError) and cause.strerror:
-            return self._shown(cause.strerror).lower()
-        return self._shown(str(cause)) or type(cause).__name__
 
     def _said(self, body: bytes) -> str:
         """The endpoint's own reason; what it sends is data, and may be anything."""

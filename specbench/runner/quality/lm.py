@@ -14,6 +14,7 @@ from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from specbench.common import UsageError
+from specbench.common.progress import Tenths
 from specbench.engine import Engine
 from specbench.engine.forced import Chain, rated
 from specbench.models import LoadedModel
@@ -109,7 +110,7 @@ class EngineLM(TemplateLM):
         for at, (context, _text) in enumerate(texts):
             behind.setdefault(context, []).append(at)
         found: dict[int, tuple[float, bool]] = {}
-        told = _tenths(self._say, f"likelihoods of {len(texts)} texts")
+        told = Tenths(self._say, lambda done, total: f"likelihoods of {total} texts: {done}/{total}")
         # The last token is foretold and not read, and what is read last is not kept.
         with self._session(max(1, max(len(context) + len(text) for context, text in texts) - 2)) as session:
             for context, members in behind.items():
@@ -140,7 +141,7 @@ class EngineLM(TemplateLM):
         if not requests:
             return []
         asked = [self._request(str(at), *request.args) for at, request in enumerate(requests)]
-        told = _tenths(self._say, f"{len(asked)} answers")
+        told = Tenths(self._say, lambda done, total: f"{total} answers: {done}/{total}")
         texts: dict[str, str] = {}
         kept = max(len(request.ids) + request.rule.budget for request in asked) - 1  # nobody reads the last token
         with self._session(kept, min(self._concurrency, len(asked))) as session:
@@ -222,16 +223,3 @@ def _in_parts(engine: Engine, slot: int, last: int, text: Sequence[int], most: i
         if at + most < len(fed):
             engine.prefill(slot, part)
     return found
-
-
-def _tenths(say: Callable[[str], None], what: str) -> Callable[[int, int], None]:
-    """Says how much is done, at every tenth of it."""
-    said = -1
-
-    def told(done: int, total: int) -> None:
-        nonlocal said
-        if (tenth := 10 * done // total) != said:
-            said = tenth
-            say(f"{what}: {done}/{total}")
-
-    return told

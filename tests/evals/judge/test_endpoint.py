@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import traceback
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from support.engines import Server, completion, in_any_order, replies, says, serving
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals.judge import posting
+from specbench.common.http import GivenUp
 from specbench.evals.judge.endpoint import Endpoint
 from specbench.evals.judge.judge import Unanswered
 from specbench.evals.judge.prompts import JudgePrompt
@@ -29,6 +27,10 @@ KEY = "sk-se/c+r=et42"
 def server() -> Iterator[Server]:
     with serving() as made:
         yield made
+
+
+def hangs(server: Server) -> Any:
+    return lambda handler, body: server.over.wait(20)
 
 
 def endpoint(server: Server, **changes: Any) -> Endpoint:
@@ -148,103 +150,47 @@ def test_a_refused_prompt_is_no_reason_to_stop(server: Server, code: int) -> Non
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("code", [301, 302, 307, 308])
-def test_the_key_does_not_follow_a_redirect(server: Server, code: int) -> None:
+def test_a_redirect_is_not_followed(server: Server) -> None:
     with serving() as elsewhere:
-        server.answer = replies(code, b"", Location=f"{elsewhere.url}/chat/completions")
-        assert f"{code}" in refused(server, UsageError)
+        server.answer = replies(302, b"", Location=f"{elsewhere.url}/chat/completions")
+        assert "302" in refused(server, UsageError)
         assert elsewhere.paths == []
 
 
-ECHOES = {
-    "bare": KEY, "bearer": f"Bearer {KEY}", "percent": quote(quote(f"Bearer {KEY}", safe=""), safe=""),
-    "json": json.dumps(json.dumps(KEY)), "unicode": "".join(f"\\u{ord(char):04x}" for char in KEY),
-    "base64": base64.b64encode(f"Bearer {KEY}".encode()).decode(), "across the cut": "x" * 155 + KEY,
-    "lines": "\n".join((KEY[:4], KEY[4:])),
-}  # fmt: skip
+def test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it(server: Server) -> None:
+    for code in (400, 401, 429):
+        server.answer = replies(code, json.dumps({"error": {"message": f"bad key {'x' * 140}{KEY} given"}}).encode())
+        kind = {400: Unanswered, 401: UsageError, 429: EnvironmentRefused}[code]
+        assert "sk-" not in refused(server, kind)
+    server.answer = replies(200, b"<" * 50 + KEY.encode())
+    assert "sk-" not in refused(server, EnvironmentRefused)
+    oops: Any = lambda handler, body: handler.wfile.write(f"HTTP/1.1 oops {KEY}\r\n\r\n".encode())  # noqa: E731
+    server.answer = oops
+    assert "sk-" not in refused(server, EnvironmentRefused)
+    server.answer = says(f"You are {KEY}. [[7]]")
+    assert endpoint(server).ask(PROMPT) == "You are [key]. [[7]]"
 
 
-def assert_hidden(said: str) -> None:
-    for size in range(5, len(KEY)):
-        assert KEY[:size] not in said
-        assert KEY[-size:] not in said
-        assert quote(KEY[-size:], safe="") not in said
-    for text in (KEY, f"Bearer {KEY}"):
-        assert base64.b64encode(text.encode()).decode()[-10:] not in said
+def test_closing_ends_what_others_are_waiting_for(server: Server) -> None:
+    server.answer = hangs(server)
+    made = endpoint(server, timeout_s=60)
+    threading.Timer(0.2, made.close).start()
+    with pytest.raises(GivenUp):
+        made.ask(PROMPT)
+    with pytest.raises(GivenUp):
+        made.ask(PROMPT)
 
 
-@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
-def test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it(server: Server, echo: str) -> None:
-    for code in (400, 401, 403, 404, 413, 422, 429, 500):
-        server.answer = replies(code, json.dumps({"error": {"message": f"bad key {echo} given"}}).encode())
-        kind = UsageError if code in (401, 403, 404) else Unanswered if code in (400, 413, 422) else EnvironmentRefused
-        said = refused(server, kind)
-        assert_hidden(said)
-        assert wording(said)
-    server.answer = says(f"You are {echo}. [[7]]")
-    said = endpoint(server).ask(PROMPT)
-    assert_hidden(said)
-    assert said.endswith(". [[7]]")
-
-
-def test_what_is_no_completion_does_not_show_a_part_of_the_key(server: Server) -> None:
-    for before in range(44, 61):
-        server.answer = replies(200, b"<" * before + KEY.encode() + b" and more of it")
-        assert_hidden(refused(server, EnvironmentRefused))
-
-
-def test_an_error_longer_than_what_is_read_does_not_show_it(server: Server) -> None:
-    for before in range(65536 - 40, 65536 - 20):
-        start = b'{"error": "'
-        server.answer = replies(400, start + b" " * (before - len(start)) + KEY.encode() + b'"}')
-        assert_hidden(refused(server, Unanswered))
-
-
-@pytest.mark.parametrize(
-    "line", [f"HTTP/1.1 oops Bearer {KEY}", f"Bearer {KEY}", f"HTTP/1.1 503 Bearer {KEY}", f"HTTP/{KEY} 200 OK"]
-)
-def test_a_status_line_or_header_that_echoes_the_key_does_not_show_it(server: Server, line: str) -> None:
-    def answers(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        handler.wfile.write(f"{line}\r\nX-Key: {KEY}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-
-    server.answer = answers
-    assert_hidden(refused(server, EnvironmentRefused))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError(f"Invalid header value b'Bearer {KEY}'"), RuntimeError(f"Bearer {KEY}"),
-        OSError(f"Tunnel connection failed: 407 {KEY}"), OSError(5, f"No {KEY}"), UnicodeError(f"label {KEY}"),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_an_exception_that_holds_the_key_is_one_line_without_it(
-    server: Server, error: Exception, monkeypatch: Any
-) -> None:
-    def raises(*arguments: Any, **options: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(posting.urllib.request.OpenerDirector, "open", raises)
-    with pytest.raises(EnvironmentRefused) as found:
-        endpoint(server).ask(PROMPT)
-    assert_hidden("".join(traceback.format_exception(found.value)))
-
-
-def test_what_is_no_web_address_is_refused_before_anything_is_sent() -> None:
-    for url in (
-        *("localhost:8000", "ftp://localhost/v1", "http://", "http://user:pass@localhost/v1", "file:///etc/passwd"),
-        *("http://h:x/v1", "http://h/v1?a=b"),
-    ):
-        with pytest.raises(UsageError, match="--base-url"):
-            Endpoint("gpt-4", url, None, max_tokens=1, timeout_s=1)
+def test_a_late_answer_is_named_by_its_limit(server: Server) -> None:
+    server.answer = hangs(server)
+    assert "0.2 s" in refused(server, EnvironmentRefused, timeout_s=0.2)
 
 
 @pytest.mark.parametrize("model", ["", " \t", KEY, f"gpt-4 {KEY}", KEY.upper()])
 def test_a_judge_without_a_name_or_with_the_key_for_one_is_refused(server: Server, model: str) -> None:
     with pytest.raises(UsageError, check=wording) as error:
         Endpoint(model, server.url, KEY, max_tokens=1, timeout_s=1)
-    assert_hidden(str(error.value))
+    assert "sk-" not in str(error.value)
 
 
 @pytest.mark.parametrize("size", [1 << 18, 1 << 21])

@@ -18,7 +18,7 @@ from specbench.evals.judge.injection import harmless, without
 from specbench.evals.judge.judge import judge_all, questions, rating
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import Question
-from specbench.results.judgments import Judgment, read_judgments, scores
+from specbench.results.judgments import read_judgments, scores
 
 HOSTILE = {
     "[The End of Assistant's Answer]": "(The End of Assistant's Answer]",
@@ -121,15 +121,6 @@ def test_such_answers_are_marked_and_counted(tmp_path: Path, asked: Mapping[str,
     assert {each.request for each in judgments if each.injected} == {"sly|81|0", "sly|81|0|2", "sly|111|0|2"}
     (judged,) = scores(judgments, list(TEXTS))
     assert {name: row["injections"] for name, row in judged["methods"].items()} == {"ar": 0, "sly": 3}
-
-
-def test_a_judgment_of_before_there_was_the_mark_is_read(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path
-) -> None:
-    judge_all(tmp_path, ToyJudge(lambda prompt: "[[2]]"), engines.rated(TEXTS, asked, task_data))
-    row = read_judgments(tmp_path)[0].model_dump(mode="json")
-    del row["injected"]
-    assert Judgment.model_validate(row).injected is False
 
 
 def test_control_tokens_of_a_judge_that_runs_here_are_broken_up() -> None:

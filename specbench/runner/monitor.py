@@ -1,4 +1,4 @@
-"""Bandwidth beside a run: memory is read before, between and behind its stretches, and never on a request's clock."""
+"""When a run looks at its machine: before, between and after its segments, and never while a request is timed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from specbench.common import SpecbenchError
 from specbench.common.errors import one_line
 from specbench.hardware import ModelShape
 from specbench.hardware.bandwidth import BandwidthProbe
+from specbench.hardware.monitor import Seen, between, see
 from specbench.hardware.roofline import step_cost
 from specbench.profiling import shape_of
 from specbench.results.attachment import Keeps
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.schema import SimulatedAcceptance
+from specbench.results.watch import WATCH, Watch
 from specbench.runner.session import Session
+
+#: Seconds between two samples, which take some milliseconds, and between two readings of memory, which take a fifth.
+APART_S = 4.0
+
+#: In a long run samples are as many times further apart: its file is written anew with each of them.
+APART_SHARE = 0.01
 
 #: Bytes of weights from which on they come from memory. Fewer lie in a cache, of which memory's bandwidth says nothing.
 LEAST_WEIGHTS = 64 << 20
-
-#: Seconds between two readings, each of which takes a fifth of one: at most a twentieth of a run.
-APART = 4.0
 
 #: Share of the most that memory gave in a run, below which somebody else reads it too.
 GIVES = 0.85
@@ -45,8 +50,56 @@ class Says(Protocol):
     def note(self, text: str) -> None: ...
 
 
-class Beside:
-    """Takes the readings of a run and keeps them in its folder; close it when the run is over.
+class Watcher:
+    """Samples what else the machine does, and keeps that in the run's folder.
+
+    Args:
+        folder: of the run; earlier samples in it stay.
+        look: takes a sample.
+        clock: that of the samples, in seconds.
+    """
+
+    def __init__(
+        self, folder: Keeps, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._look, self._clock = folder, look, clock
+        self._found = folder.read(WATCH) or Watch()
+        self._first: Seen | None = None
+        self._last: Seen | None = None
+
+    def before(self, segment: int) -> None:
+        """Looks, unless the last look of this process was a moment ago.
+
+        Args:
+            segment: number of the stretch that comes next.
+        """
+        if self._first is None or self._last is None:
+            self._first = self._last = self._look()  # what happened before it was no run
+            return
+        now = self._clock()
+        if now - self._last.at_s >= max(APART_S, APART_SHARE * (now - self._first.at_s)):
+            self._keep(segment)
+
+    def after(self, segment: int) -> None:
+        """Looks when all is decoded, and not where nothing was.
+
+        Args:
+            segment: number of the last stretch.
+        """
+        if self._last is not None:
+            self._keep(segment + 1)
+
+    def _keep(self, segment: int) -> None:
+        assert self._last is not None
+        now = self._look()
+        look = between(self._last, now, segment)
+        if look is not None:
+            self._found, self._last = Watch(looks=[*self._found.looks, look]), now
+        self._folder.write(WATCH, self._found)
+
+
+class MemoryReader:
+    """Reads memory's bandwidth and keeps the readings in the run's folder; close it when the run is over.
 
     The probe is half a gigabyte and may have to be built, so it is opened for the first reading and not before: a run
     of which nothing is left to decode reads nothing. Where it cannot be had, the run goes on without.
@@ -88,11 +141,11 @@ class Beside:
         Args:
             segment: number of the stretch that comes next.
         """
-        if self._last is None or self._clock() - self._last >= APART:
+        if self._last is None or self._clock() - self._last >= APART_S:
             self._read(segment)
             self._wait(segment)
 
-    def behind(self, segment: int) -> None:
+    def after(self, segment: int) -> None:
         """Reads when all is decoded, and nothing where nothing was.
 
         Args:
@@ -148,29 +201,77 @@ class Beside:
         self._folder.write(BANDWIDTH, found)
 
 
+class Monitor:
+    """Samples of the machine and readings of its memory during a run.
+
+    Args:
+        watcher: takes the samples.
+        memory: reads memory; None where that would say nothing of the run.
+    """
+
+    def __init__(self, watcher: Watcher, memory: MemoryReader | None) -> None:
+        self._watcher, self._memory = watcher, memory
+
+    def before(self, segment: int) -> None:
+        """Looks, unless that was done a moment ago.
+
+        Args:
+            segment: number of the segment that comes next.
+        """
+        self._watcher.before(segment)
+        if self._memory:
+            self._memory.before(segment)
+
+    def after(self, segment: int) -> None:
+        """Looks when all is decoded, and not where nothing was.
+
+        Args:
+            segment: number of the last segment.
+        """
+        if self._memory:
+            self._memory.after(segment)
+        self._watcher.after(segment)
+
+
 @contextmanager
-def beside(
+def monitoring(
     sessions: Sequence[Session],
     simulated: Mapping[str, SimulatedAcceptance],
     folder: Keeps,
     say: Says,
     rows: Sequence[Row] = (),
     patience: float = 0.0,
-) -> Iterator[Beside | None]:
-    """What reads memory beside a run; None where that would say nothing of it.
+) -> Iterator[Monitor]:
+    """The monitor of a run; arguments as of :func:`memory_reader`."""
+    memory = memory_reader(sessions, simulated, folder, say, rows, patience)
+    try:
+        yield Monitor(Watcher(folder), memory)
+    finally:
+        if memory:
+            memory.close()
+
+
+def memory_reader(
+    sessions: Sequence[Session],
+    simulated: Mapping[str, SimulatedAcceptance],
+    folder: Keeps,
+    say: Says,
+    rows: Sequence[Row] = (),
+    patience: float = 0.0,
+) -> MemoryReader | None:
+    """Reader of memory for a run, or None where bandwidth does not matter (GPU, small or simulated model).
 
     Args:
         sessions: of the run, opened.
-        simulated: its methods whose acceptance is decided by lot; of these no time stands for a machine's.
+        simulated: its methods with simulated acceptance, whose times are no machine's.
         folder: the run's.
         say: is told what goes on.
         rows: of other engines; those at the precision of the run read the same weights.
-        patience: seconds that it may wait, see :class:`Beside`.
+        patience: seconds that it may wait, see :class:`MemoryReader`.
     """
     on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
     if simulated or not on_cpu or min(session.model.spec.weight_bytes for session in sessions) < LEAST_WEIGHTS:
-        yield None
-        return
+        return None
     try:
         forwards = {
             method.label: forward_bytes(shape_of(session.engine), session.engine.capacity)
@@ -182,11 +283,7 @@ def beside(
         forwards |= dict.fromkeys(same, forward_bytes(shape_of(first.engine), first.engine.capacity))
     except SpecbenchError:  # a mixture model that does not say how many experts are active
         forwards = {}
-    reader = Beside(forwards, folder, say, patience)
-    try:
-        yield reader
-    finally:
-        reader.close()
+    return MemoryReader(forwards, folder, say, patience)
 
 
 def forward_bytes(shape: ModelShape, capacity: int) -> ForwardBytes:

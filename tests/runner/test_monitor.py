@@ -13,12 +13,12 @@ from support.models import plan, prepared
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
-from specbench.hardware.watching import Seen
+from specbench.hardware.monitor import Seen
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.results.watch import WATCH
 from specbench.runner import execution
-from specbench.runner.watching import Watcher
+from specbench.runner.monitor import Monitor, Watcher
 
 S = 1_000_000_000  # one second of a toy's clock
 METHODS = (toy(label="ar"), toy(label="mine"))
@@ -62,8 +62,8 @@ class World:
 
 def decoded(world: World, folder: RunFolder, before: bool = False) -> list[RequestRecord]:
     """A run that is watched."""
-    watcher = Watcher(folder, world.look, lambda: world.now)
-    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, None, watcher]
+    monitor = Monitor(Watcher(folder, world.look, lambda: world.now), None)
+    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, monitor]
     found: list[RequestRecord] = execution._decode(*made)
     return found
 

@@ -1,4 +1,4 @@
-"""Memory that a process may have where its group has less than the machine, in control groups of both versions."""
+"""Memory and cores of a process whose control group, of either version, has less than the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.hardware import ram
+from specbench.hardware import limits
 
 GIB = 1 << 30
 
@@ -16,7 +16,7 @@ GIB = 1 << 30
 def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine of 64 GiB, 40 of them free."""
     for name, at in (("_GROUP", "cgroup"), ("_GROUPS", "groups"), ("_INFO", "meminfo")):
-        monkeypatch.setattr(ram, name, tmp_path / at)
+        monkeypatch.setattr(limits, name, tmp_path / at)
     pages = {"SC_PHYS_PAGES": 16 << 20, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", lambda name: pages[name])
     (tmp_path / "meminfo").write_text(f"MemTotal: {64 << 20} kB\nMemAvailable:   {40 << 20} kB\n")
@@ -30,8 +30,8 @@ def group(folder: Path, **files: str) -> None:
 
 
 def found() -> tuple[float, float | None]:
-    free = ram.free_ram_bytes()
-    return ram.ram_bytes() / GIB, None if free is None else free / GIB
+    free = limits.free_ram_bytes()
+    return limits.ram_bytes() / GIB, None if free is None else free / GIB
 
 
 def test_without_limits_it_is_what_the_kernel_says(groups: Path) -> None:
@@ -59,3 +59,30 @@ def test_groups_of_the_first_version(groups: Path) -> None:
     group(mine, **unlimited)
     group(mine / "mine", limit_in_bytes=f"{8 * GIB}", usage_in_bytes=f"{7 * GIB}", stat=f"total_inactive_file {GIB}\n")
     assert found() == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "cores_worth"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000\n"}, 3),  # 2.5
+        ("0::/a\n", {"a/cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("2:cpu,cpuacct:/c\n", {"cpu,cpuacct/c/cpu.cfs_quota_us": "200000\n",
+                                "cpu,cpuacct/c/cpu.cfs_period_us": "100000\n"}, 2),
+        ("2:cpu:/c\n", {"cpu/c/cpu.cfs_quota_us": "-1\n", "cpu/c/cpu.cfs_period_us": "100000\n"}, 8),
+        ("0::/a\n", {"a/cpu.max": "9900000 100000\n"}, 8),
+        ("0::/a\n", {"a/cpu.max": "what is this\n"}, 8),
+        ("nonsense\n\n:::\n", {}, 8),
+    ],
+)  # fmt: skip
+def test_a_groups_quota_counts_as_cores(
+    group: str, files: dict[str, str], cores_worth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "group").write_text(group)
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text)
+    monkeypatch.setattr(limits, "_GROUP", tmp_path / "group")
+    monkeypatch.setattr(limits, "_GROUPS", tmp_path / "fs")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert limits.usable_cores() == cores_worth

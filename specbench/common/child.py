@@ -1,12 +1,14 @@
-"""Processes: an engine's process, which ends with ours whatever happens, and how busy it is meanwhile. No torch."""
+"""A child process in a session of its own that ends with this process, spoken to in lines of JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from specbench.common.errors import EngineFault, one_line
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 _LOOK_S = 0.01
+_PIECE = 1 << 16
 _MARK = "SPECBENCH_ENGINE"  # in the environment of a child and of all that descends from it
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")  # colours, titles of a terminal
 # Looked up before there is a child: between fork and exec it must not wait for a lock that another thread had.
@@ -40,26 +43,40 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-class Child:
-    """Child: a process in a session of its own, so that Ctrl-C is ours to hear and its children end with it.
+class Ended(EngineFault):
+    """The child process has ended."""
 
-    It ends with us by the kernel's word, even where we are killed; what it starts itself does so only where it sees to
-    that, as everything that reads a pipe of its parent's does.
+
+class Stalled(EngineFault):
+    """The child process did not answer in time."""
+
+
+class Child:
+    """A process in a session of its own, so that Ctrl-C reaches only this process.
+
+    The kernel kills it when this process ends, even when this process is killed.
 
     Args:
         command: program and arguments.
-        environment: what to set beside our own.
-        pipes: its stdin and stdout are pipes, for bytes; else it has neither.
+        environment: variables to set in addition to this process's own; API keys are left out.
+        pipes: its stdin and stdout are pipes, see :meth:`send` and :meth:`next`; else it has neither.
+        longest: most bytes of a line that it writes.
 
     Raises:
         EngineFault: it cannot be started.
     """
 
     def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, pipes: bool = False
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        pipes: bool = False,
+        longest: int = 1 << 20,
     ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as it
         self._mark = secrets.token_hex(16)
+        self._longest, self._rest, self._read_ns = longest, b"", 0
         ours = os.getpid()
 
         def start() -> subprocess.Popen[bytes]:
@@ -90,6 +107,56 @@ class Child:
         """Whether it has not ended."""
         return self.process.poll() is None
 
+    def send(self, **line: Any) -> None:
+        """Write a line of JSON.
+
+        Raises:
+            Ended: the process has ended.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(line).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise self.died() from None
+
+    def next(self, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
+        """Return the next line and the ``time.perf_counter_ns`` at which its last byte arrived.
+
+        Args:
+            within_s: seconds to wait.
+            doing: what it has to do meanwhile, for errors.
+
+        Raises:
+            Stalled: there was no line in time.
+            Ended: the process has ended.
+            EngineFault: the line is too long or no JSON object.
+        """
+        until = time.monotonic() + within_s
+        assert self.process.stdout is not None
+        out = self.process.stdout.fileno()
+        blocks, size = [self._rest], len(self._rest)
+        while b"\n" not in blocks[-1]:
+            if size > self._longest:
+                raise EngineFault(f"its worker wrote a line of more than {self._longest >> 20} MiB")
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([out], [], [], left)[0]:
+                raise Stalled(f"it stalled: nothing came for {within_s:g} s while it had to {doing}")
+            block = os.read(out, _PIECE)
+            self._read_ns = time.perf_counter_ns()
+            if not block:
+                raise self.died()
+            blocks.append(block)
+            size += len(block)
+        line, _, self._rest = b"".join(blocks).partition(b"\n")
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise EngineFault(f"its worker wrote what is none of its replies: {one_line(repr(line[:80]), 100)}")
+        return self._read_ns, found
+
     def last_words(self, lines: int = 2) -> str:
         """The last lines that it wrote and that say something, as one; none once it is closed."""
         if self._log.closed:
@@ -100,7 +167,7 @@ class Child:
         found = [line for each in said.splitlines() if (line := one_line(_ESCAPES.sub("", each), 300))]
         return one_line(" · ".join(found[-lines:]), 300)
 
-    def died(self, within_s: float = _PATIENCE_S) -> EngineFault:
+    def died(self, within_s: float = _PATIENCE_S) -> Ended:
         """What to raise when it has ended by itself, or does not answer any more though it runs."""
         try:
             code = self.process.wait(within_s)
@@ -109,10 +176,18 @@ class Child:
         else:
             how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         said = self.last_words()
-        return EngineFault(f"its process {how}{f', saying: {said}' if said else ''}")
+        return Ended(f"its process {how}{f', saying: {said}' if said else ''}")
+
+    def kill(self) -> None:
+        """Kill it and its process group at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError, ValueError):  # what was not written yet, or pipes that are closed
+            self.process.communicate()
+        self._log.close()
 
     def close(self) -> None:
-        """Ends it and what it has started, wherever that has gone; a second call does nothing."""
+        """End it and all its descendants; a second call does nothing."""
         if self._log.closed:
             return
         for pipe in (self.process.stdin, self.process.stdout):
@@ -170,20 +245,16 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it; none where it has ended."""
+    """A process and all its descendants; empty if it has ended."""
     try:
         parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-    return [parent, *_children(parent)]
 
 
-def _children(parent: psutil.Process) -> list[psutil.Process]:
-    try:
-        found: list[psutil.Process] = parent.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return found
+def _trees(pids: Sequence[int]) -> list[psutil.Process]:
+    return [process for pid in pids for process in tree(pid)]
 
 
 def _signal(processes: Sequence[psutil.Process], sent: signal.Signals) -> None:
@@ -193,36 +264,40 @@ def _signal(processes: Sequence[psutil.Process], sent: signal.Signals) -> None:
 
 
 def busy_s(pids: Sequence[int]) -> float:
-    """Seconds of processor time that some processes and their descendants have taken so far.
-
-    Of descendants that have ended it is what their parent has been told by the kernel.
-    """
+    """Seconds of processor time of processes and their descendants, ended ones included once they are waited for."""
     found = 0.0
-    for pid in pids:
-        for process in tree(pid):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                found += times.user + times.system + times.children_user + times.children_system
+    for process in _trees(pids):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += sum(process.cpu_times()[:4])
     return found
 
 
 def resident_bytes(pids: Sequence[int]) -> int:
-    """Memory that some processes and their descendants have in the machine's, what they share counted in parts."""
+    """Memory of processes and their descendants, shared pages counted in parts."""
     found = 0
-    for pid in pids:
-        for process in tree(pid):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                found += process.memory_full_info().pss
+    for process in _trees(pids):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            found += process.memory_full_info().pss
     return found
 
 
 def pause(pids: Sequence[int]) -> None:
-    """Stops processes by signal until :func:`go_on`."""
-    for pid in pids:
-        _signal(tree(pid), signal.SIGSTOP)
+    """Stop processes by signal until :func:`go_on`."""
+    _signal(_trees(pids), signal.SIGSTOP)
 
 
 def go_on(pids: Sequence[int]) -> None:
-    """Lets stopped processes run again."""
-    for pid in pids:
-        _signal(tree(pid), signal.SIGCONT)
+    """Let stopped processes run again."""
+    _signal(_trees(pids), signal.SIGCONT)
+
+
+def replies() -> Callable[[dict[str, Any]], None]:
+    """In the child: keep stdout for lines of JSON, which the returned function writes; other prints go to stderr."""
+    file = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def reply(line: dict[str, Any]) -> None:
+        file.write(json.dumps(line).encode() + b"\n")
+        file.flush()
+
+    return reply
