@@ -12,7 +12,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup engines demo test test-ci test-all test-faults mutation soak lint check bench evidence weights gpu-check gpu-bundle clean chaos fuzz
+.PHONY: help setup engines demo test test-ci test-all mutation soak lint check bench evidence pages weights gpu-check gpu-bundle clean chaos fuzz
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -76,10 +76,13 @@ lint: $(READY)  ## style, types and import rules
 check: lint test-ci  ## what a commit has to pass
 
 bench: $(READY)  ## ratios against other loops, in one run
-	@set -e; for file in $(filter-out benchmarks/evidence.py benchmarks/weights.py,$(wildcard benchmarks/[!_]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
+	@set -e; for file in $(filter-out benchmarks/evidence.py benchmarks/pages.py benchmarks/weights.py,$(wildcard benchmarks/[!_]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
 
 evidence: $(READY)  ## measure what pages quote, where it is not measured: ONLY=headline takes some, REPEAT=1 anew
 	$(BIN)/python -m benchmarks.evidence $(ONLY) $(if $(REPEAT),--repeat) $(if $(ANYWAY),--anyway)
+
+pages: $(READY)  ## fill the figures and tables of README, docs and the methods' pages from committed runs
+	$(BIN)/python -m benchmarks.pages
 
 weights: $(READY)  ## train what is shipped, going on where it was broken off: ONLY=msn MINUTES=60, SHIP=1; hours each
 	$(BIN)/python -m benchmarks.weights $(ONLY) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SHIP),--ship)
