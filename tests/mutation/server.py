@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.machinery
 import json
+import linecache
 import os
 import resource
 import shutil
@@ -40,8 +41,12 @@ class Chosen:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         without_limits(config)
         items[:] = sorted(
-            (item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid]
+            (item for item in items if self._place(item) is not None), key=lambda item: self._place(item) or 0
         )
+
+    def _place(self, item: pytest.Item) -> int | None:
+        """Of a test, or of its whole file."""
+        return self._order.get(item.nodeid, self._order.get(item.nodeid.split("::")[0]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.ran += report.when == "call"
@@ -56,6 +61,8 @@ class Chosen:
 def install(path: Path, source: str) -> None:
     """Has one file's module made from another source when it is imported, from now on and in this process."""
     target, read = os.path.realpath(path), importlib.machinery.SourceFileLoader.get_code
+    # Triton's interpreter compiles a kernel from what `inspect` says of it.
+    linecache.cache[str(path.absolute())] = len(source), None, source.splitlines(keepends=True), target
 
     def get_code(loader: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
         if os.path.realpath(loader.path) == target:
