@@ -155,10 +155,10 @@ def lots_of_tests(mutant: Mutant, known: Lines) -> list[list[str]]:
 class Worker:
     """A server, and the way to ask it."""
 
-    def __init__(self, root: Path, modules: Sequence[str]) -> None:
+    def __init__(self, root: Path, modules: Sequence[str], **more: str) -> None:
         path = os.pathsep.join([str(root), str(root / "tests")])
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        env |= {"PYTHONDONTWRITEBYTECODE": "1"}  # bytecode is told apart by second and size, which a fault may keep
+        env |= more
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mutation.server"],
             cwd=root,
@@ -332,7 +332,8 @@ def _plant(say: Callable[[str], None]) -> bool:
     """Plants each fault; whether all were noticed."""
     with tempfile.TemporaryDirectory(prefix="specbench-planted-") as base:
         root = copied(Path(base, "copy"))
-        worker, good = Worker(root, ["torch", "transformers"]), True
+        # Bytecode is told apart by a file's second and size, which a fault may keep.
+        worker, good = Worker(root, ["torch", "transformers"], PYTHONDONTWRITEBYTECODE="1"), True
         for fault in planted():
             wrong = complaint(fault, root, worker)
             say(f"planted {'missed' if wrong else 'noticed'} {fault['name']}{f': {wrong}' if wrong else ''}")
