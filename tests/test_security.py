@@ -28,10 +28,6 @@ def test_flags_and_variables_that_it_names_are_those_of_the_program() -> None:
         assert f'"{name}"' in sources, name
 
 
-def test_the_readme_leads_to_it() -> None:
-    assert "(SECURITY.md)" in (ROOT / "README.md").read_text()
-
-
 @pytest.mark.parametrize("code", [301, 302, 307, 308])
 def test_the_key_of_an_engine_does_not_follow_a_redirect(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setenv("MY_KEY", "sk-of-mine-1234")
