@@ -32,6 +32,8 @@ def test_damage_and_loss_are_found(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
         with pytest.raises(AssertionError, match=name):
             checks.whole(tmp_path)
+        (tmp_path / name).write_text(GOOD)
+    (tmp_path / "requests.jsonl").write_text("")
     with pytest.raises(AssertionError, match=r"requests\.jsonl"):
         checks.kept(before, checks.finished(tmp_path))
 
