@@ -180,10 +180,6 @@ def main() -> int:
     chosen = options.only.split(",") if options.only else list(TARGETS)
     if missing := [name for name in chosen if name not in TARGETS]:
         parser.error(f"no target {missing[0]}; known: {', '.join(TARGETS)}")
-    if "command-lines" in chosen:
-        from fuzz import lines
-
-        lines.prepare()
     print(f"seed {options.seed}; ready after {time.monotonic() - began:.0f} s", flush=True)
     share, bad = options.minutes * 60 / len(chosen), 0
     for name in chosen:
