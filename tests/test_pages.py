@@ -191,10 +191,10 @@ def test_the_demo_table_is_recomputed() -> None:
 
 
 def _elsewhere(page: object) -> bool:
-    """Whether the figures of a page are a training's, which are in the file next to it, or predictions."""
+    """Whether the figures of a page are a training's, which are in the file next to it."""
     assert isinstance(page, Path)
     trained = {"adapters", "heads"} & {*page.parts} and not [*pages.blocks(page.read_text())]
-    return bool(trained) or page.stem in ("what-a-gpu-would-tell", "not-measured-yet")
+    return bool(trained)
 
 
 def by_hand(text: str) -> list[str]:
