@@ -29,7 +29,8 @@ import small_data
 import tiers
 import torch
 from hypothesis import HealthCheck, settings
-from pace import slowness
+from support.processes import slowness
+from support.wording import Recorder
 
 # Read when a Triton kernel is defined: without a GPU they run in its interpreter.
 if not torch.cuda.is_available():
@@ -53,6 +54,15 @@ LONGEST = 3.0
 KERNELS = Path(__file__).parent / "engine" / "kernels"
 #: How much more the same work takes where other processes share the caches and the units of a core: 2.2 s became 3.3.
 CROWDED = 1.5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--reword", action="store_true", help="take over what people now read into tests/wording")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--reword"):
+        config.pluginmanager.register(Recorder())
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

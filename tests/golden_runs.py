@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import reported
-from judged_runs import CATEGORIES
-from reported import EXACT, LOSSY, answers, traced
+from support import runs
+from support.engines import CATEGORIES
+from support.runs import EXACT, LOSSY, answers, traced
 
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment
 from specbench.results.schema import PHASES, GpuTrace, RequestRecord, TaskSpec
@@ -38,8 +38,8 @@ def _code(out: Path) -> Path:
         *answers("jacobi", 8, decode_s=1.25, measures={"stable": 1.5}, **guessed),
         *answers("jacobi#2", 8, output_tokens=26, target_forwards=20, decode_s=1.5, draft_forwards=40),
     ]
-    path = reported.folder(
-        out, reported.config(["lookahead", "jacobi", "jacobi#2"], 8), records,
+    path = runs.folder(
+        out, runs.run_config(["lookahead", "jacobi", "jacobi#2"], 8), records,
         lossless=dict.fromkeys(["ar", "lookahead", "jacobi"], EXACT), right=lambda one: one.prompt_id < "p/6",
         metrics=("base", "plus"),
         engine={"attention": "triton", "why": "auto: 1.3 times flash", "graphs": 14, "capture_s": 2.5},
@@ -58,9 +58,9 @@ def _lossy(out: Path) -> Path:
         *answers("fast", 8, target_forwards=4, decode_s=0.125),
         *answers("slow", 8, target_forwards=24, decode_s=1.0),
     ]
-    made = reported.config(["fast", "slow"], 8)
+    made = runs.run_config(["fast", "slow"], 8)
     made = made.model_copy(update={"sampling": made.sampling.model_copy(update={"temperature": 0.7, "seed": 3})})
-    return reported.folder(out, made, records, lossless={"ar": EXACT, "fast": LOSSY, "slow": EXACT})
+    return runs.folder(out, made, records, lossless={"ar": EXACT, "fast": LOSSY, "slow": EXACT})
 
 
 def _chat(out: Path) -> Path:
@@ -73,7 +73,7 @@ def _chat(out: Path) -> Path:
     task = TaskSpec(
         name="mt-bench", version=1, options={}, prompts=4, requests=4, metric="", judge=True, prompts_sha256="b" * 64
     )
-    path = reported.folder(out, reported.config(["pld"], 4, task=task, concurrency=4), records, lossless={"pld": LOSSY})
+    path = runs.folder(out, runs.run_config(["pld"], 4, task=task, concurrency=4), records, lossless={"pld": LOSSY})
     judge = JudgeSpec(id="a judge <b>", kind="endpoint", endpoint="localhost:1")
     ratings = [_rating(judge, one, at) for at, one in enumerate(records)]
     (path / JUDGMENTS).write_text("".join(f"{rating.model_dump_json()}\n" for rating in ratings))
@@ -90,12 +90,12 @@ def _rating(judge: JudgeSpec, one: RequestRecord, at: int) -> Judgment:
 def _lottery(out: Path) -> Path:
     """Dummy weights with simulated acceptance."""
     records = [*answers("ar", 8, target_forwards=24, decode_s=1.0), *answers("jf", 8, target_forwards=6, decode_s=0.25)]
-    made = reported.config(["jf"], 8, lot=["jf"])
+    made = runs.run_config(["jf"], 8, lot=["jf"])
     made = made.model_copy(update={"model": made.model.model_copy(update={"dummy": True})})
-    return reported.folder(out, made, records)
+    return runs.folder(out, made, records)
 
 
 def _unfinished(out: Path) -> Path:
     """Killed: what is there is shown, and said not to be all."""
     records = [*answers("ar", 7, target_forwards=24, decode_s=1.0), *answers("msn", 7, target_forwards=8, decode_s=0.5)]
-    return reported.folder(out, reported.config(["msn"], 8), records, finish=False)
+    return runs.folder(out, runs.run_config(["msn"], 8), records, finish=False)

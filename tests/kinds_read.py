@@ -15,16 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-import completions_server
-import heads
-import profiled
-import run_files
-import sweep_workers
 import torch
 import yaml
 from small_data import livecodebench as contests
 from small_data import spider as queries
-from trajectories_made_up import made_up
+from support import decoders, engines, runs
+from support.runs import made_up_trajectories
 
 from specbench.backends import completions, pipe, streaming, vllm
 from specbench.backends.protocol import Question
@@ -111,19 +107,19 @@ def as_lines(*rows: Any) -> bytes:
 
 
 def profile() -> bytes:
-    made = profiled.made_up(contexts=(512,), slots=())
+    made = runs.made_up_profile(contexts=(512,), slots=())
     return as_json(made.model_copy(update={"points": made.points[:4]}).model_dump(mode="json"))
 
 
 def sweep_head() -> bytes:
     with TemporaryDirectory() as out:
-        worker = sweep_workers.ToyWorker(["toy n=2"], held_out=("h",))
-        sweep = driver.Asked(sweep_workers.grid(["toy n=2"], too_large=["toy n=600"]), Path(out))
+        worker = runs.ToyWorker(["toy n=2"], held_out=("h",))
+        sweep = driver.Asked(runs.grid(["toy n=2"], too_large=["toy n=600"]), Path(out))
         return (driver.drive(sweep, Here(lambda: worker), driver.Silent()) / driver.SWEEP).read_bytes()
 
 
 def run_file() -> bytes:
-    return as_json(sweep_workers.config(["toy n=2"], 3).model_dump(mode="json"))
+    return as_json(runs.worker_config(["toy n=2"], 3).model_dump(mode="json"))
 
 
 def written(write: Callable[[Path], Any], file: str) -> bytes:
@@ -137,7 +133,7 @@ HEADER = Header(model="f" * 64, block_size=4, pad=0, shards=1, settings={"states
 
 
 def shard() -> bytes:
-    texts = [made_up(f"made/{at}") for at in range(2)]
+    texts = [made_up_trajectories(f"made/{at}") for at in range(2)]
     return written(lambda folder: trajectory.write_shard(folder / "x", texts, {"blocks": 6, "answers": 2.5}), "x")
 
 
@@ -149,17 +145,17 @@ def read_shard(path: Path) -> None:
 
 
 def head_config() -> bytes:
-    return as_json(heads.TINY)
+    return as_json(decoders.TINY)
 
 
 @cache
 def head_weights() -> bytes:
-    return written(lambda folder: heads.head().save(folder), "model.safetensors")
+    return written(lambda folder: decoders.head().save(folder), "model.safetensors")
 
 
 @cache
 def head_shapes() -> dict[str, Any]:
-    return {name: value.shape for name, value in heads.head().state_dict().items()}
+    return {name: value.shape for name, value in decoders.head().state_dict().items()}
 
 
 def read_head_config(path: Path) -> None:
@@ -247,7 +243,7 @@ def completion(path: Path) -> None:
     """Asks a server whose stream of events is the file."""
     stream = io.BytesIO(path.read_bytes())
     with patch.object(streaming.Server, "_open", lambda *some: stream):
-        asked = completions.Completions(streaming.Server("http://x.invalid", 5), "m", completions_server.MODEL)
+        asked = completions.Completions(streaming.Server("http://x.invalid", 5), "m", engines.MODEL)
         try:
             list(asked.ask(Question([1, 2], 5, frozenset())))
         except EngineFault as error:
@@ -372,7 +368,7 @@ def file_of(*parts: str) -> Callable[[], bytes]:
 
 
 def of_a_run(name: str, schema: int = 2) -> Callable[[], bytes]:
-    return lambda: run_files.a_run(schema)[name]
+    return lambda: runs.a_run(schema)[name]
 
 
 def likelihoods() -> bytes:
@@ -416,7 +412,7 @@ def corpus(path: Path) -> None:
 
 
 def two_requests(schema: int = 2) -> Callable[[], bytes]:
-    return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
+    return lambda: b"".join(of_a_run(runs.REQUESTS, schema)().splitlines(keepends=True)[1:3])
 
 
 def card_of(kind: str) -> Callable[[Path], Any]:
@@ -523,52 +519,52 @@ KINDS: dict[str, Kind] = {
     "corpus of sam": Kind("corpus.jsonl", "lines", lambda: as_lines({"text": "a b"}, {"text": "ö", "id": 3}), corpus),
     "text of sam": Kind("corpus.txt", "text", lambda: "A text.\nAnd ö.\n".encode(), corpus),
     "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
-    "run": Kind("run.json", "json", of_a_run(run_files.RUN), run_files.beside(run_config)),
+    "run": Kind("run.json", "json", of_a_run(runs.RUN), runs.beside(run_config)),
     "requests": Kind(
-        "requests.jsonl", "lines", two_requests(), run_files.beside(run_files.requests, run_files.RUN),
+        "requests.jsonl", "lines", two_requests(), runs.beside(runs.all_requests, runs.RUN),
         names_it=False,
     ),
     "requests of schema 1": Kind(
         "requests.jsonl", "lines", two_requests(1),
-        run_files.beside(run_files.requests, run_files.RUN, schema=1), names_it=False,
+        runs.beside(runs.all_requests, runs.RUN, schema=1), names_it=False,
     ),
     "summary": Kind(
-        "summary.json", "json", of_a_run(run_files.SUMMARY), run_files.beside(run_files.summary, run_files.RUN)
+        "summary.json", "json", of_a_run(runs.SUMMARY), runs.beside(runs.full_summary, runs.RUN)
     ),
     "summary of schema 1": Kind(
-        "summary.json", "json", of_a_run(run_files.SUMMARY, 1),
-        run_files.beside(run_files.summary, run_files.RUN, schema=1),
+        "summary.json", "json", of_a_run(runs.SUMMARY, 1),
+        runs.beside(runs.full_summary, runs.RUN, schema=1),
     ),
     "bandwidth": Kind(
-        run_files.BANDWIDTH, "json", run_files.memory,
-        run_files.beside(run_files.bandwidth, run_files.RUN, run_files.REQUESTS),
+        runs.BANDWIDTH, "json", runs.memory,
+        runs.beside(runs.bandwidth, runs.RUN, runs.REQUESTS),
     ),
     "watch": Kind(
-        run_files.WATCH, "json", run_files.watch,
-        run_files.beside(run_files.watched, run_files.RUN, run_files.REQUESTS),
+        runs.WATCH, "json", runs.watch,
+        runs.beside(runs.watched, runs.RUN, runs.REQUESTS),
     ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
     "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
     "branches": Kind(BRANCHES, "lines", branches, lambda path: read_branches(path.parent)),
     "quality": Kind("base.json", "json", quality, two_qualities),
     "judgments": Kind(
-        JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)
+        JUDGMENTS, "lines", of_a_run(JUDGMENTS), runs.beside(runs.judged, runs.RUN)
     ),
     "projection": Kind(
-        run_files.PROJECTION, "json", of_a_run(run_files.PROJECTION),
-        run_files.beside(run_files.projected, run_files.RUN),
+        runs.PROJECTION, "json", of_a_run(runs.PROJECTION),
+        runs.beside(runs.projected, runs.RUN),
     ),
     "projection of schema 1": Kind(
-        run_files.PROJECTION, "json", of_a_run(run_files.PROJECTION, 1),
-        run_files.beside(run_files.projected, run_files.RUN, schema=1),
+        runs.PROJECTION, "json", of_a_run(runs.PROJECTION, 1),
+        runs.beside(runs.projected, runs.RUN, schema=1),
     ),
     "folder of a run": Kind(
-        "files", "lines", lambda: run_files.in_one(run_files.a_run()), partial(run_files.read_all, finished=True)
+        "files", "lines", lambda: runs.in_one(runs.a_run()), partial(runs.read_all, finished=True)
     ),
     "folder of an unfinished run": Kind(
-        "files", "lines", lambda: run_files.in_one(run_files.a_run()), partial(run_files.read_all, finished=False)
+        "files", "lines", lambda: runs.in_one(runs.a_run()), partial(runs.read_all, finished=False)
     ),
     "folder of a sweep": Kind(
-        "files", "lines", lambda: run_files.in_one(run_files.a_sweep()), run_files.read_sweep_all
+        "files", "lines", lambda: runs.in_one(runs.a_sweep()), runs.read_sweep_all
     ),
 }  # fmt: skip

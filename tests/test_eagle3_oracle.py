@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from eagle import TAPS, EagleHead
-from eagle3_oracle import PRODUCERS, WRONG, dense, expand, taps, write
-from models_tiny import tiny_llama
 from safetensors.torch import load_file
+from support.decoders import TAPS, EagleHead
+from support.models import tiny_llama
+from support.oracles import PRODUCERS, WRONG, dense, expand, taps, write_head
 from torch import Tensor
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
@@ -97,7 +97,7 @@ def test_every_misreading_is_shown() -> None:
 def test_a_misread_head_says_something_else(
     wrong: str, producer: str, keys: dict[str, Any], row: int, tmp_path: Path
 ) -> None:
-    folder = write(tmp_path, producer, **keys)
+    folder = write_head(tmp_path, producer, **keys)
     differ = apart(says(folder), says(folder, wrong=wrong))
     assert all(difference > 1e-3 for difference in differ[row:])
     assert all(difference < 1e-12 for difference in differ[:row])
@@ -105,7 +105,7 @@ def test_a_misread_head_says_something_else(
 
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_it_says_log_probabilities_of_what_can_be_drafted(producer: str, tmp_path: Path) -> None:
-    found = says(write(tmp_path, producer))
+    found = says(write_head(tmp_path, producer))
     assert found.shape == (4, VOCAB)
     assert found.dtype == torch.float64
     assert (found.exp().sum(-1) - 1).abs().max() < 1e-12
@@ -117,7 +117,7 @@ def test_it_says_log_probabilities_of_what_can_be_drafted(producer: str, tmp_pat
 
 def test_a_path_is_read_up_to_each_row(tmp_path: Path) -> None:
     """What is said behind a beginning of a path does not hang on how the path goes on."""
-    eagle, parallel = write(tmp_path / "a", "speculators"), write(tmp_path / "b", "peagle-speculators")
+    eagle, parallel = write_head(tmp_path / "a", "speculators"), write_head(tmp_path / "b", "peagle-speculators")
     for folder in (eagle, parallel):
         assert max(apart(says(folder)[:3], says(folder, (11, 42)))) < 1e-12
     assert apart(says(eagle), says(eagle, (11, 43, 42)))[2] > 1e-3
@@ -129,13 +129,13 @@ def test_a_path_is_read_up_to_each_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_each_producer_names_layers_in_its_own_way(producer: str, tmp_path: Path) -> None:
-    assert taps(write(tmp_path, producer), 36) == (1, 17, 32)
-    named = write(tmp_path, producer, ids=[2, 18, 33])
+    assert taps(write_head(tmp_path, producer), 36) == (1, 17, 32)
+    named = write_head(tmp_path, producer, ids=[2, 18, 33])
     assert taps(named, 36) == ((1, 17, 32) if producer.endswith("speculators") else (2, 18, 33))
 
 
 def test_files_have_the_names_and_shapes_that_the_producers_write(tmp_path: Path) -> None:
-    original = load_file(write(tmp_path / "o", "original") / "model.safetensors")
+    original = load_file(write_head(tmp_path / "o", "original") / "model.safetensors")
     assert {name: (*tensor.shape,) for name, tensor in original.items()} == {
         "fc.weight": (32, 96),
         "midlayer.hidden_norm.weight": (32,),
@@ -156,7 +156,7 @@ def test_files_have_the_names_and_shapes_that_the_producers_write(tmp_path: Path
     assert original["d2t"].dtype == torch.int64
     assert int(original["d2t"].abs().sum()) > 0
     assert original["t2d"].nonzero().flatten().equal(torch.arange(48) + original["d2t"])
-    folder = write(
+    folder = write_head(
         tmp_path / "p", "peagle-speculators", layers=2, hidden=24, target_hidden=40, own_embedding=True, qk_norm=True,
         ids=[2, 3], fc_norm=True, maps=(),
     )  # fmt: skip
@@ -182,7 +182,7 @@ def test_files_have_the_names_and_shapes_that_the_producers_write(tmp_path: Path
 def test_it_agrees_with_the_head_of_the_engines_tests(tmp_path: Path) -> None:
     """What is fed back, positions and order, over drafts."""
     model = tiny_llama(VOCAB, num_hidden_layers=4).double()
-    folder = write(tmp_path, "original", eps=1e-6, theta=10000.0, draft_vocab=VOCAB, maps=())
+    folder = write_head(tmp_path, "original", eps=1e-6, theta=10000.0, draft_vocab=VOCAB, maps=())
     tensors = load_file(folder / "model.safetensors")
     model.get_output_embeddings().weight.copy_(tensors["lm_head.weight"])
     head = EagleHead(model)
@@ -200,7 +200,7 @@ def test_it_agrees_with_the_head_of_the_engines_tests(tmp_path: Path) -> None:
 @torch.inference_mode()
 def test_its_layers_are_those_of_transformers(tmp_path: Path) -> None:
     """Attention, norms of queries and keys, MLP: of three layers of Qwen3, the first of which reads two vectors."""
-    folder = write(tmp_path, "speculators", layers=3, qk_norm=True, norm_before_residual=True, fc_norm=True)
+    folder = write_head(tmp_path, "speculators", layers=3, qk_norm=True, norm_before_residual=True, fc_norm=True)
     tensors = {name: tensor.double() for name, tensor in load_file(folder / "model.safetensors").items()}
     config = Qwen3Config(
         hidden_size=HIDDEN, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
@@ -263,7 +263,7 @@ def test_a_tree_worked_out_by_hand() -> None:
 
 @pytest.mark.parametrize(("width", "depth"), [(1, 4), (3, 3), (4, 2)])
 def test_a_tree_of_a_head(width: int, depth: int, tmp_path: Path) -> None:
-    folder = write(tmp_path, "original")
+    folder = write_head(tmp_path, "original")
 
     def say(path: tuple[int, ...]) -> Tensor:
         return says(folder, path)[-1]

@@ -9,8 +9,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from data_files import data_folder
-from replay import needs
+from support.asserting import data_folder
+from support.oracles import needs
 
 from specbench.evals import plus_checks
 from specbench.evals.data import manifest

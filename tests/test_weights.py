@@ -14,6 +14,7 @@ import pytest
 import torch
 import typer
 from safetensors.torch import load_file, save_file
+from support.wording import wording
 
 from benchmarks import evidence, weights
 from specbench.cli.app import app
@@ -90,7 +91,7 @@ def test_it_ships_what_was_made_and_nothing_of_before(tmp_path: Path, capsys: py
     assert weights.main([piece.name, "--ship"], train, tmp_path) == 0
     assert [file.name for file in shipped.iterdir()] == ["card.json"]
     assert asked == [(piece.name, 5.0), (piece.name, weights.MINUTES)]
-    assert "measure it: make evidence" in capsys.readouterr().out
+    assert wording(capsys.readouterr().out)
 
 
 def test_a_head_is_shipped_with_its_card_in_files_that_a_repository_takes(

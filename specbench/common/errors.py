@@ -34,6 +34,20 @@ class SpecbenchError(Exception):
         whole = len(said) <= _BEGINNING + _END
         super().__init__(said if whole else f"{said[:_BEGINNING]} … {said[-_END:]}")
 
+    @property
+    def code(self) -> str:
+        """Module and function that raised the error, such as ``sweeps.grid.narrow``; empty before it is raised.
+
+        Unlike the text it stays the same when a sentence is improved.
+        """
+        code, frame = "", self.__traceback__
+        while frame is not None:
+            module = str(frame.tb_frame.f_globals.get("__name__", ""))
+            if module.startswith("specbench."):
+                code = f"{module.removeprefix('specbench.')}.{frame.tb_frame.f_code.co_name}"
+            frame = frame.tb_next
+        return code
+
 
 class NotQuiet(SpecbenchError):
     """This machine does other work too, so that what is timed on it now is noisy."""

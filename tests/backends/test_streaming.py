@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from completions_server import Completing, begin, completing, event, whole
+from support.engines import Completing, begin, completing, event, whole
+from support.wording import wording
 
 from specbench.backends.streaming import Refused, Server
 from specbench.common import UsageError
@@ -83,24 +84,24 @@ def _endless(server: Completing, handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    "wrong",
     [
-        (lambda server, handler: server.over.wait(20), r"it stalled: nothing came for 0\.4 s"),
-        (_stalls, r"it stalled: nothing came for 0\.4 s"),
-        (_drips, r"it stalled: nothing came for 0\.4 s"),
-        (_breaks_off, "broke off in the middle of an event"),
-        (_not_whole, "its connection broke off"),
-        (_endless, "an event of more than 4 MiB"),
-        (_garbage, "no JSON: '<html>'"),
-        (lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"), "is not to be reached"),
-        (lambda server, handler: whole(handler, 302, b"elsewhere"), "HTTP 302: elsewhere"),
-        (lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"), "HTTP 500: CUDA out of memory"),
+        lambda server, handler: server.over.wait(20),
+        _stalls,
+        _drips,
+        _breaks_off,
+        _not_whole,
+        _endless,
+        _garbage,
+        lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"),
+        lambda server, handler: whole(handler, 302, b"elsewhere"),
+        lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"),
     ],
 )
-def test_each_way_to_send_no_answer_is_one_sentence(wrong: Wrong, said: str) -> None:
+def test_each_way_to_send_no_answer_is_one_sentence(wrong: Wrong) -> None:
     with completing() as server:
         server.stream = lambda handler, asked: wrong(server, handler)
-        with pytest.raises(EngineFault, match=said) as fault:
+        with pytest.raises(EngineFault, check=wording) as fault:
             read(server, timeout=0.4)
     assert "\n" not in str(fault.value)
     assert len(str(fault.value)) < 300
@@ -132,29 +133,29 @@ def test_nobody_listens() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(EngineFault, match=r"is not to be reached .*refused.*; is it running"):
+    with pytest.raises(EngineFault, check=wording):
         Server(f"http://127.0.0.1:{port}", 5).get("/version")
 
 
 def test_a_body_has_its_bounds() -> None:
-    with completing(models=["x" * 9_000_000]) as server, pytest.raises(EngineFault, match="more than 8 MiB"):
+    with completing(models=["x" * 9_000_000]) as server, pytest.raises(EngineFault, check=wording):
         Server(server.url, 30).get("/v1/models")
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    "url",
     [
-        ("localhost:8000", "is no web address"),
-        ("ftp://x", "is no web address"),
-        ("http://x:99999999", "is no web address"),
-        ("http://x/v1?key=1", "is no web address"),
-        ("http://me:secret@x", "holds a user or password"),
-        ("http://x/sk-of-mine-1234", "holds the key"),
+        "localhost:8000",
+        "ftp://x",
+        "http://x:99999999",
+        "http://x/v1?key=1",
+        "http://me:secret@x",
+        "http://x/sk-of-mine-1234",
     ],
 )
-def test_addresses_that_are_refused(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_that_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-of-mine-1234")
-    with pytest.raises(UsageError, match=said) as fault:
+    with pytest.raises(UsageError, check=wording) as fault:
         Server(url, 5, "MY_KEY")
     assert "secret" not in str(fault.value)
     assert "sk-of" not in str(fault.value)
@@ -168,12 +169,12 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         whole(handler, 401, json.dumps({"error": f"wrong key {handler.headers['Authorization']}"}).encode())
 
     with completing(stream=echoes) as server:
-        with pytest.raises(Refused, match=r"HTTP 401: .*wrong key Bearer \[key\]") as fault:
+        with pytest.raises(Refused, check=wording) as fault:
             read(server, key_env="MY_KEY")
         assert server.headers[0]["Authorization"] == f"Bearer {key}"
     assert fault.value.status == 401
     assert key not in str(fault.value)
-    with pytest.raises(UsageError, match="OTHER_KEY, which is not set"):
+    with pytest.raises(UsageError, check=wording):
         Server(server.url, 5, "OTHER_KEY")
 
 

@@ -25,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import chat_server
+from support import engines
 
 from chaos import checks, guests
 from chaos.commands import ROOT, Command, Content, Stage, commands
@@ -239,7 +239,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     failed = []
     for seed in range(given.seed, given.seed + given.times):
-        with tempfile.TemporaryDirectory(prefix="chaos-") as folder, chat_server.serving() as server:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder, engines.serving() as server:
             server.answer = _late
             prompts = Path(folder, "prompts.jsonl")
             prompts.write_text("".join(json.dumps({"prompt": f"Count to {at} and on."}) + "\n" for at in range(20)))
@@ -260,7 +260,7 @@ def main() -> int:
 
 def _late(handler: object, body: object) -> None:
     time.sleep(_SLOW_S)
-    chat_server.says("[[7]]")(handler, body)  # type: ignore[arg-type]
+    engines.says("[[7]]")(handler, body)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import site_packages
+from support import processes
 
 from chaos import checks, guests
 from chaos.commands import Ended, commands
@@ -49,7 +49,7 @@ def test_an_end_without_a_sentence_fails() -> None:
 @pytest.mark.parametrize("way", [way for way, _ in guests.WAYS])
 def test_every_guest_is_a_method_until_it_decodes(way: str, tmp_path: Path) -> None:
     guests.install(tmp_path, way)
-    with site_packages.visible(tmp_path):
+    with processes.visible(tmp_path):
         assert registry.broken("method") == {}
         assert plan_methods(["chaos"], [])[1].max_rows == 2
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import models
 
 from specbench.cli.app import main
 from specbench.models import chat
@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.save(tmp_path_factory.mktemp("models") / "good", checkpoints.byte_tokenizer(template="{{ 1 }}"))
+    return models.save(tmp_path_factory.mktemp("models") / "good", models.byte_tokenizer(template="{{ 1 }}"))
 
 
 def _pickled(folder: Path) -> None:

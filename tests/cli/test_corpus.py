@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.models.loader import ByteTokenizer
 
@@ -46,18 +46,18 @@ def test_a_corpus_of_the_targets_own_answers_is_told_of(cli: Any, tmp_path: Path
     said = cli.ok(*TINY, *rows, "--out", tmp_path / "out", columns=200)
     (folder,) = (tmp_path / "out").iterdir()
 
-    recorded = {spec["label"]: spec["weights"] for spec in run_json.config(folder)["methods"]}
+    recorded = {spec["label"]: spec["weights"] for spec in runs.config_on_disk(folder)["methods"]}
     assert recorded["sam"] == recorded["ar"] == {}
     for label, file in (("sam#2", answers), ("sam#3", other)):
         content = hashlib.sha256(file.read_bytes()).hexdigest()
         assert recorded[label] == {"corpus": file.name, "corpus_sha256": content}
 
-    lines = run_json.requests(folder)
+    lines = runs.requests_on_disk(folder)
     seen = {line["request_id"]: line["measures"].get("seen") for line in lines}
     assert {seen[f"sam#2|HumanEval/{n}|0"] for n in numbers(lines)} == {1.0}
     assert {seen[f"sam#3|HumanEval/{n}|0"] for n in numbers(lines)} == {0.0}
     assert {seen[f"sam|HumanEval/{n}|0"] for n in numbers(lines)} == {None}, "it has no corpus"
-    forwards = {row: run_json.rows(folder)[row]["target_forwards"] for row in ("ar", "sam", "sam#2", "sam#3")}
+    forwards = {row: runs.rows_on_disk(folder)[row]["target_forwards"] for row in ("ar", "sam", "sam#2", "sam#3")}
     assert forwards["sam#2"] < forwards["ar"] / 2, "it reads them off"
     assert forwards["sam#3"] == forwards["sam"]
     words = {
@@ -83,9 +83,9 @@ def test_a_corpus_is_part_of_what_names_a_run(cli: Any, tmp_path: Path) -> None:
         folder = cli.made(
             tmp_path / str(len(digests)), *TINY, "--method", "pld", "--set", f"pld.fallback=sam corpus={file}"
         )
-        spec = run_json.config(folder)["methods"][1]
+        spec = runs.config_on_disk(folder)["methods"][1]
         assert spec["weights"]["corpus_sha256"] == hashlib.sha256(text.encode()).hexdigest(), "a half's is the pair's"
-        digests.append(run_json.config(folder)["digest"])
+        digests.append(runs.config_on_disk(folder)["digest"])
     assert len(set(digests)) == 2
 
 
@@ -124,6 +124,6 @@ def test_so_it_is_with_a_real_models_tokenizer(cli: Any, tmp_path: Path, smollm2
         "--set",
         "sam.k=8",
     )
-    lines = [line for line in run_json.requests(folder) if line["method"] == "sam"]
+    lines = [line for line in runs.requests_on_disk(folder) if line["method"] == "sam"]
     assert all(line["measures"]["seen"] > 0.9 for line in lines), json.dumps([line["measures"] for line in lines])
     assert all(line["target_forwards"] < line["output_tokens"] / 2 for line in lines)

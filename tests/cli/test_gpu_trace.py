@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.hardware.telemetry import Snapshot
@@ -51,7 +51,7 @@ def test_throttled_requests_are_counted_and_marked(cli: Any, tmp_path: Path, mon
         lines = [line.split() for line in text[text.index("\nGPU ") + 1 :].splitlines()[2:4]]
         assert [line[0] for line in lines] == ["ar", "jacobi"]
         assert all(line[1:5] == ["1755", "500", "64", "125.000"] for line in lines)
-    assert [record["gpu"]["throttled"] for record in run_json.requests(folder)] == [
+    assert [record["gpu"]["throttled"] for record in runs.requests_on_disk(folder)] == [
         [],
         [],
         ["power cap"],
@@ -68,7 +68,7 @@ def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pyte
     (folder,) = tmp_path.iterdir()
     assert "GPU" not in said.out
     assert "throttled" not in said.out + cli("show", folder, "--requests").out
-    assert {record["gpu"] for record in run_json.requests(folder)} == {None}
+    assert {record["gpu"] for record in runs.requests_on_disk(folder)} == {None}
 
 
 def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

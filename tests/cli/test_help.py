@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import typer
-from pace import slowness
+from support.processes import slowness
+from support.wording import wording
 
 from specbench.cli.app import app
 
@@ -174,7 +175,7 @@ def test_the_help_of_a_command_with_many_options_fits_a_screen(cli: Any, command
 
 
 def test_the_help_of_run_names_what_lists_the_options_of_a_method(cli: Any) -> None:
-    assert "specbench list METHOD" in " ".join(cli("run", "--help").out.split())
+    assert wording(" ".join(cli("run", "--help").out.split()))
     said = cli("list", "jf")
     assert (said.code, said.err) == (0, "")
     assert "num_blocks        K, k   2" in said.out

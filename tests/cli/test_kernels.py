@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import conversations
 import pytest
+from support import models
 
 from specbench.engine.cpu import library
 from specbench.engine.engine import Engine
@@ -18,19 +18,17 @@ from specbench.runner.session import Kernels
 @pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])
 @pytest.mark.parametrize(("compile", "native", "own"), [(True, "off", False), (False, "on", True)])
 def test_the_plan_says_which_kernels(graphs: Any, value: bool | None, compile: bool, native: Any, own: bool) -> None:
-    plan = conversations.plan(
-        [], attention="flash", graphs=graphs, compile=compile, native=native, deterministic=not compile
-    )
+    plan = models.plan([], attention="flash", graphs=graphs, compile=compile, native=native, deterministic=not compile)
     assert Kernels.of(plan.plan) == Kernels("flash", value, compile, own, not compile)
 
 
 def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
-    many = conversations.plan([], limit=100, max_new_tokens=100).plan
+    many = models.plan([], limit=100, max_new_tokens=100).plan
     assert Kernels.of(many) == Kernels() == Kernels("auto", None, False, None, False)
 
 
 def test_a_short_run_waits_for_no_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    few = conversations.plan([], limit=2, max_new_tokens=8).plan
+    few = models.plan([], limit=2, max_new_tokens=8).plan
     library.open_library()
     assert Kernels.of(few).native is None  # what is there already costs nothing
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

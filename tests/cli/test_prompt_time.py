@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
-from checkpoints import byte_tokenizer, save
-from method_sets import NEEDED
+from support import runs
+from support.decoders import NEEDED
+from support.models import byte_tokenizer, save
+from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.prompt import Prompt
@@ -48,18 +49,18 @@ def only(out: Path) -> Path:
 
 
 def dated(folder: Path) -> dict[str, str]:
-    found: dict[str, str] = run_json.config(folder)["task"]["dated"]
+    found: dict[str, str] = runs.config_on_disk(folder)["task"]["dated"]
     return found
 
 
 def test_every_turn_of_a_run_has_one_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
     cli.ok(*command(model, rows, tmp_path))
     folder = only(tmp_path)
-    graded = {row["method"]: row["lossless"] for row in run_json.summary(folder)["rows"]}
+    graded = {row["method"]: row["lossless"] for row in runs.summary_on_disk(folder)["rows"]}
     assert {label: (found["verdict"], found["exact"]) for label, found in graded.items()} == dict.fromkeys(
         ("ar", "pld", "recycling"), ("exact", 5)
     )
-    assert dated(folder)["at"] > run_json.config(folder)["created_utc"][:4]
+    assert dated(folder)["at"] > runs.config_on_disk(folder)["created_utc"][:4]
 
 
 @pytest.mark.slow  # every method there is
@@ -69,7 +70,7 @@ def test_every_method_is_exact_on_dated_turns(cli: Any, model: Path, rows: Path,
     given = [f"{name}.{option}={value}" for name, options in needed.items() for option, value in options.items()]
     settings = [part for each in given for part in ("--set", each)]
     cli.ok(*command(model, rows, tmp_path, ",".join(methods), *settings))
-    rows_of = run_json.summary(only(tmp_path))["rows"]
+    rows_of = runs.summary_on_disk(only(tmp_path))["rows"]
     assert {row["method"] for row in rows_of} >= {*methods}
     assert {row["lossless"]["verdict"] for row in rows_of} == {"exact"}
 
@@ -77,7 +78,7 @@ def test_every_method_is_exact_on_dated_turns(cli: Any, model: Path, rows: Path,
 def test_a_run_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
     cli.ok(*command(model, rows, tmp_path))
     folder = only(tmp_path)
-    whole = {line["request_id"]: line["output_ids"] for line in run_json.requests(folder)}
+    whole = {line["request_id"]: line["output_ids"] for line in runs.requests_on_disk(folder)}
     began, lines = dated(folder), (folder / "requests.jsonl").read_text().splitlines(keepends=True)
     for kept in (0, 1, 7):
         for name in ("DONE", "summary.json"):
@@ -86,8 +87,8 @@ def test_a_run_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_pa
         cli.ok(*command(model, rows, tmp_path))
         assert only(tmp_path) == folder
         assert dated(folder) == began
-        assert {line["request_id"]: line["output_ids"] for line in run_json.requests(folder)} == whole
-        assert {row["lossless"]["verdict"] for row in run_json.summary(folder)["rows"]} == {"exact"}
+        assert {line["request_id"]: line["output_ids"] for line in runs.requests_on_disk(folder)} == whole
+        assert {row["lossless"]["verdict"] for row in runs.summary_on_disk(folder)["rows"]} == {"exact"}
     cli.ok(*command(model, rows, tmp_path))  # and what is finished is not decoded again tomorrow
     assert only(tmp_path) == folder
 
@@ -108,21 +109,21 @@ def test_a_sweep_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_
     asked = ("sweep", *command(model, rows, tmp_path, "pld")[1:], "--grid", "pld.k=2,4", "--yes")
     cli.ok(*asked)
     (part,) = [path.parent for path in tmp_path.rglob("run.json")]
-    whole = {line["request_id"]: line["output_ids"] for line in run_json.requests(part)}
+    whole = {line["request_id"]: line["output_ids"] for line in runs.requests_on_disk(part)}
     lines = (part / "requests.jsonl").read_text().splitlines(keepends=True)
     began = dated(part)
     (part / "DONE").unlink()
     (part / "requests.jsonl").write_text("".join(lines[:4]))
     cli.ok(*asked)
     assert dated(part) == began
-    assert {line["request_id"]: line["output_ids"] for line in run_json.requests(part)} == whole
-    assert {row["lossless"]["verdict"] for row in run_json.summary(part)["rows"]} == {"exact"}
+    assert {line["request_id"]: line["output_ids"] for line in runs.requests_on_disk(part)} == whole
+    assert {row["lossless"]["verdict"] for row in runs.summary_on_disk(part)["rows"]} == {"exact"}
 
 
 def test_a_template_without_the_time_is_recorded_as_ever(cli: Any, rows: Path, tmp_path: Path) -> None:
     plain = save(tmp_path / "plain", byte_tokenizer(template=TEMPLATE[TEMPLATE.index("{% for") :]))
     cli.ok(*command(plain, rows, tmp_path / "out", "ar"))
-    assert "dated" not in run_json.config(only(tmp_path / "out"))["task"]
+    assert "dated" not in runs.config_on_disk(only(tmp_path / "out"))["task"]
 
 
 def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,5 +141,5 @@ def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch
 
 def test_an_address_of_memory_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "address", byte_tokenizer(template="{{ messages | map(attribute='content') }}"))
-    with pytest.raises(Exception, match="address in memory"):
+    with pytest.raises(Exception, check=wording):  # noqa: B017
         load(str(folder)).encode(Prompt("p", "x", True))

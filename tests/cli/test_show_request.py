@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import run_json
-from runs import EARLIER
+from support import runs
+from support.runs import EARLIER
+from support.wording import wording
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
@@ -24,7 +25,7 @@ def test_a_key_is_one_generation(cli: Any, run: Path) -> None:
     said = cli.ok("show", run, "--request", "lookahead|HumanEval/0|0")
     assert said.out.count("step rows tokens text") == 1
     assert said.out.startswith("lookahead on HumanEval/0: 12 tokens")
-    traced = run_json.config(run)["trace"]
+    traced = runs.config_on_disk(run)["trace"]
     assert ("✗" in said.out, "--trace" in said.out) == (traced, not traced)
 
 
@@ -48,7 +49,7 @@ def test_json(cli: Any, run: Path) -> None:
     (data,) = json.loads(said.out)
     assert sum(data["origins"].values()) == data["output_tokens"] == 12
     assert sum(len(step["tokens"]) for step in data["steps"]) == 12
-    traced = run_json.config(run)["trace"]
+    traced = runs.config_on_disk(run)["trace"]
     assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["target_forwards"]
 
 
@@ -69,9 +70,7 @@ def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], says: str) ->
 
 
 def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
-    assert "was recorded before tokens were traced; repeat its run" in cli.refused(
-        2, "show", EARLIER[0], "--request", "HumanEval/0"
-    )
+    assert wording(cli.refused(2, "show", EARLIER[0], "--request", "HumanEval/0"))
 
 
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:

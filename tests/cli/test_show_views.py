@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import plain_trajectory
 import pytest
-import run_json
+from support import oracles, runs
 
 METHODS = "jacobi,cllm,jf,lookahead,pld,msn,jetspec"
 KEY = "jacobi|HumanEval/0|0"
@@ -33,7 +32,7 @@ def untraced(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(run: Path) -> list[dict[str, Any]]:
-    return [line for line in run_json.requests(run) if any(draft["ids"] for draft in line["tokens"]["drafts"])]
+    return [line for line in runs.requests_on_disk(run) if any(draft["ids"] for draft in line["tokens"]["drafts"])]
 
 
 def test_every_trajectory_of_a_stored_run_is_what_its_ids_say(cli: Any, run: Path) -> None:
@@ -43,7 +42,7 @@ def test_every_trajectory_of_a_stored_run_is_what_its_ids_say(cli: Any, run: Pat
     for line in lines:
         (found,) = json.loads(cli.ok("show", run, "--request", line["request_id"], "--trajectory", "--json").out)
         cells = [[(c["position"], c["row"], c["id"], c["mark"]) for c in s["cells"]] for s in found["states"]]
-        assert cells == [[tuple(cell) for cell in state] for state in plain_trajectory.states(line)]
+        assert cells == [[tuple(cell) for cell in state] for state in oracles.states(line)]
         assert [state["emitted"] for state in found["states"]] == line["accepted_lengths"]
         assert "".join(found["texts"]) == line["text"] + line["tokens"]["tail"]
         seen |= {cell[-1] for state in cells for cell in state}
@@ -59,7 +58,7 @@ def test_only_what_has_scores_records_them_and_a_round_shows_what_was_missed(cli
             said = cli.ok("show", run, "--request", line["request_id"], "--round", number, "--json")
             (found,) = json.loads(said.out)
             rows = {row["row"] for row in found["rows"] if row["missed"]}
-            assert rows == plain_trajectory.missed(line, number)
+            assert rows == oracles.missed(line, number)
             assert [row["id"] for row in found["rows"][1:]] == line["tokens"]["drafts"][number - 1]["ids"]
             missed += len(rows)
     assert missed

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import profiled as profiles
 import pytest
-import reported
-import run_files
 from PIL import Image
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+from support import runs
 
 import specbench
 from specbench.cli.app import app, main
@@ -113,27 +111,25 @@ class Folder:
 def traced_run(out: Path) -> dict[str, bytes]:
     """The files of a run of two methods and two prompts whose tokens are hostile and have their times."""
     more = {
-        **reported.traced(TOKENS, [2, 1], ORIGINS, ["prefill", "draft", "bonus"]),
+        **runs.traced(TOKENS, [2, 1], ORIGINS, ["prefill", "draft", "bonus"]),
         "step_s": [0.25, 0.5],
-        "gpu": run_files._GPU,
+        "gpu": runs._GPU,
     }
     rows = [("ar", 2.0), ("jf", 1.0)]
     records = [
         record.model_copy(update={**more, "category": f"c{at}/x", "measures": {"hits": 1.5}})
         for label, seconds in rows
-        for at, record in enumerate(reported.answers(label, 2, decode_s=seconds))
+        for at, record in enumerate(runs.answers(label, 2, decode_s=seconds))
     ]
-    path = reported.folder(
-        out, reported.config(["jf"], 2), records, lossless={"jf": reported.EXACT}, metrics=["strict"]
-    )
-    return {name: (path / name).read_bytes() for name in (run_files.RUN, run_files.SUMMARY, run_files.REQUESTS)}
+    path = runs.folder(out, runs.run_config(["jf"], 2), records, lossless={"jf": runs.EXACT}, metrics=["strict"])
+    return {name: (path / name).read_bytes() for name in (runs.RUN, runs.SUMMARY, runs.REQUESTS)}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hostile")
-    others = {run_files.WATCH: run_files.watch(), run_files.BANDWIDTH: run_files.memory()}
-    made = Folder(out / "run", {**run_files.a_run(), **others, **traced_run(out / "made")}, read_run)
+    others = {runs.WATCH: runs.watch(), runs.BANDWIDTH: runs.memory()}
+    made = Folder(out / "run", {**runs.a_run(), **others, **traced_run(out / "made")}, read_run)
     assert {"jf", "p/0", "c0/x", "humaneval", "hits", "block", "x:1", "power cap"} <= made.names.keys()
     (made.path / "DONE").touch()
     return made.path
@@ -146,7 +142,7 @@ def other(run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = Folder(tmp_path_factory.mktemp("hostile") / "sweep", run_files.a_sweep(), read_sweep)
+    made = Folder(tmp_path_factory.mktemp("hostile") / "sweep", runs.a_sweep(), read_sweep)
     assert {"p0", "cpu"} & made.names.keys()
     return made.path
 
@@ -155,7 +151,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from specbench.hardware import read_profile
 
-    good = profiles.made_up(contexts=(512,), slots=()).model_dump_json().encode()
+    good = runs.made_up_profile(contexts=(512,), slots=()).model_dump_json().encode()
     made = Folder(tmp_path_factory.mktemp("hostile") / "profile", {"profile.json": good}, read_profile)
     assert {"a CPU", "NVIDIA H200"} & made.names.keys()
     return made.path

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import runs
+from support import runs
 
 from specbench.cli.output import emit_json
 from specbench.cli.streams import UNWRITTEN, Stream, closing

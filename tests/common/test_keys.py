@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from known import refusal
+from support.asserting import refusal
 
 from specbench.backends.openai import OpenAIOptions
 from specbench.backends.processes import Child

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
 import pytest
+from support import asserting
 
 from specbench.common import native
 from specbench.common.errors import EnvironmentRefused
@@ -114,7 +114,7 @@ def test_another_source_header_option_or_compiler_is_another_build(
 @needs_compiler
 @pytest.mark.parametrize("fault", ["truncated", "unsealed", "sealed as another"])
 def test_what_is_not_as_it_was_written_is_built_again(source: Path, cache: Path, tmp_path: Path, fault: str) -> None:
-    built = forked.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
+    built = asserting.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
     assert built.code == 0, built.err
     (library,), (seal,) = cache.glob("*.so"), cache.glob("*.sha256")
     whole = library.read_bytes()
@@ -137,7 +137,7 @@ def test_what_is_not_as_it_was_written_is_built_again(source: Path, cache: Path,
 def test_what_another_user_can_have_put_there_is_not_loaded(
     source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str
 ) -> None:
-    built = forked.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
+    built = asserting.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
     assert built.code == 0, built.err
     (library,) = cache.glob("*.so")
     place = library if what == "library" else cache
@@ -167,7 +167,7 @@ def test_a_umask_that_lets_a_group_write_does_not_reach_it(source: Path, cache: 
         os.umask(0o002)
         return int(Native(source).load().said()) - 7
 
-    assert forked.call(tmp_path / "child", build).wait().code == 0
+    assert asserting.call(tmp_path / "child", build).wait().code == 0
     assert Native(source).built
     assert [cache.stat().st_mode & 0o777, next(cache.glob("*.so")).stat().st_mode & 0o777] == [0o700, 0o700]
 
@@ -177,7 +177,7 @@ def test_a_build_that_was_killed_leaves_nothing_in_the_way_and_a_later_one_clear
     source: Path, cache: Path, tmp_path: Path
 ) -> None:
     slow = script(tmp_path, "slow", f"echo $$ > {tmp_path}/pid\nexec sleep 60")
-    child = forked.call(tmp_path / "child", lambda: bool(Native(source).load()), env={"CXX": slow})
+    child = asserting.call(tmp_path / "child", lambda: bool(Native(source).load()), env={"CXX": slow})
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
     child.kill()
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
@@ -197,7 +197,7 @@ def test_two_processes_that_build_at_once_both_have_it(source: Path, cache: Path
     gate = tmp_path / "gate"
     waits = script(tmp_path, "waits", f'while [ ! -e {gate} ]; do sleep 0.01; done\nexec {REAL} "$@"')
     both = [
-        forked.call(tmp_path / name, lambda: Native(source).load().said() - 7, env={"CXX": waits})
+        asserting.call(tmp_path / name, lambda: Native(source).load().said() - 7, env={"CXX": waits})
         for name in ("one", "other")
     ]
     until(lambda: cache.exists() and len(list(cache.iterdir())) == 2)
@@ -218,7 +218,7 @@ def test_where_the_cache_takes_no_files_it_is_built_once_for_the_process(
         said = [Native(source).load(lines.append).said() for _ in range(2)]
         return 0 if said == [7, 7] and len(lines) == 1 and Native(source).built else 1
 
-    child = forked.call(tmp_path / "child", twice).wait()
+    child = asserting.call(tmp_path / "child", twice).wait()
     assert child.code == 0, child.out + child.err
 
 
@@ -229,7 +229,7 @@ def test_a_user_without_a_home_has_a_build_too(source: Path, tmp_path: Path, mon
 
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(Path, "home", homeless)
-    child = forked.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
+    child = asserting.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
     assert child.code == 0, child.err
 
 

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import method_sets
-import models_tiny
 import pytest
 import torch
+from support import decoders, models
 
 from specbench import decoding
 from specbench.common.options import Options
@@ -62,14 +61,14 @@ class Bench:
     said: dict[tuple[Sampling, tuple[int, ...]], list[int]] = field(default_factory=dict)
 
     def prompt(self, length: int, seed: int = 0) -> list[int]:
-        return models_tiny.prompt(length, self.vocab, seed)
+        return models.prompt(length, self.vocab, seed)
 
     def ar(self, sampling: Sampling, ids: Sequence[int], budget: int = BUDGET) -> list[int]:
         """What the model says to a prompt and behind its answer, one row a forward; no stop rule ends it."""
         key, wanted = (sampling, tuple(ids)), budget + MARGIN
         if len(self.said.get(key, ())) < wanted:
             self.engine.sampling = sampling
-            self.said[key] = models_tiny.autoregressive(self.engine, list(ids), wanted)
+            self.said[key] = models.autoregressive(self.engine, list(ids), wanted)
         return self.said[key]
 
     def expected(self, sampling: Sampling, case: Case) -> list[int]:
@@ -97,7 +96,7 @@ class Bench:
         """
         answers = [self.expected(sampling, case) for case in cases]
         self.engine.sampling = sampling
-        method = method_sets.ready(method, self.engine)
+        method = decoders.ready(method, self.engine)
         state = method.new_state()  # of all the cases: what one has learnt the next one drafts from
 
         def context(label: str, request: Request) -> Context:
@@ -186,7 +185,7 @@ def parametrised(methods: dict[str, Method]) -> pytest.MarkDecorator:
 #: Or all of what a test goes through, and not the method's share of it.
 in_full = pytest.mark.parametrize("in_full", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["share", "full"])
 
-EVERY = list(method_sets.LOSSLESS.values())
+EVERY = list(decoders.LOSSLESS.values())
 
 
 def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> Sequence[Any]:
@@ -194,8 +193,8 @@ def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> S
     return items if in_full or method is TOLD else items[EVERY.index(method) % one_in :: one_in]
 
 
-defaults = parametrised(method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD})
-every_method = parametrised(method_sets.LOSSLESS)
+defaults = parametrised(decoders.lossless(decoders.DEFAULTS) | {"told": TOLD})
+every_method = parametrised(decoders.LOSSLESS)
 
 
 def in_turn(turn: int) -> pytest.MarkDecorator:
@@ -204,12 +203,12 @@ def in_turn(turn: int) -> pytest.MarkDecorator:
         "method",
         [
             pytest.param(method, id=name, marks=[pytest.mark.slow] * (method is not TOLD and (at + turn) % 2))
-            for at, (name, method) in enumerate((method_sets.LOSSLESS | {"told": TOLD}).items())
+            for at, (name, method) in enumerate((decoders.LOSSLESS | {"told": TOLD}).items())
         ],
     )
 
 
-ROWS = max([TOLD.max_rows, *(method.max_rows for method in method_sets.LOSSLESS.values())])
+ROWS = max([TOLD.max_rows, *(method.max_rows for method in decoders.LOSSLESS.values())])
 
 
 def double(model: Any) -> Any:
@@ -221,16 +220,16 @@ def double(model: Any) -> Any:
 
 
 def bench(model: Any) -> Iterator[Bench]:
-    with models_tiny.attached(model, slots=SLOTS, capacity=LONGEST + BUDGET + MARGIN, max_rows=ROWS) as engine:
+    with models.attached(model, slots=SLOTS, capacity=LONGEST + BUDGET + MARGIN, max_rows=ROWS) as engine:
         yield Bench(engine, model.get_output_embeddings().weight.shape[0])
 
 
-FAMILIES = list(models_tiny.SUPPORTED)
+FAMILIES = list(models.SUPPORTED)
 
 
 def crossed(turn: int) -> pytest.MarkDecorator:
     """Every method in half of the families, the teller in all; the other half is slow."""
-    methods = method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD}
+    methods = decoders.lossless(decoders.DEFAULTS) | {"told": TOLD}
     pairs = [
         pytest.param(family, method, id=f"{family}-{name}", marks=[pytest.mark.slow] * (name != "told" and odd))
         for at, family in enumerate(FAMILIES)
@@ -247,7 +246,7 @@ def benches() -> Iterator[Callable[[str, bool], Bench]]:
 
         @cache
         def made(family: str, single: bool) -> Bench:
-            model = models_tiny.build(models_tiny.SUPPORTED[family])  # of its own: its engine stays open
+            model = models.build(models.SUPPORTED[family])  # of its own: its engine stays open
             return open_ones.enter_context(contextmanager(bench)(model if single else double(model)))
 
         yield made
@@ -262,13 +261,13 @@ def own_samplings(family: str) -> list[Sampling]:
 
 @pytest.fixture(scope="module")
 def llama() -> Iterator[Bench]:
-    yield from bench(double(models_tiny.supported("llama")))
+    yield from bench(double(models.supported("llama")))
 
 
 @pytest.fixture(scope="module")
 def gemma3() -> Iterator[Bench]:
     """Layers with a sliding window shorter than the prompts, and layers without."""
-    yield from bench(double(models_tiny.supported("gemma3")))
+    yield from bench(double(models.supported("gemma3")))
 
 
 # ------------------------------------------------------------------ prompts of every kind
@@ -377,7 +376,7 @@ def languages() -> Iterator[dict[str, Language]]:
         ("in loops, greedy", "llama", GREEDY),
         ("in loops, sampled", "qwen3", Sampling(0.7, seed=5)),
     ):
-        model = double(models_tiny.supported(family_name))
+        model = double(models.supported(family_name))
         with torch.no_grad():
             if name == "by position, greedy":
                 model.transformer.wpe.weight *= 4
@@ -439,13 +438,13 @@ def test_any_budget(languages: dict[str, Language], method: Method, in_full: boo
 def test_the_languages_bring_out_what_methods_count(languages: dict[str, Language]) -> None:
     """Whatever a method counts happens under these stops and budgets, in the published form of a method as well."""
     found: dict[str, set[str]] = {}
-    for method in method_sets.LOSSLESS.values():
+    for method in decoders.LOSSLESS.values():
         if method.measures:
             form = f"{method.name} {method.options.model_dump().get('variant', '')}"
             for language in languages.values():
                 (record,) = language.bench.run(method, language.sampling, [Case(language.ids)])
                 found.setdefault(form, set()).update(name for name, value in record.measures.items() if value)
-    described = {method.name: set(method.measures) for method in method_sets.LOSSLESS.values() if method.measures}
+    described = {method.name: set(method.measures) for method in decoders.LOSSLESS.values() if method.measures}
     for name, measures in described.items():
         assert set().union(*(met for form, met in found.items() if form.startswith(f"{name} "))) == measures
     assert all(found.values()), found
@@ -464,8 +463,8 @@ def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, m
 
 def test_drafts_that_are_right_save_forwards(gemma3: Bench) -> None:
     """The identity of this file must not hold because nothing is ever accepted."""
-    jacobi = method_sets.with_options("jacobi", {"n": 5})
-    (free,) = gemma3.run(method_sets.with_options("ar", {}), GREEDY, [Case(gemma3.prompt(6), 21)])
+    jacobi = decoders.with_options("jacobi", {"n": 5})
+    (free,) = gemma3.run(decoders.with_options("ar", {}), GREEDY, [Case(gemma3.prompt(6), 21)])
     (record,) = gemma3.run(jacobi, GREEDY, [Case(gemma3.prompt(6), 21)], wrong=0.0)
     assert free.target_forwards == 20
     assert record.accepted_lengths == [5, 5, 5, 5]  # behind the prefill's token, four blocks
@@ -477,7 +476,7 @@ def test_drafts_that_are_right_save_forwards(gemma3: Bench) -> None:
 class Asker(Teller):
     """Looks at more of the best tokens than any method asks for."""
 
-    best = 1 + max(method.top_k for method in method_sets.ALL.values())
+    best = 1 + max(method.top_k for method in decoders.ALL.values())
 
     @staticmethod
     def top_k(options: Told) -> int:
@@ -526,7 +525,7 @@ def mixed(
     while waiting or seats:
         while waiting and len(seats) < CONCURRENCY:
             number, (method, case) = waiting.pop(0)
-            method = method_sets.ready(method, engine)
+            method = decoders.ready(method, engine)
             slot = engine.alloc()
             decoder = method.new(Context(bench.vocab, 0, random.Random(f"{sampling.seed}/0")))
             seat = Seat(number, method, decoder, Output(StopRule(case.stops, (), case.budget, str)))
@@ -564,7 +563,7 @@ def mixed(
 def test_methods_beside_each_other_are_as_alone(llama: Bench, sampling: Sampling) -> None:
     of_all_kinds = cases(llama, sampling)
     tell(llama, sampling, of_all_kinds)
-    methods = [*method_sets.LOSSLESS.values(), method_sets.with_options("ar", {}), *[ASKER] * 8]
+    methods = [*decoders.LOSSLESS.values(), decoders.with_options("ar", {}), *[ASKER] * 8]
     random.Random(7).shuffle(methods)
     jobs = [(method, of_all_kinds[number % len(of_all_kinds)]) for number, method in enumerate(methods)]
     together, shared = mixed(llama, sampling, jobs)
@@ -596,7 +595,7 @@ def test_every_method_in_float32(benches: Any, family: str, method: Method) -> N
         single.engine.sampling = sampling
         runner = Runner(single.engine, lambda _, r: Context(single.vocab, 0, random.Random(r.prompt_id)), CONCURRENCY)
         rule = StopRule(frozenset(), (), BUDGET, str)
-        method = method_sets.ready(method, single.engine)
+        method = decoders.ready(method, single.engine)
         records = runner.segment(method, [Request(key, 0, ids, rule) for key, ids in prompts.items()])
         outputs = {"it": {record.prompt_id: record.output_ids for record in records}}
         graded = lossless.grade_all(single.engine, method.max_rows, prompts, reference, outputs)["it"]

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import method_sets
-import models_tiny
 import pytest
+from support import decoders, models
 
 from specbench.common import registry
 from specbench.common.options import Options
@@ -30,7 +29,7 @@ CARDS = registry.methods()
 OURS = {name for name, card in CARDS.items() if card.package.startswith("specbench.")}
 
 every_card = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
-every_method = pytest.mark.parametrize("method", method_sets.ALL.values(), ids=method_sets.ALL)
+every_method = pytest.mark.parametrize("method", decoders.ALL.values(), ids=decoders.ALL)
 
 
 @every_card
@@ -75,7 +74,7 @@ def test_presets(card: registry.Card) -> None:
     text = (card.folder / "README.md").read_text(encoding="utf-8")
     fields = card.load().Options.model_fields
     for preset, values in card.info.get("presets", {}).items():
-        options = method_sets.with_options(card.name, {"preset": preset}).options
+        options = decoders.with_options(card.name, {"preset": preset}).options
         assert values, "a preset sets something"
         assert set(values) <= set(fields), "a preset names options in full"
         assert {name: getattr(options, name) for name in values} == values
@@ -87,7 +86,7 @@ def test_measures_are_described(engine: Watching, card: registry.Card) -> None:
     described = card.info.get("measures", {})
     assert all(isinstance(text, str) and text and "\n" not in text for text in described.values())
     found: set[str] = set()
-    for label, method in method_sets.ALL.items():
+    for label, method in decoders.ALL.items():
         if method.name == card.name:
             paired = isinstance(method.decoder, Pair)  # a pair has the other one's too, and its own
             assert method.measures.items() >= described.items() if paired else method.measures == described, label
@@ -99,7 +98,7 @@ def test_measures_are_described(engine: Watching, card: registry.Card) -> None:
 
 
 def test_option_sets_are_of_registered_methods() -> None:
-    assert set(method_sets.OPTION_SETS) <= set(CARDS)
+    assert set(decoders.OPTION_SETS) <= set(CARDS)
 
 
 class Watching(Engine):
@@ -164,8 +163,8 @@ class Watching(Engine):
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Watching]:
     """One for all; what a method sends is held against its own limit, not against the engine's."""
-    rows = max(method.max_rows for method in method_sets.ALL.values())
-    made = Watching(models_tiny.supported("llama"), slots=3, capacity=96, max_rows=rows)
+    rows = max(method.max_rows for method in decoders.ALL.values())
+    made = Watching(models.supported("llama"), slots=3, capacity=96, max_rows=rows)
     yield made
     made.close()
 
@@ -175,10 +174,10 @@ def watch(
 ) -> tuple[list[RequestRecord], list[TokenTree]]:
     """Decodes prompts of several lengths; the records, and every tree in order."""
     engine.sampling = sampling
-    method = method_sets.ready(method, engine)
+    method = decoders.ready(method, engine)
     engine.watch(method)
     rule = StopRule(frozenset(stops), (), budget, str)
-    requests = [Request(f"p{n}", 0, models_tiny.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]
+    requests = [Request(f"p{n}", 0, models.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]
 
     def context(label: str, request: Request) -> Context:
         return Context(97, 96, random.Random(request.prompt_id))

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import method_sets
 import pytest
 import torch
+from support import decoders
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context, Method
@@ -34,16 +34,16 @@ from specbench.runner.tasks import plan_tasks
 MANY, TOKENS = 5, 96
 GSM8K = "gsm8k_test.jsonl"
 
-AR = method_sets.with_options("ar", {})
-DEFAULTS = method_sets.lossless(method_sets.DEFAULTS)
+AR = decoders.with_options("ar", {})
+DEFAULTS = decoders.lossless(decoders.DEFAULTS)
 #: Every method with a tiny tree.
 SMALL: dict[str, Method] = {
-    name: method_sets.with_options(name, sets[0]) if (sets := method_sets.OPTION_SETS.get(name)) else method
+    name: decoders.with_options(name, sets[0]) if (sets := decoders.OPTION_SETS.get(name)) else method
     for name, method in DEFAULTS.items()
 }
 #: Every method with a tree of tens of rows, as it comes where that is what it drafts.
 MIDDLE: dict[str, Method] = DEFAULTS | {
-    name: method_sets.with_options(name, options)
+    name: decoders.with_options(name, options)
     for name, options in (("lookahead", {"W": 5, "N": 4, "G": 5}), ("jf", {"n": 16, "pool": 3}))
 }
 SHORT, FEW = ("Count to ten: 1, 2, 3,", "def add(a, b):", "The cat sat on the"), 4
@@ -106,7 +106,7 @@ def decode(
 
     engine.sampling = sampling
     runner = Runner(engine, context, concurrency)
-    return {r.prompt_id: r.output_ids for r in runner.segment(method_sets.ready(method, engine), asked)}
+    return {r.prompt_id: r.output_ids for r in runner.segment(decoders.ready(method, engine), asked)}
 
 
 def assert_is_ar(

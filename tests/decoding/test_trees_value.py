@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
 from specbench.decoding.trees.builders import BUILDERS, Knobs
@@ -124,15 +125,15 @@ def test_auto_takes_the_smaller_of_equals() -> None:
 
 def test_auto_refuses_times_that_are_none() -> None:
     marginals = Marginals(ROOT, [[1, 2]], [[-1.0, -2.0]])
-    none: list[tuple[Any, str]] = [
-        ({}, "no step times"),
-        ({0: 1.0, 4: 1.0}, "0 rows in 1.0 seconds is no measurement"),
-        ({4: 0.0}, "in 0.0 seconds"),
-        ({4: 1.0, 8: math.nan}, "8 rows in nan"),
-        (lambda rows: math.inf, "is no measurement"),
+    none: Any = [
+        {},
+        {0: 1.0, 4: 1.0},
+        {4: 0.0},
+        {4: 1.0, 8: math.nan},
+        lambda rows: math.inf,
     ]
-    for times, message in none:
-        with pytest.raises(ValueError, match=message):
+    for times in none:
+        with pytest.raises(ValueError, check=wording):
             auto(marginals, times, 16)
 
 

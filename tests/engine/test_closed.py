@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from models_tiny import supported
+from support.models import supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import code, graphs

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_tiny import attached, autoregressive, prompt, tiny_llama
-from random_trees import hiding_tree
+from support.decoders import hiding_tree
+from support.models import attached, autoregressive, prompt, tiny_llama
 
 from specbench.engine.engine import Engine
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, decode, prompt, supported, tiny_llama
-from random_trees import hiding_tree
+from support.decoders import hiding_tree
+from support.models import attached, autoregressive, decode, prompt, supported, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree

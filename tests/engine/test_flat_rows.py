@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from flat_rows import flat, forest
-from models_tiny import attached, autoregressive, prompt, supported
-from random_trees import hiding_tree, random_tree
+from support.decoders import flat, forest, hiding_tree, random_tree
+from support.models import attached, autoregressive, prompt, supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import StepResult, TokenTree

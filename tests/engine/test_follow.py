@@ -6,9 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import method_sets
 import pytest
-from models_tiny import attached, prompt, tiny_llama
+from support import decoders
+from support.models import attached, prompt, tiny_llama
+from support.wording import wording
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding import Context, Method, TokenTree
@@ -52,7 +53,7 @@ def test_rounds_follow_steps_and_draft_what_they_draft_alone(
     found, waited = [], []
     for follows in (True, False):
         with attached(model, slots=3, capacity=80, max_rows=64, graphs=True) as engine:
-            method = method_sets.ready(method_sets.with_options(name, options), engine)
+            method = decoders.ready(decoders.with_options(name, options), engine)
             if not follows:
                 engine._followers.clear()
             waits.clear()
@@ -75,7 +76,7 @@ def test_phases_are_told_apart_without_following(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(HeadPass, "follow", follow)
     with attached(tiny_llama(VOCAB), capacity=60, max_rows=32, graphs=True) as engine:
-        method = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
+        method = decoders.ready(decoders.with_options("jetspec", {"head": "random", "budget": 16}), engine)
         traced = decoded(method, engine, [prompt(5, VOCAB)], trace=True)
         assert not launched
         assert decoded(method, engine, [prompt(5, VOCAB)]) == traced
@@ -86,7 +87,7 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
     """As trees are that hold what was found in the text beside the head's drafts."""
     with attached(tiny_llama(VOCAB), capacity=90, max_rows=32, graphs=True) as engine:
         shallow = {"head": "random", "budget": 16, "depth": 1}
-        method: Any = method_sets.ready(method_sets.with_options("jetspec", shallow), engine)
+        method: Any = decoders.ready(decoders.with_options("jetspec", shallow), engine)
         passes, slot = method.shared.passes, engine.alloc()
         assert passes.open(slot) == slot
         result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
@@ -100,7 +101,7 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
 
 def test_where_others_have_drafted_a_round_waits_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(tiny_llama(VOCAB), capacity=90, max_rows=32, graphs=True) as engine:
-        method: Any = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
+        method: Any = decoders.ready(decoders.with_options("jetspec", {"head": "random", "budget": 16}), engine)
         slot = engine.alloc()
         decoder = method.new(Context(VOCAB, 0, random.Random(0), slot=slot))
         decoder.begin(prompt(6, VOCAB))
@@ -129,13 +130,13 @@ def test_where_others_have_drafted_a_round_waits_until_it_is_asked_for(monkeypat
 
 def test_a_slot_is_taken_once() -> None:
     with attached(tiny_llama(VOCAB), slots=2, capacity=60, max_rows=32) as engine:
-        method: Any = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
+        method: Any = decoders.ready(decoders.with_options("jetspec", {"head": "random", "budget": 16}), engine)
         passes = method.shared.passes
         assert passes.open(1) == 1
         assert passes.open() == 0
         known = [seat.known for seat in passes._passes._seats]
         assert known == [False, True]  # of the lowest free one nobody knows which sequence's steps it could follow
-        with pytest.raises(ValueError, match="slot 1 of this head pass is taken"):
+        with pytest.raises(ValueError, check=wording):
             passes.open(1)
         passes.close(1)
         assert passes.open(1) == 1

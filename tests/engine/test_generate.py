@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SHARING, SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
-from random_trees import hiding_tree, random_tree
+from support.decoders import hiding_tree, random_tree
+from support.models import SHARING, SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as engine_module

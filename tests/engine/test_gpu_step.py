@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import families, step
-from models_tiny import REFUSED, SUPPORTED
+from support.gpu import families, step
+from support.models import REFUSED, SUPPORTED
+from support.wording import wording
 
 from specbench.engine import rotary
 from specbench.engine.kernels.ops import TritonOps
@@ -61,24 +62,24 @@ class _Narrow(TritonOps):
 
 
 def test_a_read_on_the_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_gpu.TritonOps", _Reads)
-    with pytest.raises(RuntimeError, match="meta"):
+    monkeypatch.setattr("support.gpu.TritonOps", _Reads)
+    with pytest.raises(RuntimeError, check=wording):
         step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch)
 
 
 def test_a_tensor_left_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_gpu.TritonOps", _Leaves)
-    with pytest.raises(RuntimeError, match="device cpu"):
+    monkeypatch.setattr("support.gpu.TritonOps", _Leaves)
+    with pytest.raises(RuntimeError, check=wording):
         step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch)
 
 
 def test_noise_keyed_by_32_bits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_gpu.TritonOps", _Narrow)
-    assert "noise keyed by torch.int32" in step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults
+    monkeypatch.setattr("support.gpu.TritonOps", _Narrow)
+    assert wording("\n".join(step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults))
 
 
 def test_rounded_rotary_frequencies_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_gpu._cast", lambda model, dtype: model.to(dtype))
+    monkeypatch.setattr("support.gpu._cast", lambda model, dtype: model.to(dtype))
     faults = step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults
     assert any("bfloat16" in fault for fault in faults), faults
 
@@ -89,5 +90,5 @@ def test_a_rope_that_asks_for_the_length_is_held(rope: str, monkeypatch: pytest.
     assert step(recipe, KINDS["greedy"], monkeypatch).faults == []
     if rope == "dynamic rope":
         monkeypatch.setattr(rotary, "_asks", lambda rope_type: False)
-        with pytest.raises(RuntimeError, match="meta"):
+        with pytest.raises(RuntimeError, check=wording):
             step(recipe, KINDS["greedy"], monkeypatch)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from fake_heads import Make, eagle, jetspec, passes_of
+from support.gpu import Make, eagle, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
 from specbench.engine import code

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, attached, autoregressive, prompt, supported
+from support.models import SUPPORTED, attached, autoregressive, prompt, supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree

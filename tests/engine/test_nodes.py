@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import on_meta
-from models_tiny import SUPPORTED
+from support.gpu import on_meta
+from support.models import SUPPORTED
 from torch import Tensor
 
 from specbench.engine.kernels.ops import TritonOps

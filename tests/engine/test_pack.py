@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flat_rows import VOCAB, forest, sizes_of
-from growth import lines_run
-from models_tiny import supported
+from support.decoders import VOCAB, forest, sizes_of
+from support.models import supported
+from support.processes import lines_run
+from support.wording import wording
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -118,12 +119,12 @@ def test_a_wrong_number_of_forced_tokens_is_an_error_unless_it_is_one(forced: li
         fill(packed, Shape(4, 2), batch, [0, 0], {0: [5, 6], 1: forced})
         assert packed[12:16].tolist() == [5, 6, 5, 5]
     else:
-        with pytest.raises(ValueError, match="broadcast"):
+        with pytest.raises(ValueError, check=wording):
             fill(packed, Shape(4, 2), batch, [0, 0], {0: [5, 6], 1: forced})
 
 
 def test_a_token_that_no_32_bits_hold_is_an_error() -> None:
-    with pytest.raises(BadTree, match="tokens that are no ids"):
+    with pytest.raises(BadTree, check=wording):
         fill(np.zeros(Shape(1, 1).width_in, dtype=np.int32), Shape(1, 1), Batch.of({0: TokenTree.chain([2**31])}), [0])
 
 
@@ -239,7 +240,7 @@ def test_results_are_a_frozen_class_as_any_other() -> None:
     assert result == StepResult(emitted=[1], path=[0], next_tokens=[1], top=None, hidden=None, probabilities=None)
     assert replace(result, emitted=[2]) == StepResult([2], [0], [1])
     assert repr(result).startswith("StepResult(emitted=[1], path=[0], next_tokens=[1], top=None")
-    with pytest.raises(AttributeError, match="emitted"):
+    with pytest.raises(AttributeError, check=wording):
         result.emitted = []  # type: ignore[misc]
 
 

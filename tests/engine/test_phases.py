@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import toys
-from toys import Clock, Engine, request, runner, toy
+from support import decoders
+from support.decoders import Clock, ToyEngine, request, runner, toy
 
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine import engine as real
@@ -66,10 +66,10 @@ DRAFT, OBSERVE, FIXED = 7 * S, 11 * S, 13 * S
 def decoded(budgets: Sequence[int], *, concurrency: int = 1, trace: bool = True, pause: int = 0) -> list[RequestRecord]:
     """Records of a toy whose phases cost what the constants above say; the consumer takes ``pause`` for each."""
     clock = Clock()
-    engine = Engine(clock, slots=concurrency, fixed=FIXED)
+    engine = ToyEngine(clock, slots=concurrency, fixed=FIXED)
     engine.costs = COSTS
 
-    class Slow(toys.Decoder):
+    class Slow(decoders.Decoder):
         def draft(self) -> TokenTree:
             clock.now += DRAFT
             return super().draft()

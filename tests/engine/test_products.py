@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, prompt, supported, tiny_llama
+from support.models import SUPPORTED, prompt, supported, tiny_llama
 from torch import nn
 
 from specbench.engine import products

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import models_tiny
 import numpy as np
 import pytest
 import scipy  # its stats are imported by whoever asks for them
 import torch
 import transformers
-from models_tiny import attached, prompt, tiny_llama
+from support import models
+from support.models import attached, prompt, tiny_llama
+from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import COMPUTED, TokenTree
@@ -252,7 +253,7 @@ def test_the_mass_that_is_just_reached_keeps_no_further_token(top_p: float, kept
     "wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"seed": -1}]
 )
 def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, check=wording):
         Sampling(**wrong)  # type: ignore[arg-type]
 
 
@@ -311,13 +312,13 @@ def test_single_steps_and_trees_draw_the_same_tokens() -> None:
             slot = engine.alloc()
             pair = engine.prefill(slot, ids, tree).emitted
             engine.free(slot)
-            assert pair == models_tiny.autoregressive(engine, ids, 2)
+            assert pair == models.autoregressive(engine, ids, 2)
 
 
 @pytest.mark.parametrize("before", [1, 6, 20])
 def test_a_token_after_a_prompt_is_drawn_by_its_place_in_the_text(before: int) -> None:
     """However much of the text came with the prompt, and however much in steps of its own."""
-    model, ids = models_tiny.supported("llama"), prompt(24, 97)
+    model, ids = models.supported("llama"), prompt(24, 97)
     with attached(model, capacity=40, max_rows=32, sampling=Sampling(1.5, seed=9)) as engine:
         slot = engine.alloc()
         expected = [engine.prefill(slot, ids).emitted[-1]]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, prompt, supported, tiny_llama
-from random_trees import hiding_tree, random_tree
+from support.decoders import hiding_tree, random_tree
+from support.models import attached, autoregressive, prompt, supported, tiny_llama
 
 from specbench.decoding.tree import COMPUTED, StepResult, TokenTree
 from specbench.engine.engine import Engine

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import on_meta
-from fake_heads import Make, eagle, jetspec, passes_of
-from kernel_variants import Variants
-from models_tiny import SUPPORTED
+from support.gpu import Make, eagle, jetspec, on_meta, passes_of
+from support.kernels import Variants
+from support.models import SUPPORTED
 
 from specbench.decoding import TokenTree
 from specbench.engine import code, pack

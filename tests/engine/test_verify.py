@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_tiny import attached, prompt, tiny_llama
+from support.models import attached, prompt, tiny_llama
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree

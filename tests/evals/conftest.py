@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import confined
 import pytest
-from confined import BARE, TIGHT
+from support import processes
+from support.processes import BARE, TIGHT
 
 from specbench.evals.sandbox.sandbox import Sandbox
 
@@ -33,8 +33,8 @@ def box(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     """After each program: no process and no file of it is left, and no signal arrived."""
     ctypes.CDLL(None).prctl(36, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us
-    before = confined.children()
+    before = processes.children()
     yield
-    assert confined.children() <= before
+    assert processes.children() <= before
     scratch = tmp_path / "scratch"
     assert not scratch.exists() or os.listdir(scratch) == []

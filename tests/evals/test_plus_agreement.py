@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import data_folder
-from evalplus_run import evalplus
+from support.asserting import data_folder
+from support.oracles import evalplus
 
 from specbench.evals import data, plus_checks
 from specbench.evals.plus_checks import Reference

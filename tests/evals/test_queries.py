@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from small_data import spider
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import sql_checks
@@ -205,7 +206,7 @@ def test_a_name_of_a_file_is_no_uri(box: Sandbox, boats: Path, tmp_path: Path) -
     shutil.copy(boats, odd)
     assert rows(box, odd, "SELECT count(*) FROM Boat") == [(3,)]
     assert sorted(os.listdir(tmp_path)) == sorted([odd.name, "scratch"])
-    with pytest.raises(EnvironmentRefused, match="unable to open database file"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         run(box, tmp_path / "none.sqlite", "SELECT 1")
 
 
@@ -280,7 +281,7 @@ def test_a_query_that_is_too_long_takes_no_time(boats: Path) -> None:
 
 
 def test_a_gold_query_that_does_not_run_is_named(boats: Path) -> None:
-    with pytest.raises(UsageError, match=r"row 1: its own query does not run on .*boats.sqlite \(error: no such"):
+    with pytest.raises(UsageError, check=wording):
         check(boats, "SELECT none", "SELECT 1")
 
 

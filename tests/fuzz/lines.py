@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import run_files
 import typer
+from support import runs
 
 from fuzz.cases import Kind, Kinds
 from fuzz.files import MEMORY
@@ -181,7 +181,7 @@ def inside(arg: str) -> str:
 
 def furnish(here: Path) -> None:
     """Makes what command lines name: a finished run, a sweep, and some files that are none."""
-    for place, files in (("run", run_files.a_run()), ("sweep", run_files.a_sweep())):
+    for place, files in (("run", runs.a_run()), ("sweep", runs.a_sweep())):
         for name, content in files.items():
             (here / place / name).parent.mkdir(parents=True, exist_ok=True)
             (here / place / name).write_bytes(content)

@@ -11,9 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import bare_image
-import forked
 import pytest
+from support import asserting, processes
 
 from benchmarks.gpu_check import sessions as sessions  # torch and transformers, which a child then has already
 from benchmarks.gpu_check import vendor
@@ -29,8 +28,8 @@ from pathlib import Path
 from benchmarks.gpu_check import __main__ as program, page
 from benchmarks.gpu_check.catalog import Part
 from benchmarks.gpu_check.records import Journal
-program.DEVICE = Part("device", "", 20, "planted_parts:device")
-program.PARTS = [Part("good", "", 20, "planted_parts:of_a_family")]
+program.DEVICE = Part("device", "", 20, "support.processes:device")
+program.PARTS = [Part("good", "", 20, "support.processes:of_a_family")]
 print(program.check(Path(sys.argv[1]), program.PARTS, 60, rehearse=True))
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
@@ -39,7 +38,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """A Python with the packages of an image, and behind them those of a bundle."""
-    return bare_image.make(tmp_path / "image", bundled=True)
+    return processes.bare_image(tmp_path / "image", bundled=True)
 
 
 def environment() -> dict[str, str]:
@@ -66,7 +65,7 @@ class Image:
     """
 
     def __init__(self) -> None:
-        self._names = {*bare_image.modules(), *sys.stdlib_module_names, *OURS}
+        self._names = {*processes.modules(), *sys.stdlib_module_names, *OURS}
         self._import = builtins.__import__
 
     def install(self) -> None:
@@ -106,7 +105,7 @@ def test_a_part_needs_nothing_that_an_image_and_a_bundle_lack(tmp_path: Path) ->
                     journal.figure(part.name, figure)
         return 0
 
-    done = forked.call(tmp_path / "child", rehearsed).wait()
+    done = asserting.call(tmp_path / "child", rehearsed).wait()
     assert done.code == 0, done.err
     assert Journal(tmp_path / "figures.jsonl").outcomes()["lossless"].figures
 

@@ -10,20 +10,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.wording import wording
 
 from benchmarks.gpu_check import __main__ as program
 from benchmarks.gpu_check.catalog import DEVICE, PARTS, Part
 from benchmarks.gpu_check.records import NOT_MEASURED, Journal
 from specbench.hardware import gpus
 
-GOOD = Part("good", "The good part", 10, "planted_parts:good")
-RAISES = Part("raises", "The bad part", 10, "planted_parts:raises")
+GOOD = Part("good", "The good part", 10, "support.processes:good")
+RAISES = Part("raises", "The bad part", 10, "support.processes:raises")
 
 
 @pytest.fixture(autouse=True)
 def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "planted_parts:device"))
+    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.processes:device"))
     monkeypatch.setattr(program, "PARTS", [GOOD, RAISES])
 
 
@@ -53,19 +54,19 @@ def test_a_part_by_itself_takes_no_figures_of_another_device(
     Journal(tmp_path / "figures.jsonl").append("device", rehearse=True, name="another GPU", versions={})
     for _ in range(2):  # what was refused must not be what the next one goes by
         assert program.check(tmp_path, [GOOD], 60, rehearse=True, again=True) == 2
-    assert "has figures of another GPU, and this is a planted GPU; give another --out" in capsys.readouterr().out
+    assert wording(capsys.readouterr().out)
 
 
 def test_without_a_device_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "planted_parts:no_device"))
+    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.processes:no_device"))
     assert program.check(tmp_path, [GOOD], 60, rehearse=False) == 3
     assert list(Journal(tmp_path / "figures.jsonl").outcomes()) == ["device"]
-    assert "there is none" in (tmp_path / "gpu-check.md").read_text()
+    assert wording((tmp_path / "gpu-check.md").read_text())
 
 
 def test_a_misspelt_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--only", "good,rises"]) == 2
-    assert "unknown part 'rises'; parts are good, raises" in capsys.readouterr().err
+    assert wording(capsys.readouterr().err)
 
 
 def test_the_parts_leave_time_to_spare_in_the_order_of_their_value() -> None:
@@ -77,8 +78,8 @@ def test_the_parts_leave_time_to_spare_in_the_order_of_their_value() -> None:
 
 
 def test_less_time_measures_the_first_parts_and_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs = Part("hangs", "", 10, "planted_parts:hangs")
-    later = Part("later", "", 10, "planted_parts:good")
+    hangs = Part("hangs", "", 10, "support.processes:hangs")
+    later = Part("later", "", 10, "support.processes:good")
     monkeypatch.setattr(program, "PARTS", [GOOD, hangs, later])
     assert program.check(tmp_path, [GOOD, hangs, later], 4, rehearse=True) == 0
     found = Journal(tmp_path / "figures.jsonl").outcomes()
@@ -90,16 +91,14 @@ def test_less_time_measures_the_first_parts_and_passes(tmp_path: Path, monkeypat
 @pytest.mark.slow  # it waits for a process that hangs
 def test_a_device_part_that_fails_leaves_name_and_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where importing torch takes longer than the part may."""
-    monkeypatch.setattr(program, "DEVICE", Part("device", "", 0.2, "planted_parts:hangs"))
+    monkeypatch.setattr(program, "DEVICE", Part("device", "", 0.2, "support.processes:hangs"))
     monkeypatch.setattr(gpus, "seen", lambda: ["NVIDIA H200"] * 8)
-    hangs = Part("hangs", "A part that hangs", 0.75, "planted_parts:hangs")
+    hangs = Part("hangs", "A part that hangs", 0.75, "support.processes:hangs")
     monkeypatch.setattr(program, "PARTS", [GOOD, hangs])
     assert program.check(tmp_path, [GOOD, hangs], 60, rehearse=False) == 1
     text = (tmp_path / "gpu-check.md").read_text()
     assert "NVIDIA H200" in text[: text.index("##")]
-    assert "| one | 1 ms |" in text
-    assert "| before the hang | 4 ms |" in text
-    assert "| never measured | – | 0.125 |" in text
+    assert wording(text)
     journal = Journal(tmp_path / "figures.jsonl")
     assert [one.predicted for one in journal.outcomes()["good"].predicted] == [0.5, 0.25, 0.125]
     monkeypatch.setattr(gpus, "seen", lambda: ["NVIDIA H200", "NVIDIA L4"])
@@ -111,7 +110,7 @@ def test_a_second_check_of_a_folder_waits_for_its_turn(tmp_path: Path, capsys: p
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert program.check(tmp_path, [GOOD], 60, rehearse=True) == 2
-    assert "another check writes to" in capsys.readouterr().out
+    assert wording(capsys.readouterr().out)
     assert not (tmp_path / "figures.jsonl").exists()
 
 
@@ -128,8 +127,8 @@ def test_a_full_disk_ends_the_check_in_a_line_and_keeps_what_was_measured(tmp_pa
     code = (
         "import resource, sys\n"
         "from benchmarks.gpu_check import __main__ as program; from benchmarks.gpu_check.catalog import Part\n"
-        "program.DEVICE = Part('device', '', 10, 'planted_parts:device')\n"
-        "program.PARTS = [Part('good', '', 10, 'planted_parts:good')]\n"
+        "program.DEVICE = Part('device', '', 10, 'support.processes:device')\n"
+        "program.PARTS = [Part('good', '', 10, 'support.processes:good')]\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))\n"
         "sys.exit(program.main(['--rehearse', '--only', 'good', '--out', sys.argv[2]]))"
     )

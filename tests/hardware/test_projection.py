@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from known import known
+from support.asserting import known
 
 from specbench.hardware import gpus
 from specbench.hardware.profile import datasheet

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_nvml import UUID, FakeNvml
-from known import known
+from support.asserting import known
+from support.processes import UUID, FakeNvml
 
 from specbench.hardware.telemetry import GpuMeter, Nvml, Snapshot
 from specbench.runner import session

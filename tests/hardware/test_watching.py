@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from known import known
+from support.asserting import known
 
 from specbench.hardware import watching
 from specbench.hardware.watching import Seen, between, see

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Clock, Engine, Target, decided, greedy, language, walk
+from support.decoders import Clock, ToyEngine, ToyTarget, decided, greedy, language, walk
 
 from specbench.decoding.convergence import fast_forwarded, settled, stationary
 from specbench.decoding.protocol import Context, Method
@@ -97,7 +97,7 @@ def test_tokens_that_were_right_before_their_turn_are_stationary(states: list[li
 # ------------------------------------------------------------------ against a plain rendering of their definition
 
 
-def states_of(target: Target, out: Sequence[int], block: list[int]) -> list[list[int]]:
+def states_of(target: ToyTarget, out: Sequence[int], block: list[int]) -> list[list[int]]:
     """Jacobi iteration over the whole block until nothing changes; the guess it starts from is no state."""
     states: list[list[int]] = []
     while True:
@@ -167,7 +167,7 @@ def test_the_rendering_sees_all_that_can_happen() -> None:
 
 def decoded(budget: int, stop: int | None = None) -> RequestRecord:
     """Blocks of 4 on an answer 0 1 2 3 ... of which the model says a guess right only behind right ones."""
-    engine = Engine(Clock())
+    engine = ToyEngine(Clock())
     engine.target = lambda prompt, out: len(out) if list(out) == list(range(len(out))) else 40
     method = Method("cllm", "cllm", Options(block_size=4, init="pad"), True, Decoder)
     runner = Runner(engine, lambda label, request: Context(VOCAB, PAD, random.Random(0)), 1, engine.clock)

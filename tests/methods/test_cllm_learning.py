@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import tiny_llama
-from trajectories_made_up import made_up
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 
 from specbench.methods.cllm.learning import Collator, Lesson, Options
 from specbench.training.distances import forward_kl
@@ -45,7 +45,7 @@ def test_local_consistency_gets_the_next_state_too() -> None:
 def test_the_loss_is_that_of_each_block_in_a_sequence_of_its_own(last: bool) -> None:
     """As the paper trains: the prompt with the blocks before, and a state or its fixed point behind it."""
     model = tiny_llama(50)
-    trajectory = made_up(answer=11)
+    trajectory = made_up_trajectories(answer=11)
     options = Options(ar_weight=0, last_row=last)
     collator = Collator(options)
     found = Lesson(model, options)(**collator([trajectory]))
@@ -69,7 +69,7 @@ def test_the_loss_is_that_of_each_block_in_a_sequence_of_its_own(last: bool) -> 
 def test_a_step_learns(loss: str) -> None:
     options = Options.model_validate({"loss": loss, "smoothing": 0.1})
     lesson = Lesson(tiny_llama(50), options)
-    found = lesson(**Collator(options)([made_up(), made_up("made/1", answer=3)]))
+    found = lesson(**Collator(options)([made_up_trajectories(), made_up_trajectories("made/1", answer=3)]))
     assert found["consistency"] > 0
     found["loss"].backward()
     assert torch.isfinite(found["loss"])
@@ -78,7 +78,7 @@ def test_a_step_learns(loss: str) -> None:
 
 @torch.no_grad()
 def test_smoothing_and_norm_of_the_options_are_those_of_the_loss() -> None:
-    model, batch = tiny_llama(50), Collator(Options())([made_up(answer=11)])
+    model, batch = tiny_llama(50), Collator(Options())([made_up_trajectories(answer=11)])
 
     def loss(**options: Any) -> dict[str, float]:
         return {name: float(value) for name, value in Lesson(model, Options(**options))(**batch).items()}

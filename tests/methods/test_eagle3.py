@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import method_sets
 import pytest
 import torch
-from models_tiny import attached, prompt, supported, tiny_llama
-from targets import alone, eager
+from support import decoders
+from support.decoders import alone, eager
+from support.models import attached, prompt, supported, tiny_llama
+from support.wording import wording
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -115,7 +116,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
             for row, path in enumerate(paths(tree)):
                 if row % 3 == 1 or len(path) == depth:
                     assert scores[row] == pytest.approx(sum(whole(head, model, *text[slot], path)), abs=1e-5)
-            with pytest.raises(ValueError, match="without new rows"):
+            with pytest.raises(ValueError, check=wording):
                 drafts.tree(slot, 12)
         if turn == 2:  # another sequence in the same cells
             drafts.close(1)
@@ -171,7 +172,7 @@ def run(
 
 
 def ready(engine: Engine, **options: Any) -> Method:
-    return method_sets.ready(method_sets.with_options("eagle3", options), engine)
+    return decoders.ready(decoders.with_options("eagle3", options), engine)
 
 
 @pytest.mark.parametrize("kind", ["random", "random-parallel"])
@@ -231,7 +232,7 @@ def test_a_pickled_head_is_refused_with_the_command_that_converts_it(
     tensors = find(str(tmp_path)).tensors("cpu", None)
     (tmp_path / "model.safetensors").unlink()
     torch.save(tensors, tmp_path / "pytorch_model.bin")
-    with pytest.raises(UsageError, match=r"convert it: python -m specbench\.methods\.eagle3\.convert") as refused:
+    with pytest.raises(UsageError, check=wording) as refused:
         find(str(tmp_path))
     _, _, module, folder = str(refused.value).split("convert it: ")[1].split()
     monkeypatch.setattr(sys, "argv", ["convert", folder])
@@ -248,18 +249,18 @@ def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
             return (Path.touch, (tmp_path / "ran",))
 
     torch.save({"fc.weight": Runs()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(UsageError, match="holds more than tensors"):
+    with pytest.raises(UsageError, check=wording):
         convert(tmp_path)
     assert not (tmp_path / "ran").exists()
     torch.save([torch.zeros(2)], tmp_path / "pytorch_model.bin")
-    with pytest.raises(UsageError, match="something else than tensors by name"):
+    with pytest.raises(UsageError, check=wording):
         convert(tmp_path)
-    with pytest.raises(UsageError, match=r"has no pytorch_model\.bin"):
+    with pytest.raises(UsageError, check=wording):
         convert(tmp_path / "none")
 
 
 def test_a_head_of_another_kind_is_told_apart() -> None:
-    with pytest.raises(UsageError, match="drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"):
+    with pytest.raises(UsageError, check=wording):
         HeadConfig.from_json({"architectures": ["DFlashDraftModel"], "block_size": 16, "hidden_size": 8}, 8)
 
 
@@ -269,5 +270,5 @@ def test_a_pickle_in_the_hubs_cache_is_named_with_the_command(tmp_path: Path, mo
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     monkeypatch.setattr(head_files, "snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(UsageError, match=r"convert it: python -m specbench\.methods\.eagle3\.convert"):
+    with pytest.raises(UsageError, check=wording):
         find("yuhuili/EAGLE3-Vicuna1.3-13B")

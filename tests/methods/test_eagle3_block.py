@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import method_sets
-import models_tiny
 import pytest
 import scipy
 import torch
-from models_tiny import attached, prompt, tiny_llama
+from support import models
+from support.decoders import ready, with_options
+from support.models import attached, prompt, tiny_llama
+from support.wording import wording
 from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
@@ -42,7 +43,7 @@ def engine() -> Iterator[Engine]:
 
 def made(engine: Engine, **more: Any) -> Method:
     options = {"head": "random", "tree": "chain", "depth": 3, "budget": 8, "verify": "block", **more}
-    return method_sets.ready(method_sets.with_options("eagle3", options), engine)
+    return ready(with_options("eagle3", options), engine)
 
 
 def context() -> Context:
@@ -158,7 +159,7 @@ def test_greedy_and_by_noise_it_is_ar_token_for_token(engine: Engine) -> None:
         records = Runner(engine, lambda label, request: context(), 3).segment(method, requests)
         for record in sorted(records, key=lambda record: record.prompt_id):
             engine.sampling = sampling
-            truth = models_tiny.autoregressive(engine, list(requests[int(record.prompt_id)].ids), 20)
+            truth = models.autoregressive(engine, list(requests[int(record.prompt_id)].ids), 20)
             assert record.output_ids == truth
 
 
@@ -180,7 +181,7 @@ def test_captured_rounds_draw_what_eager_ones_draw(monkeypatch: pytest.MonkeyPat
 
 
 def test_only_chains_of_heads_that_draft_one_by_one_are_verified_as_blocks(engine: Engine) -> None:
-    with pytest.raises(UsageError, match="verify=block verifies chains; set tree=chain"):
+    with pytest.raises(UsageError, check=wording):
         made(engine, tree="dynamic")
-    with pytest.raises(UsageError, match="which a parallel head cannot do"):
+    with pytest.raises(UsageError, check=wording):
         made(engine, head="random-parallel")

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from eagle3_oracle import PRODUCERS, WRONG, dense, expand, taps, write
-from models_tiny import attached, autoregressive, layer_outputs, prompt, tiny_llama
 from safetensors.torch import load_file, save_file
-from targets import alone, target
+from support.decoders import alone, target
+from support.models import attached, autoregressive, layer_outputs, prompt, tiny_llama
+from support.oracles import PRODUCERS, WRONG, dense, expand, taps, write_head
 from torch import Tensor
 
 from specbench.common.errors import UsageError
@@ -264,7 +264,7 @@ def check(folder: Path, seen: Sequence[Round], width: int, depth: int, budget: i
 @pytest.mark.parametrize("kind", HEADS)
 def test_every_score_is_the_oracles_and_no_misread_heads(kind: str, tmp_path: Path) -> None:
     producer, keys, shown = HEADS[kind]
-    folder = write(tmp_path, producer, **{**TINY, **keys})
+    folder = write_head(tmp_path, producer, **{**TINY, **keys})
     seen = rounds(folder)
     assert len(seen) >= 6  # three of each prompt
     assert any(len(path) == TREE["depth"] for each in seen for path in each.paths())  # three levels were fed back
@@ -280,7 +280,7 @@ def test_every_score_is_the_oracles_and_no_misread_heads(kind: str, tmp_path: Pa
 )
 def test_trees_of_other_sizes(producer: str, tree: str, width: int, depth: int, budget: int, tmp_path: Path) -> None:
     """Chains are trees of width 1; what cannot be filled is left out, and what does not fit."""
-    folder = write(tmp_path, producer, **TINY, layers=2, norm_output=True)
+    folder = write_head(tmp_path, producer, **TINY, layers=2, norm_output=True)
     seen = rounds(folder, 4, tree=tree, width=width, depth=depth, budget=budget)
     check(folder, seen, 1 if tree == "chain" else width, depth, budget)
     if tree == "chain":
@@ -289,7 +289,7 @@ def test_trees_of_other_sizes(producer: str, tree: str, width: int, depth: int, 
 
 def test_accepted_paths_bring_their_features(tmp_path: Path) -> None:
     """Rounds behind several accepted drafts, of a longer text, are as right as the others."""
-    folder = write(tmp_path, "speculators", **TINY, layers=2, norm_output=True)
+    folder = write_head(tmp_path, "speculators", **TINY, layers=2, norm_output=True)
     seen = rounds(folder, 18, depth=3, width=4, budget=24)
     own = [each for each in seen if each.text[:12] == PROMPTS[1]]
     brought = [len(after.text) - len(before.text) for before, after in pairwise(own)]
@@ -335,7 +335,7 @@ def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path
     ],
 )
 def test_files_that_are_not_whole_are_refused(change: Any, message: str, tmp_path: Path) -> None:
-    assert re.search(message, refusal(changed(write(tmp_path, "original", **TINY), change)))
+    assert re.search(message, refusal(changed(write_head(tmp_path, "original", **TINY), change)))
 
 
 @pytest.mark.parametrize(
@@ -357,16 +357,16 @@ def test_files_that_are_not_whole_are_refused(change: Any, message: str, tmp_pat
 def test_heads_of_other_targets_are_refused(
     producer: str, keys: dict[str, Any], sizes: dict[str, int], message: str, tmp_path: Path
 ) -> None:
-    assert re.search(message, refusal(write(tmp_path, producer, **{**TINY, **keys}), **sizes))
+    assert re.search(message, refusal(write_head(tmp_path, producer, **{**TINY, **keys}), **sizes))
 
 
 def test_a_parallel_head_without_its_mask_is_refused(tmp_path: Path) -> None:
-    folder = changed(write(tmp_path, "peagle-speculators", **TINY), lambda head: head.pop("mask_hidden"))
+    folder = changed(write_head(tmp_path, "peagle-speculators", **TINY), lambda head: head.pop("mask_hidden"))
     assert re.search(r"lacks 1 of \d+ .*mask_hidden", refusal(folder))
 
 
 def test_a_pickle_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
-    folder = write(tmp_path / "head", "original", **TINY)
+    folder = write_head(tmp_path / "head", "original", **TINY)
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").unlink()

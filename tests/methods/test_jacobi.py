@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Clock, Engine, decided
+from support.decoders import Clock, ToyEngine, decided
 
 from specbench.common.options import parse
 from specbench.decoding.protocol import Context, Method
@@ -72,7 +72,7 @@ def run(
     answer: Sequence[int], first: Sequence[int], stop: int, **options: Any
 ) -> tuple[RequestRecord, list[list[int]]]:
     """Decodes a known answer, its first chain given; returns the record and the chains of all forwards."""
-    engine = Engine(Clock())
+    engine = ToyEngine(Clock())
     engine.target = lambda prompt, out: answer[len(out)] if list(out) == list(answer[: len(out)]) else 40 + len(out)
 
     class Prepared(Decoder):
@@ -137,7 +137,7 @@ def test_chains_are_those_of_an_independent_rendering(
     def target(prompt: Sequence[int], out: Sequence[int]) -> int:
         return random.Random(f"{seed}/{len(out) % 7}/{list(out[-memory:])}").randrange(4)
 
-    engine = Engine(Clock())
+    engine = ToyEngine(Clock())
     engine.target = target
     slot = engine.alloc()
     made = decoder(block_size=n, init="pad", window="sliding" if sliding else "block", prefill_draft=sent)

@@ -6,10 +6,10 @@ import copy
 import random
 from typing import Any
 
-import method_sets
 import pytest
 import torch
-from models_tiny import attached, autoregressive, prompt, supported
+from support import decoders
+from support.models import attached, autoregressive, prompt, supported
 
 from specbench.decoding.protocol import Context
 from specbench.runner.loop import Request, Runner
@@ -33,7 +33,7 @@ def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str)
     for graphs in (False, True):
         with attached(model, slots=3, capacity=70, max_rows=96, graphs=graphs) as engine:
             said = [autoregressive(engine, ids, 24) for ids in prompts]
-            method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind}), engine)
+            method = decoders.ready(decoders.with_options("jetspec", {"head": kind}), engine)
             runner = Runner(engine, lambda *_: Context(vocab, 0, random.Random(0)), 3)
             records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
             assert [record.output_ids for record in records] == said

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from heads import head, together
-from models_tiny import layer_outputs, supported, tiny_llama
+from support.decoders import head, together
+from support.models import layer_outputs, supported, tiny_llama
 from torch import Tensor
 
 from specbench.methods.jetspec.config import HeadConfig

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Target, Walk, decided, greedy, language, walk
+from support.decoders import ToyTarget, Walk, decided, greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
@@ -29,7 +29,7 @@ def decoder(seed: int = 0, **options: Any) -> Decoder:
     return Decoder(Options(**options), Context(VOCAB, PAD, random.Random(seed)))
 
 
-def decoded(target: Target, tokens: int = 60, seed: int = 0, **options: Any) -> Walk:
+def decoded(target: ToyTarget, tokens: int = 60, seed: int = 0, **options: Any) -> Walk:
     return walk(decoder(seed, **options), target, PROMPT, tokens)
 
 
@@ -124,7 +124,7 @@ def test_a_block_starts_when_ceil_of_r_times_n_tokens_are_right(r: float, n: int
     assert list(tree.tokens[n - needed :]) == [40] + [PAD] * (n - 1)
 
 
-def multiblock(target: Target, n: int, most: int, r: float, tokens: int) -> tuple[list[list[int]], list[list[int]]]:
+def multiblock(target: ToyTarget, n: int, most: int, r: float, tokens: int) -> tuple[list[list[int]], list[list[int]]]:
     """(drafts, emitted tokens) of each forward, block by block; fresh guesses are PAD."""
     out = [target(PROMPT, [])]
     blocks = [[out[0]] + [PAD] * (n - 1)]
@@ -337,7 +337,7 @@ def test_a_released_block_ahead_is_computed_and_never_emitted() -> None:
 class Call:
     """The published multiblock call from its description, on plain lists; rows are whole chains."""
 
-    def __init__(self, target: Target, out: list[int], n: int, most: int, r: float, size: int) -> None:
+    def __init__(self, target: ToyTarget, out: list[int], n: int, most: int, r: float, size: int) -> None:
         self.target, self.out, self.n, self.most, self.size = target, out, n, most, size
         self.threshold = math.ceil(r * n)
         self.rows = [[out[-1]] + [PAD] * (n - 1)]

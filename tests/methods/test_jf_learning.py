@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models_tiny import tiny_llama
-from trajectories_made_up import made_up
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 
 from specbench.methods.jf.learning import Collator, Lesson, Options
 from specbench.training.packing import Packed, unpack
 
-TEXTS = [made_up(f"made/{number}", answer=answer) for number, answer in enumerate((11, 8, 3))]
+TEXTS = [made_up_trajectories(f"made/{number}", answer=answer) for number, answer in enumerate((11, 8, 3))]
 
 
 def test_blocks_are_in_the_states_of_the_schedule() -> None:
-    trajectory = made_up(states=5)
+    trajectory = made_up_trajectories(states=5)
     (sample,) = unpack(Packed(**Collator(Options(noise_window=3))([trajectory])))
     assert (sample.prompt, sample.answer, sample.block_size) == (trajectory.prompt, trajectory.answer, 4)
     (noisy,) = sample.noisy
@@ -29,9 +29,12 @@ def test_blocks_are_in_the_states_of_the_schedule() -> None:
 
 
 def test_long_texts_lose_their_last_blocks() -> None:
-    batch = Packed(**Collator(Options(max_tokens=5 + 2 * 8 + 3))([made_up(answer=11)]))
-    assert unpack(batch)[0].answer == made_up(answer=11).answer[:8]
-    assert unpack(Packed(**Collator(Options(max_tokens=8))([made_up(answer=11)])))[0].answer == made_up().answer[:4]
+    batch = Packed(**Collator(Options(max_tokens=5 + 2 * 8 + 3))([made_up_trajectories(answer=11)]))
+    assert unpack(batch)[0].answer == made_up_trajectories(answer=11).answer[:8]
+    assert (
+        unpack(Packed(**Collator(Options(max_tokens=8))([made_up_trajectories(answer=11)])))[0].answer
+        == made_up_trajectories().answer[:4]
+    )
 
 
 def test_random_orders_are_drawn_anew_at_each_visit_and_alike_for_a_seed() -> None:

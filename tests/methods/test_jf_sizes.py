@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
+from support import decoders, models
 
 from specbench.runner.loop import Request
 from specbench.runner.methods import plan_methods
@@ -18,10 +17,10 @@ VOCAB = 13  # few words recur at once, so that pools have candidates
 
 def corner(n: int, pool: int, tokens: int) -> tuple[int, int]:
     """Rows that are announced, and those of the largest step, after the answers were held against plain decoding's."""
-    model = targets.loaded(models_tiny.tiny_llama(VOCAB, seed=3, num_hidden_layers=1), name="tiny")
+    model = decoders.loaded(models.tiny_llama(VOCAB, seed=3, num_hidden_layers=1), name="tiny")
     methods = plan_methods(["jf"], [f"n={n}", f"pool={pool}", "K=2", "r=0.85"])
     rule = StopRule(frozenset(), (), tokens, str)
-    requests = [Request("p", 0, models_tiny.prompt(40, VOCAB), rule)]
+    requests = [Request("p", 0, models.prompt(40, VOCAB), rule)]
     with Session(model, methods, capacity=40 + tokens) as session:
         stepped: list[int] = []
         step = session.engine.step

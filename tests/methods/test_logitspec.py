@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from growth import bytes_taken, lines_run
+from support.processes import bytes_taken, lines_run
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree

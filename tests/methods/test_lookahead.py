@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import Clock, Engine, Target, Walk, decided, greedy, language, walk
+from support.decoders import Clock, ToyEngine, ToyTarget, Walk, decided, greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
@@ -161,7 +161,7 @@ def test_shared_prefixes_are_computed_once() -> None:
 
 def stepped(tree: TokenTree, said: dict[tuple[int, ...], int]) -> StepResult:
     """A forward of a model that says after a sequence what ``said`` holds, and 0 after any other."""
-    engine = Engine(Clock())
+    engine = ToyEngine(Clock())
     engine.target = lambda prompt, out: said.get(tuple(out), 0)
     engine.prompts[0], engine.outputs[0] = PROMPT, [tree.tokens[0]]
     return engine.step({0: tree})[0]
@@ -287,7 +287,7 @@ class Rendering:
     """Lookahead decoding from the text alone: a dict of lists for the pool, lists for the window."""
 
     def __init__(
-        self, target: Target, prompt: Sequence[int], row0: Sequence[int], w: int, n: int, g: int, bonus: bool
+        self, target: ToyTarget, prompt: Sequence[int], row0: Sequence[int], w: int, n: int, g: int, bonus: bool
     ) -> None:
         self.target, self.prompt = target, prompt
         self.w, self.n, self.g, self.bonus = w, n, g, bonus
@@ -354,7 +354,12 @@ SHORT = [7, 3, 5, 3, 8, 1, 0, 4]
 
 
 def decoded(
-    size: tuple[int, int, int], seed: int, target: Target, tokens: int = 80, prompt: Sequence[int] = SHORT, **more: Any
+    size: tuple[int, int, int],
+    seed: int,
+    target: ToyTarget,
+    tokens: int = 80,
+    prompt: Sequence[int] = SHORT,
+    **more: Any,
 ) -> Walk:
     w, n, g = size
     return walk(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from toys import Target, greedy, language, walk
+from support.decoders import ToyTarget, greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
@@ -34,7 +34,7 @@ class Entry:
 class LlamaCpp:
     """The example's loop: a batch is a list of tokens with sequence ids, and a token sees what shares its first one."""
 
-    def __init__(self, target: Target, w: int, n: int, g: int) -> None:
+    def __init__(self, target: ToyTarget, w: int, n: int, g: int) -> None:
         self.target, self.w, self.n, self.g = target, w, n, g
         self.window = [[100 + i for i in range(w)] for _ in range(n - 1)]
         self.stored: dict[int, list[tuple[int, ...]]] = {}

@@ -6,11 +6,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import plain_lookup
 import pytest
 import torch
-from plain_lookup import Both
-from random_trees import random_tree
+from support.decoders import random_tree
+from support.oracles import TREE_222, Both, LogitSpec, Recycling, Sam, Suffix, SuffixRow, SuffixTree
 
 from specbench.common import registry
 from specbench.decoding.protocol import Context
@@ -30,10 +29,10 @@ def both(method: str, shared: Any = None, **options: Any) -> Both:
     """A request that begins cold, with a vocabulary of ten tokens."""
     given = valid(method, **options)
     oracles: dict[str, Callable[[], Any]] = {
-        "suffix": lambda: plain_lookup.Suffix(given),
-        "recycling": lambda: plain_lookup.Recycling(given, [tuple(map(int, name)) for name in given.tree.split()]),
-        "sam": lambda: plain_lookup.Sam(given, 10, *(shared or ([], 0))),
-        "logitspec": lambda: plain_lookup.LogitSpec(given),
+        "suffix": lambda: Suffix(given),
+        "recycling": lambda: Recycling(given, [tuple(map(int, name)) for name in given.tree.split()]),
+        "sam": lambda: Sam(given, 10, *(shared or ([], 0))),
+        "logitspec": lambda: LogitSpec(given),
     }
     return Both(decoder(method, given, 10, corpus.of(*shared) if shared else None), oracles[method]())
 
@@ -69,7 +68,7 @@ def decoder(method: str, options: Any, vocab: int, shared: Any = None, state: An
     ],
 )
 def test_suffix_orders_children_by_when_they_got_their_count(text: list[int], order: list[int]) -> None:
-    tree = plain_lookup.SuffixTree(4)
+    tree = SuffixTree(4)
     tree.sequences[0] = []
     for token in text:
         tree.add(0, token)
@@ -77,7 +76,7 @@ def test_suffix_orders_children_by_when_they_got_their_count(text: list[int], or
 
 
 def test_suffix_forgets_a_sequence_from_its_first_token_on() -> None:
-    tree = plain_lookup.SuffixTree(3)
+    tree = SuffixTree(3)
     tree.sequences = {1: [], 2: []}
     for token in [A, B]:
         tree.add(1, token)
@@ -129,8 +128,8 @@ def test_suffix_takes_what_is_as_probable_as_asked() -> None:
 def test_suffix_finds_earlier_outputs_while_they_have_a_place(cached: int, tokens: list[int]) -> None:
     options = valid("suffix", cached_requests=cached)
     state = kind("suffix").state(options)
-    row = plain_lookup.SuffixRow(options.depth, cached)
-    first, second = (Both(decoder("suffix", options, 10, state=state), plain_lookup.Suffix(options, row)) for _ in "12")
+    row = SuffixRow(options.depth, cached)
+    first, second = (Both(decoder("suffix", options, 10, state=state), Suffix(options, row)) for _ in "12")
     assert first.behind([E, D], decided([A])) == ([A], [-1])
     first.observe([A], decided([B, C]))
     first.decoder.end()
@@ -165,9 +164,9 @@ def test_recycling_keeps_the_nodes_of_the_lowest_ranks() -> None:
 
 
 def test_recyclings_own_tree_is_the_published_one() -> None:
-    assert [sum(len(node) == depth for node in plain_lookup.TREE_222) for depth in range(1, 7)] == [8, 21, 25, 15, 8, 3]
-    assert len(set(plain_lookup.TREE_222)) == 80
-    assert all(node[:-1] in plain_lookup.TREE_222 for node in plain_lookup.TREE_222 if len(node) > 1)
+    assert [sum(len(node) == depth for node in TREE_222) for depth in range(1, 7)] == [8, 21, 25, 15, 8, 3]
+    assert len(set(TREE_222)) == 80
+    assert all(node[:-1] in TREE_222 for node in TREE_222 if len(node) > 1)
 
 
 @pytest.mark.parametrize(
@@ -315,9 +314,9 @@ def suffix(seed: int) -> Stream:
     )
     # Without a state each request begins cold.
     state = state_of("suffix", options, options.cached_requests > 0) if pick([True, True, False]) else None
-    row = plain_lookup.SuffixRow(options.depth, options.cached_requests) if state is not None else None
+    row = SuffixRow(options.depth, options.cached_requests) if state is not None else None
     stream.play(
-        lambda: Both(decoder("suffix", options, stream.vocab, state=state), plain_lookup.Suffix(options, row)),
+        lambda: Both(decoder("suffix", options, stream.vocab, state=state), Suffix(options, row)),
         requests=pick([1, 2, 4, 8]) if options.cached_requests else 1,
     )
     return stream
@@ -326,7 +325,7 @@ def suffix(seed: int) -> Stream:
 def recycling(seed: int) -> Stream:
     stream = Stream("recycling", seed)
     pick = stream.rng.choice
-    nodes = plain_lookup.TREE_222
+    nodes = TREE_222
     if pick([True, True, False]):
         nodes, ranks = [(rank,) for rank in range(stream.rng.randint(1, 3))], stream.rng.randint(2, 8)
         for _ in range(stream.rng.randint(0, 20)):
@@ -334,7 +333,7 @@ def recycling(seed: int) -> Stream:
             nodes += [node] if node not in nodes else []
     options = valid(
         "recycling",
-        tree="2.2.2" if nodes is plain_lookup.TREE_222 else " ".join("".join(map(str, node)) for node in nodes),
+        tree="2.2.2" if nodes is TREE_222 else " ".join("".join(map(str, node)) for node in nodes),
         budget=pick([2, stream.rng.randint(2, 81), stream.rng.randint(2, len(nodes) + 2), 81]),
         warm=pick([False, True]),
         unknown=pick(["skip", "zero"]),
@@ -342,7 +341,7 @@ def recycling(seed: int) -> Stream:
     state = state_of("recycling", options, options.warm) if pick([True, True, False]) else None
     matrix: dict[int, list[int]] | None = {} if options.warm and state is not None else None
     stream.play(
-        lambda: Both(decoder("recycling", options, 16, state=state), plain_lookup.Recycling(options, nodes, matrix)),
+        lambda: Both(decoder("recycling", options, 16, state=state), Recycling(options, nodes, matrix)),
         requests=pick([1, 2, 4]),
         columns=kind("recycling").top_k(options)
         + pick([0, 0, 2]),  # beside another method there may be more than it asked for
@@ -368,7 +367,7 @@ def sam(seed: int) -> Stream:
             text.insert(stream.rng.randint(0, len(text)), vocab + 1)
     shared = corpus.of(texts, separator) if texts else None
     stream.play(
-        lambda: Both(decoder("sam", options, vocab, shared), plain_lookup.Sam(options, vocab, texts, separator)),
+        lambda: Both(decoder("sam", options, vocab, shared), Sam(options, vocab, texts, separator)),
         requests=pick([1, 2]),
     )
     return stream
@@ -383,7 +382,7 @@ def logitspec(seed: int) -> Stream:
     )
     columns = kind("logitspec").top_k(options) + pick([0, 0, 3])
     stream.play(
-        lambda: Both(decoder("logitspec", options, 80), plain_lookup.LogitSpec(options)),
+        lambda: Both(decoder("logitspec", options, 80), LogitSpec(options)),
         requests=1,
         columns=pick([columns, columns, min(columns, stream.vocab)]),  # a vocabulary may be smaller than the budget
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Target, greedy, language, walk
+from support.decoders import ToyTarget, greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
@@ -292,7 +292,7 @@ def test_noise_is_drawn_from_prompt_and_output_for_each_cell() -> None:
 
 
 def rendering(
-    target: Target,
+    target: ToyTarget,
     prompt: Sequence[int],
     tokens: int,
     vocab: int,

@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 import torch
-from models_tiny import tiny_llama
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
+from support.wording import wording
 from torch.nn.functional import cross_entropy
-from trajectories_made_up import made_up
 
 from specbench.common.errors import UsageError
 from specbench.common.options import parse
@@ -115,13 +116,13 @@ def test_noise_from_the_vocabulary_is_any_token_and_copies_nothing() -> None:
         seen.update(collator(TEXTS[:1])["sources"][0].tolist())
     assert sorted(seen) == list(range(20))
     assert all(abs(count - 165) < 60 for count in seen.values())  # 3,300 draws
-    with pytest.raises(UsageError, match="in_place goes with noise_content=context"):
+    with pytest.raises(UsageError, check=wording):
         parse(Options, {"noise_content": "vocabulary", "in_place": "true"}, "the recipe of msn")
 
 
 def test_a_trajectory_is_a_text() -> None:
     options = Options()
     lesson = Lesson(tiny_llama(50), options)
-    loss = lesson(**Collator(options)([made_up()]))["loss"]
+    loss = lesson(**Collator(options)([made_up_trajectories()]))["loss"]
     loss.backward()
     assert all(parameter.grad is not None for parameter in lesson.model.parameters())

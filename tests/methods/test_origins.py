@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from toys import Target, Walk, language, walk
+from support.decoders import ToyTarget, Walk, language, walk
 
 from specbench import decoding
 from specbench.decoding.protocol import Context
@@ -41,7 +41,7 @@ def origins(walked: Walk) -> list[list[str]]:
 
 
 def decoded(
-    decoder: decoding.Decoder, target: Target, prompt: Sequence[int], tokens: int, top_k: int = 0
+    decoder: decoding.Decoder, target: ToyTarget, prompt: Sequence[int], tokens: int, top_k: int = 0
 ) -> list[list[str]]:
     return origins(walk(decoder, target, prompt, tokens, top_k=top_k, vocab=VOCAB))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import decided, greedy, language, walk
+from support.decoders import decided, greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree

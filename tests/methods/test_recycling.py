@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from growth import bytes_taken, lines_run
-from known import refusal
+from support.asserting import refusal
+from support.processes import bytes_taken, lines_run
 
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from growth import bytes_taken, lines_run
-from toys import decided
+from support.decoders import decided
+from support.processes import bytes_taken, lines_run
 
 from specbench.decoding.protocol import Context
 from specbench.methods.sam import corpus

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import checkpoints
 import pytest
-import targets
 import torch
-from models_tiny import SUPPORTED, attached, build, prompt, tiny_llama
 from safetensors.torch import load_file
+from support import decoders, models
+from support.models import SUPPORTED, attached, build, prompt, tiny_llama
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -28,13 +28,13 @@ from specbench.training.side_by_side import side_by_side
 if TYPE_CHECKING:
     from specbench.methods.sps.train import Options
 
-WORDS = checkpoints.byte_tokenizer()
+WORDS = models.byte_tokenizer()
 VOCAB, ANSWER = len(WORDS), 24
 
 
 def target(tokenizer: Any = WORDS) -> Any:
     """A tiny model with the words of a tokenizer that can be saved."""
-    return targets.loaded(tiny_llama(VOCAB, num_hidden_layers=3), "target", tokenizer)
+    return decoders.loaded(tiny_llama(VOCAB, num_hidden_layers=3), "target", tokenizer)
 
 
 def options(**more: Any) -> Options:
@@ -70,7 +70,7 @@ def decoded(folder: Path, texts: Sequence[Text], draft_tokens: int) -> list[Any]
     """Records of the texts' prompts, decoded by the engine with the draft model that lies in a folder."""
     with attached(target().model, capacity=60, max_rows=1 + draft_tokens) as engine:
         (_, method) = plan_methods(["sps"], [f"sps.draft={folder}", f"sps.k={draft_tokens}"])
-        method = method.ready(targets.target(engine, lambda name: load(name, dtype="float32"), WORDS))
+        method = method.ready(decoders.target(engine, lambda name: load(name, dtype="float32"), WORDS))
         runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
         rule = StopRule(frozenset(), (), ANSWER, str)
         requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
@@ -151,7 +151,7 @@ def test_the_targets_own_layers_are_where_it_starts(family: str) -> None:
     from specbench.methods.sps import start
 
     model = build(SUPPORTED[family])
-    whole = targets.loaded(model, family)
+    whole = decoders.loaded(model, family)
     layers = int(model.config.get_text_config().num_hidden_layers)
     ids = torch.tensor([prompt(9, 90)])
     with torch.no_grad():
@@ -190,10 +190,10 @@ def test_another_model_is_a_start_where_it_has_the_targets_words(texts: list[Tex
         assert torch.allclose(value.float(), before[name], atol=1e-2)
     assert options(start=str(tmp_path / "small")).model_dump(mode="json")["start"] == "small", "no folder of a machine"
 
-    foreign = checkpoints.save(tmp_path / "foreign")
+    foreign = models.save(tmp_path / "foreign")
     vocabulary = (foreign / "tokenizer.json").read_text()
     (foreign / "tokenizer.json").write_text(vocabulary.replace('"!"', '"zz"'))
-    with pytest.raises(UsageError, match=r"draft model foreign has another vocabulary than target"):
+    with pytest.raises(UsageError, check=wording):
         train(options(start=str(foreign)), job(texts, tmp_path / "f"))
 
 
@@ -210,28 +210,28 @@ def test_the_target_is_left_alone_and_held_out_texts_are_not_learnt_from(texts: 
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    "more",
     [
-        ({"layers": 4}, "layers=4 is more than the 3 of target; lower it"),
-        ({"hidden": 16}, "hidden goes with start=fresh, not with start=layers"),
-        ({"kl": 0.0, "ce": 0.0}, "kl and ce are both 0"),
+        {"layers": 4},
+        {"hidden": 16},
+        {"kl": 0.0, "ce": 0.0},
     ],
 )
-def test_what_cannot_be_is_refused(texts: list[Text], tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_is_refused(texts: list[Text], tmp_path: Path, more: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, check=wording):
         train(options(**more), job(texts, tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_in_the_start_and_targets_without_words_are_refused(texts: list[Text], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown model 'lasers'"):
+    with pytest.raises(UsageError, check=wording):
         options(start="lasers")
-    with pytest.raises(UsageError, match="dummy weights and no words"):
-        train(options(), Job(targets.loaded(tiny_llama(VOCAB)), texts, [], tmp_path, 0, lambda line: None))
+    with pytest.raises(UsageError, check=wording):
+        train(options(), Job(decoders.loaded(tiny_llama(VOCAB)), texts, [], tmp_path, 0, lambda line: None))
     train(options(steps=1), job(texts, tmp_path))
-    with pytest.raises(UsageError, match="has a draft model in training with another lr; give another --out"):
+    with pytest.raises(UsageError, check=wording):
         train(options(steps=1, lr=0.5), job(texts, tmp_path))
-    with pytest.raises(UsageError, match="no answer has two tokens"):
+    with pytest.raises(UsageError, check=wording):
         train(options(), job([Text("a", [1, 2], [3])], tmp_path / "short"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import decided
+from support.decoders import decided
 
 from specbench.decoding import Context, TokenTree
 from specbench.methods.suffix.decoder import Decoder, Options

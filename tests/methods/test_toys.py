@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 
-from one_tree import accepted
-from random_trees import hiding_tree
-from toys import Clock, Engine, greedy, language
+from support.decoders import Clock, ToyEngine, accepted, greedy, hiding_tree, language
 
 from specbench.decoding.tree import TokenTree
 
@@ -17,7 +15,7 @@ def test_the_toy_engine_accepts_what_the_real_rule_accepts() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         target = language(seed, words=3)  # few words: guesses are often right, siblings often equal
-        engine = Engine(Clock())
+        engine = ToyEngine(Clock())
         engine.target = target
         slot = engine.alloc()
         first = engine.prefill(slot, PROMPT)
@@ -34,7 +32,7 @@ def test_the_toy_engine_accepts_what_the_real_rule_accepts() -> None:
 
 
 def test_a_row_of_the_toy_engine_sees_the_output_and_its_ancestors_only() -> None:
-    engine = Engine(Clock())
+    engine = ToyEngine(Clock())
     seen: list[list[int]] = []
     engine.target = lambda prompt, out: seen.append(list(out)) or 5  # type: ignore[func-returns-value]
     slot = engine.alloc()
@@ -44,7 +42,7 @@ def test_a_row_of_the_toy_engine_sees_the_output_and_its_ancestors_only() -> Non
 
 
 def test_the_toy_engine_lists_what_the_model_says_first() -> None:
-    engine = Engine(Clock())
+    engine = ToyEngine(Clock())
     engine.target, engine.vocab = (lambda prompt, out: 9), 10
     slot = engine.alloc()
     top = engine.prefill(slot, PROMPT, top_k=3).top

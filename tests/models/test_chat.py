@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import byte_tokenizer, save
+from support.models import byte_tokenizer, save
+from support.wording import wording
 from transformers import PreTrainedTokenizerFast
 
 from specbench.common.errors import UsageError
@@ -86,7 +87,7 @@ ATTACKS = {
 def test_what_takes_too_much_is_a_sentence(template: str, tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = template
     began = time.monotonic()
-    with pytest.raises(TemplateFault, match=ATTACKS[template]) as raised:
+    with pytest.raises(TemplateFault, check=wording) as raised:
         render(tokenizer, TALK[:1])
     assert "\n" not in str(raised.value)
     assert time.monotonic() - began < 10
@@ -99,7 +100,7 @@ NESTED = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% e
 
 def test_an_endless_template_is_stopped(short: None, tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.chat_template = NESTED
-    with pytest.raises(TemplateFault, match="it takes more than 1 seconds, or more memory"):
+    with pytest.raises(TemplateFault, check=wording):
         render(tokenizer, TALK[:1])
     tokenizer.chat_template = CHATML
     for _ in range(2):  # its time begins anew with each text
@@ -112,7 +113,7 @@ def test_one_that_the_kernel_does_not_stop_is_killed(
     monkeypatch.setattr(chat, "SECONDS", 60)
     monkeypatch.setattr(chat, "PATIENCE", 0.5)
     tokenizer.chat_template = NESTED
-    with pytest.raises(TemplateFault, match=r"it writes for more than 0.5 seconds"):
+    with pytest.raises(TemplateFault, check=wording):
         render(tokenizer, TALK[:1])
 
 
@@ -157,7 +158,7 @@ def test_a_prompt_names_the_model_whose_template_it_is(tmp_path: Path) -> None:
     assert loaded.tokenizer.decode(loaded.encode(Prompt("p", "Hi", chat=True))).startswith("<|im_start|>user\nHi</s>")
     assert loaded.write_chat(TALK[:1]).startswith("<|im_start|>user\n")
     loaded.tokenizer.chat_template = "{{ 'a' * 10**10 }}"
-    with pytest.raises(UsageError, match=f"prompt p does not go through the chat template of toy: .*{MEMORY}"):
+    with pytest.raises(UsageError, check=wording):
         loaded.encode(Prompt("p", "Hi", chat=True))
-    with pytest.raises(UsageError, match=f"a conversation does not go through the chat template of toy: .*{MEMORY}"):
+    with pytest.raises(UsageError, check=wording):
         loaded.write_chat(TALK[:1])

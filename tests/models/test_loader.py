@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import checkpoints
 import pytest
 import torch
+from support import models
+from support.wording import wording
 from transformers import AutoModelForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -52,7 +53,7 @@ def test_rotary_frequencies_stay_in_float32(kind: str, tmp_path: Path, monkeypat
     if kind == "config":
         model = load("config:tiny", dtype="bfloat16").model
     elif kind == "folder":
-        model = load(str(checkpoints.save(tmp_path / "own")), dtype="bfloat16").model
+        model = load(str(models.save(tmp_path / "own")), dtype="bfloat16").model
     else:  # a file that is not unpacked to disk
         tiny = load("config:tiny")
         monkeypatch.setattr(loader.gguf, "check", lambda file: None)
@@ -127,31 +128,31 @@ def test_what_is_no_model_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
     broken, empty = tmp_path / "broken.gguf", tmp_path / "empty"
     broken.write_bytes(b"GGUF but not really")
     empty.mkdir()
-    for spec, says in (
-        ("smolm2-135m", "did you mean smollm2-135m"),
-        ("config:qwen3", "did you mean qwen3-8b"),
-        ("./nowhere/", "does not exist"),
-        ("./nowhere.gguf", "does not exist"),
-        (empty, r"no config\.json"),
-        (broken, "cannot be loaded"),
-        (checkpoint, "cannot be loaded"),  # it has no tokenizer
+    for spec in (
+        "smolm2-135m",
+        "config:qwen3",
+        "./nowhere/",
+        "./nowhere.gguf",
+        empty,
+        broken,
+        checkpoint,  # it has no tokenizer
     ):
-        with pytest.raises(UsageError, match=says) as raised:
+        with pytest.raises(UsageError, check=wording) as raised:
             load(str(spec))
         assert "\n" not in str(raised.value)
 
 
 def test_a_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "hub_in_reach", lambda: False)
-    with pytest.raises(EnvironmentRefused, match="give a local folder") as raised:
+    with pytest.raises(EnvironmentRefused, check=wording) as raised:
         load("nobody/no-such-model")
     assert "\n" not in str(raised.value)
 
 
 def test_devices_and_dtypes_that_are_not_there() -> None:
-    with pytest.raises(UsageError, match=r"unknown dtype .q9.; known: auto, bf16"):
+    with pytest.raises(UsageError, check=wording):
         load("config:tiny", dtype="q9")
-    with pytest.raises(EnvironmentRefused, match="--device auto"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         load("config:tiny", device="cuda:99")
-    with pytest.raises(UsageError, match="--revision goes with a hub id"):
+    with pytest.raises(UsageError, check=wording):
         load("config:tiny", revision="main")

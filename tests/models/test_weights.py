@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import byte_tokenizer, save, save_adapter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import mutant
 from safetensors.torch import load_file, save_file
+from support.models import byte_tokenizer, save, save_adapter
+from support.wording import wording
 from transformers import AutoTokenizer, DogeConfig, DogeForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
@@ -89,21 +90,21 @@ def test_a_pickle_is_refused_and_not_opened(file: str, folder: Path) -> None:
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(
         UsageError,
-        match=f"bad cannot be loaded as a causal LM: its weights are pickled .*{file[:13]}.*can run anything",
+        check=wording,
     ):
         load(str(folder))
     (folder / weights.INDEX).write_text(json.dumps(index))
-    with pytest.raises(UsageError, match=f"'{file}' is no .safetensors file of its folder"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
     change(folder / "config.json", transformers_weights=file)
-    with pytest.raises(UsageError, match=f"its transformers_weights is '{file}'"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
     assert not (folder / MARK).exists()
 
 
 def test_what_is_in_safetensors_clothes_is_not_unpickled(folder: Path) -> None:
     torch.save({"a": Pickled(folder)}, folder / weights.SINGLE)
-    with pytest.raises(UsageError, match=r"model.safetensors is damaged"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
     assert not (folder / MARK).exists()
 
@@ -113,9 +114,7 @@ def test_a_pickled_adapter_is_refused_and_not_opened(good: Path, tmp_path: Path)
     torch.save({"a": Pickled(tmp_path)}, tmp_path / "own" / "adapter_model.bin")
     assert load(str(tmp_path / "own")).spec.base == "good"
     (tmp_path / "own" / "adapter_model.safetensors").unlink()
-    with pytest.raises(
-        UsageError, match=r"adapter own has its weights in adapter_model\.bin alone, and a pickle can run"
-    ):
+    with pytest.raises(UsageError, check=wording):
         load(str(tmp_path / "own"))
     assert not (tmp_path / MARK).exists()
 
@@ -137,10 +136,10 @@ def test_a_hub_id_brings_no_pickle(folder: Path, tmp_path: Path, monkeypatch: py
     torch.save({"a": Pickled(folder)}, folder / "pytorch_model.bin")
     for file in (weights.INDEX, "part-0.safetensors", "part-1.safetensors"):
         (folder / file).unlink()
-    with pytest.raises(UsageError, match="pickled"):
+    with pytest.raises(UsageError, check=wording):
         load("someone/toy")
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(UsageError, match="someone/toy is an adapter; download it, and give its folder"):
+    with pytest.raises(UsageError, check=wording):
         load("someone/toy")
 
 
@@ -175,25 +174,23 @@ HEADERS = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_a_header_that_cannot_be_is_one_sentence(case: str, folder: Path) -> None:
     (folder / weights.SINGLE).write_bytes(HEADERS[case])
-    with pytest.raises(UsageError, match=r"bad/model\.safetensors is damaged \(.+\); take a whole copy") as raised:
+    with pytest.raises(UsageError, check=wording) as raised:
         load(str(folder))
     assert "\n" not in str(raised.value)
 
 
 def test_weights_of_another_shape_are_named_with_both(folder: Path) -> None:
     change(folder / "config.json", hidden_size=96)
-    with pytest.raises(
-        UsageError, match=r"its weights hold \S+ as \[.*64.*\], its config.json makes it \[.*96.*\]; take"
-    ):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
 
 
 def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
     change_weights(folder, model__norm__weight=None)
-    with pytest.raises(UsageError, match=f"its weights lack 1 of the tensors .*, such as {NORM}"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
     change(folder / "config.json", num_hidden_layers=9_999)
-    with pytest.raises(UsageError, match="field 'num_hidden_layers': 9999 layers of"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
 
 
@@ -212,20 +209,17 @@ def test_an_index_names_files_of_its_folder(folder: Path, tmp_path: Path) -> Non
         "",
     ):
         (folder / weights.INDEX).write_text(json.dumps({"weight_map": {**mapped, first: wrong}}))
-        with pytest.raises(UsageError, match=r"index\.json is damaged \(.* is no \.safetensors file of its folder"):
+        with pytest.raises(UsageError, check=wording):
             load(str(folder))
-    cases: list[tuple[Any, str]] = [
-        ({**mapped, first: "gone.safetensors"}, "it names gone.safetensors, which is not there"),
-        (
-            {**mapped, "extra.weight": mapped[first]},
-            "it names tensor extra.weight, which part-. has not|which part-.*has not",
-        ),
-        ({}, "no weight_map"),
-        ([], "no weight_map"),
+    cases: Any = [
+        {**mapped, first: "gone.safetensors"},
+        {**mapped, "extra.weight": mapped[first]},
+        {},
+        [],
     ]
-    for content, says in cases:
+    for content in cases:
         (folder / weights.INDEX).write_text(json.dumps({"weight_map": content}))
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, check=wording):
             load(str(folder))
 
 
@@ -237,7 +231,7 @@ def test_memory_is_asked_for_by_headers_before_any_is_taken(folder: Path, monkey
         file.truncate(8 + len(text) + size)
     change(folder / "config.json", vocab_size=2**20, hidden_size=2**20, num_hidden_layers=1, intermediate_size=8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(EnvironmentRefused, match=r"no memory for bad: its weights have \S+ GiB, cpu has \S+ free"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         load(str(folder))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
@@ -251,9 +245,9 @@ def test_what_is_free_counts_and_not_what_the_machine_has(good: Path, monkeypatc
 
     monkeypatch.setattr(memory, "free_ram_bytes", free)
     for dtype in ("float32", "bfloat16", "int8"):
-        with pytest.raises(EnvironmentRefused, match="no memory for good"):
+        with pytest.raises(EnvironmentRefused, check=wording):
             load(str(good), dtype=dtype)
-    with pytest.raises(EnvironmentRefused, match="no memory for config:tiny"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         load("config:tiny")
     assert len(asked) == 4
 
@@ -271,7 +265,7 @@ CONFIGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change_", CONFIGS, ids=str)
 def test_an_absurd_configuration_is_one_sentence(change_: dict[str, Any], folder: Path) -> None:
     change(folder / "config.json", **change_)
-    with pytest.raises(SpecbenchError, match="bad") as raised:
+    with pytest.raises(SpecbenchError, check=wording) as raised:
         load(str(folder)).model(torch.tensor([[1, 2]]))
     assert str(raised.value).isprintable()
 
@@ -311,9 +305,7 @@ def test_a_tokenizer_of_another_model_does_not_index_outside(folder: Path) -> No
     loaded = load(str(folder))
     assert loaded.pad_id < loaded.vocab_size  # the tokenizer's own is beyond
     assert loaded.encode(Prompt("p", "Hi", chat=False))
-    with pytest.raises(
-        UsageError, match=r"prompt p has token \d+, and bad \d+ tokens: the tokenizer is of another model"
-    ):
+    with pytest.raises(UsageError, check=wording):
         loaded.encode(Prompt("p", "<599>", chat=False))
 
 
@@ -326,7 +318,7 @@ def test_a_head_that_writes_more_tokens_than_are_read_is_refused(good: Path, mon
         return model, tokenizer
 
     monkeypatch.setattr(loader, "_read", wider)
-    with pytest.raises(UsageError, match=r"its LM head has \d+ tokens, its embedding \d+"):
+    with pytest.raises(UsageError, check=wording):
         load(str(good))
 
 
@@ -336,13 +328,13 @@ def test_weights_that_are_no_numbers_are_named(value: float, dtype: str, folder:
     held = load_file(folder / weights.SINGLE)[NORM].clone()
     held[-1] = value
     change_weights(folder, model__norm__weight=held)
-    with pytest.raises(UsageError, match=f"bad cannot be used: {NORM} holds a number that is NaN or infinite"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder), dtype=dtype)
 
 
 def test_positions_that_are_no_numbers_are_named(folder: Path) -> None:
     change(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": float("nan")})
-    with pytest.raises(UsageError, match=r"bad cannot be used: \S*inv_freq holds a number that is NaN"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
 
 
@@ -350,7 +342,7 @@ def test_a_precision_without_the_range_says_so(folder: Path) -> None:
     held = load_file(folder / weights.SINGLE)[NORM] * 0 + 1e6
     change_weights(folder, model__norm__weight=held)
     assert load(str(folder), dtype="bfloat16").spec.dtype == "bfloat16"
-    with pytest.raises(UsageError, match=r"NaN or infinite in float16; .*choose a --dtype with more range"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder), dtype="float16")
 
 
@@ -358,14 +350,14 @@ def test_an_adapter_does_not_take_memory_by_its_configuration(good: Path, tmp_pa
     save_adapter(good, tmp_path / "own")
     file = tmp_path / "own" / "adapter_config.json"
     kept = file.read_text()
-    for changes, says in (
-        ({"r": 10**9}, r"a rank of 1e\+09, more than its tensors have"),
-        ({"rank_pattern": {"q_proj": 10**9}}, "a rank of"),
-        ({"r": 10**400}, r"a rank of 1e\+300, more"),
-        ({"layer_replication": [[0, 10**9]]}, "it repeats layers"),
+    for changes in (
+        {"r": 10**9},
+        {"rank_pattern": {"q_proj": 10**9}},
+        {"r": 10**400},
+        {"layer_replication": [[0, 10**9]]},
     ):
         file.write_text(json.dumps({**json.loads(kept), **changes}))
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, check=wording):
             load(str(tmp_path / "own"))
 
 
@@ -375,27 +367,25 @@ def test_eight_bits_are_refused_where_most_matrices_would_stay_as_they_are() -> 
             super().__init__()
             self.gate, self.up = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.ones(2, 4, 4))
 
-    with pytest.raises(
-        UsageError, match=r"int8 is of models whose matrices are in linear layers, and inner\.up is not"
-    ):
+    with pytest.raises(UsageError, check=wording):
         round_weights(torch.nn.ModuleDict({"inner": Experts()}))
 
 
 def test_a_vocabulary_without_an_end_is_not_read(folder: Path) -> None:
     with (folder / "tokenizer.json").open("r+b") as file:
         file.truncate(2**40)
-    with pytest.raises(UsageError, match=r"tokenizer\.json cannot be read \(larger than the 256 MiB"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
 
 
 def test_a_vocabulary_nested_without_an_end_is_one_sentence(folder: Path) -> None:
-    for content, says in (
-        ("[" * 200_000, "tokenizer.json is damaged"),
-        ('{"a":' * 100_000, "tokenizer.json is damaged"),
-        ('{"version": "' + "a" * 10_000_000 + '"}', "bad cannot be loaded as a causal LM: "),
+    for content in (
+        "[" * 200_000,
+        '{"a":' * 100_000,
+        '{"version": "' + "a" * 10_000_000 + '"}',
     ):
         (folder / "tokenizer.json").write_text(content)
-        with pytest.raises(UsageError, match=says) as raised:
+        with pytest.raises(UsageError, check=wording) as raised:
             load(str(folder))
         assert len(str(raised.value)) < 1000
 
@@ -430,7 +420,7 @@ def _adding(places: int, each: int) -> dict[str, Any]:
 )
 def test_a_tokenizer_that_makes_gigabytes_of_a_line_is_refused(values: Any, says: str, folder: Path) -> None:
     change(folder / "tokenizer.json", **values)
-    with pytest.raises(UsageError, match=rf"tokenizer\.json is damaged \({says}"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder))
 
 
@@ -447,7 +437,7 @@ def test_a_prompt_far_too_long_is_refused_by_its_beginning(folder: Path) -> None
     context = loaded.context
     assert context is not None
     counted = replace(loaded, tokenizer=Counting())
-    with pytest.raises(UsageError, match=rf"prompt p has 10,000,000 letters.* {context} that bad takes in all"):
+    with pytest.raises(UsageError, check=wording):
         counted.encode(Prompt("p", "a b " * 2_500_000, chat=False))
     assert asked == [16 * context]
     blanks = "x" + " " * (20 * context)  # what a tokenizer makes few tokens of is still tokenised whole
@@ -487,7 +477,7 @@ def test_a_family_that_names_many_experts_by_default_loads(folder: Path, tmp_pat
 def test_a_tokenizer_that_panics_is_one_sentence(folder: Path) -> None:
     wanders = {"type": "Split", "pattern": {"Regex": "(a+)+$b"}, "behavior": "Isolated", "invert": False}
     change(folder / "tokenizer.json", pre_tokenizer=wanders)
-    with pytest.raises(UsageError, match=r"prompt p does not go through the tokenizer of bad: .*retry-limit"):
+    with pytest.raises(UsageError, check=wording):
         load(str(folder)).encode(Prompt("p", "a" * 200, chat=False))
 
 
@@ -497,14 +487,14 @@ def test_a_tokenizer_that_panics_is_one_sentence(folder: Path) -> None:
 )
 def test_devices_that_no_model_runs_on_are_refused_first(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "_read", lambda *given, **more: pytest.fail("it was loaded"))
-    with pytest.raises(UsageError, match=r"unknown device '.*'; write cpu, cuda, cuda:N or auto"):
+    with pytest.raises(UsageError, check=wording):
         load("config:tiny", device=device)
 
 
 @pytest.mark.parametrize("dtype", ["float8", "int4", "", "float64", "torch.float32", "FP32\n", "complex64"])
 def test_precisions_that_there_are_not_are_refused_first(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "_read", lambda *given, **more: pytest.fail("it was loaded"))
-    with pytest.raises(UsageError, match="unknown dtype"):
+    with pytest.raises(UsageError, check=wording):
         load("config:tiny", dtype=dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import tiny_llama
+from support.models import tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import graphs

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reported import EXACT, LOSSY, answers, config, folder
+from support.runs import EXACT, LOSSY, answers, folder, run_config
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.report.claims import Catalog, read
@@ -77,7 +78,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def _config(prompts: int, changes: Mapping[str, Any]) -> RunConfig:
-    made = config(["pld"], prompts, **{k: v for k, v in changes.items() if k not in ("model", "task", "lot")})
+    made = run_config(["pld"], prompts, **{k: v for k, v in changes.items() if k not in ("model", "task", "lot")})
     parts = {part: getattr(made, part).model_copy(update=changes.get(part, {})) for part in ("model", "task")}
     return made.model_copy(update=parts)
 
@@ -226,7 +227,7 @@ def test_a_methods_own_figures_are_compared_by_name(planted: Callable[..., Path]
 
 
 def test_spec_benchs_figures_are_compared_as_it_counts_them(tmp_path: Path) -> None:
-    made = config(["pld"], PROMPTS)
+    made = run_config(["pld"], PROMPTS)
     made = made.model_copy(update={"task": made.task.model_copy(update={"name": "spec-bench"})})
     records = [
         one.model_copy(update={"category": "qa" if at % 2 else "rag"})
@@ -259,7 +260,7 @@ def test_only_methods_of_the_run_are_listed_the_comparable_ones_first(planted: C
 
 
 def test_of_several_rows_the_one_of_the_published_options_is_taken(tmp_path: Path) -> None:
-    made = config(["pld", "pld#3"], PROMPTS)
+    made = run_config(["pld", "pld#3"], PROMPTS)
     records = [*answers("ar", PROMPTS, decode_s=0.72)]
     records += [*answers("pld", PROMPTS, decode_s=0.4), *answers("pld#3", PROMPTS, decode_s=0.24, target_forwards=8)]
     run = read_whole_run(folder(tmp_path, made, records))
@@ -271,6 +272,6 @@ def test_of_several_rows_the_one_of_the_published_options_is_taken(tmp_path: Pat
 
 def test_a_run_that_is_not_finished_is_refused(planted: Callable[..., Path]) -> None:
     path = planted(finish=False)
-    with pytest.raises(UsageError, match=r"is not finished; repeat its command to go on, and then check it"):
+    with pytest.raises(UsageError, check=wording):
         check_claims(catalog("tpf = 3.0"), path)
     assert check_claims(catalog("tpf = 3.0"), planted())[0].verdict == "repeated"

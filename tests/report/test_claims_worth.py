@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from reported import config
+from support.runs import run_config
 
 from specbench.report.claims import Catalog, Claim, claims
 from specbench.report.claims_worth import Range, Setting, at_the_bound, differences, nearest, same_tpf, worth
@@ -26,7 +26,7 @@ def claim(**figures: Any) -> Claim:
 def setting(
     model: str = "config:qwen3-8b", task: str = "humaneval", device: str = "cpu", dummy: bool = False
 ) -> Setting:
-    made = config([], 8)
+    made = run_config([], 8)
     made = made.model_copy(
         update={
             "model": made.model.model_copy(update={"name": model, "dummy": dummy}),

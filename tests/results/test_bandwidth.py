@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
-from sweep_workers import record
+from support import runs
+from support.runs import record
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
@@ -40,7 +41,7 @@ def shares(found: Bandwidth | None, *, concurrency: int = 1, prompts: int = 2) -
             record("jf", f"p/{at}", tokens=11, forwards=5, decode_s=0.75),
         )
     ]
-    return summarise(reported.config(["jf"], prompts, concurrency=concurrency), records, bandwidth=found)
+    return summarise(runs.run_config(["jf"], prompts, concurrency=concurrency), records, bandwidth=found)
 
 
 def test_the_share_is_bytes_over_decode_seconds_over_the_median_reading() -> None:
@@ -128,7 +129,7 @@ def test_threads_that_changed_are_both_told() -> None:
 
 def test_a_run_keeps_it_and_an_unfinished_one_is_shown_with_it(tmp_path: Path) -> None:
     records = [record("ar", "p/0", tokens=11, forwards=10), record("jf", "p/0", tokens=11, forwards=5)]
-    path = reported.folder(tmp_path, reported.config(["jf"], 2), records, finish=False)
+    path = runs.folder(tmp_path, runs.run_config(["jf"], 2), records, finish=False)
     assert RunFolder.load(path).bandwidth() is None
     digest = RunFolder.load(path).run["digest"]
     with RunFolder.at(path, digest, {}) as folder:
@@ -158,5 +159,5 @@ def test_what_does_not_fit_is_refused_by_name(change: Any, tmp_path: Path) -> No
         content = json.loads(json.dumps(read(10.0).written()))
         change(content)
         (folder.path / "bandwidth.json").write_text(json.dumps(content))
-        with pytest.raises(UsageError, match=r"bandwidth\.json is damaged .*; delete it to do without its figures"):
+        with pytest.raises(UsageError, check=wording):
             folder.bandwidth()

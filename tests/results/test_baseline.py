@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engine_rows import answer, answers, config, row_of, spec, summed
-from known import known
+from support.asserting import known
+from support.engines import answer, engine_answers, engine_config, row_of, spec, summed
 
 from specbench.report.terminal.engines import fairness, ratio_of
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
@@ -16,8 +16,15 @@ NINE = [1] * 9
 
 
 def test_the_fastest_of_them_comes_first_and_its_interval_is_turned_over_with_the_ratio() -> None:
-    run = config(spec("slow:ar"), spec("fast:ar"))
-    found = summed(run, [*answers("ar", NINE, 8.0), *answers("slow:ar", NINE, 16.0), *answers("fast:ar", NINE, 4.0)])
+    run = engine_config(spec("slow:ar"), spec("fast:ar"))
+    found = summed(
+        run,
+        [
+            *engine_answers("ar", NINE, 8.0),
+            *engine_answers("slow:ar", NINE, 16.0),
+            *engine_answers("fast:ar", NINE, 4.0),
+        ],
+    )
     fast, slow = over_engines(run, found)
     assert (fast.row.method, slow.row.method) == ("fast:ar", "slow:ar")
     assert fast.ratio == pytest.approx(0.5, rel=0.05)
@@ -34,7 +41,7 @@ def test_the_fastest_of_them_comes_first_and_its_interval_is_turned_over_with_th
 
 @pytest.mark.parametrize(("theirs", "fair"), [(7.5, False), (7.7, True), (9.0, True)])
 def test_within_five_in_a_hundred_it_is_fair(theirs: float, fair: bool) -> None:
-    run = config(spec("e:ar"), prompts=1)
+    run = engine_config(spec("e:ar"), prompts=1)
     found = summed(run, [answer("ar", 0, NINE, 8.0), answer("e:ar", 0, NINE, theirs)])
     (over,) = over_engines(run, found)
     assert over.ratio == pytest.approx(theirs / 8.0)
@@ -46,21 +53,21 @@ def test_within_five_in_a_hundred_it_is_fair(theirs: float, fair: bool) -> None:
 
 def test_what_failed_or_has_another_precision_or_speculates_is_no_baseline() -> None:
     rows = [spec("e:ar", dtype="bfloat16"), spec("f:ar"), spec("g:ngram"), spec("h:ar", dtype="float32")]
-    run = config(*rows, ours=("ar", "pld"))
-    records = [one for label in ("ar", "pld", *(row.label for row in rows)) for one in answers(label, NINE, 8.0)]
+    run = engine_config(*rows, ours=("ar", "pld"))
+    records = [one for label in ("ar", "pld", *(row.label for row in rows)) for one in engine_answers(label, NINE, 8.0)]
     found = summed(run, records, engines=Engines(failed={"f:ar": "it died"}))
     assert [each.row.method for each in over_engines(run, found)] == ["h:ar"]
 
 
 def test_a_run_without_other_engines_has_none() -> None:
-    run = config(ours=("ar", "pld"))
-    found = summed(run, [*answers("ar", NINE, 8.0), *answers("pld", NINE, 4.0)])
+    run = engine_config(ours=("ar", "pld"))
+    found = summed(run, [*engine_answers("ar", NINE, 8.0), *engine_answers("pld", NINE, 4.0)])
     assert over_engines(run, found) == []
 
 
 def test_of_a_disturbed_run_nothing_is_claimed() -> None:
-    run = config(spec("e:ar"))
-    found = summed(run, [*answers("ar", NINE, 4.0), *answers("e:ar", NINE, 8.0)])
+    run = engine_config(spec("e:ar"))
+    found = summed(run, [*engine_answers("ar", NINE, 4.0), *engine_answers("e:ar", NINE, 8.0)])
     against = over_engines(run, found)
     assert fairness(found, against).startswith("Within 5%")
     unsure = found.model_copy(update={"disturbed": Disturbed(reasons=["others ran"])})
@@ -69,8 +76,8 @@ def test_of_a_disturbed_run_nothing_is_claimed() -> None:
 
 
 def test_where_our_time_goes_is_said_as_far_as_it_was_measured() -> None:
-    run = config(spec("e:ar"))
-    ours, theirs = answers("ar", NINE, 8.0), answers("e:ar", NINE, 4.0)
+    run = engine_config(spec("e:ar"))
+    ours, theirs = engine_answers("ar", NINE, 8.0), engine_answers("e:ar", NINE, 4.0)
     found = summed(run, [*ours, *theirs])
     (over,) = over_engines(run, found)
     ours_s, theirs_s = (1e3 * known(row_of(found, label).step_s) for label in ("ar", "e:ar"))
@@ -94,8 +101,8 @@ def test_where_our_time_goes_is_said_as_far_as_it_was_measured() -> None:
 
 
 def test_beside_an_engine_that_counts_nothing_nothing_is_said_of_steps() -> None:
-    run = config(spec("e:ar"))
-    found = summed(run, [*answers("ar", NINE, 8.0), *answers("e:ar", NINE, 4.0, forwards=0)])
+    run = engine_config(spec("e:ar"))
+    found = summed(run, [*engine_answers("ar", NINE, 8.0), *engine_answers("e:ar", NINE, 4.0, forwards=0)])
     (over,) = over_engines(run, found)
     assert step_time(over.row) is None
     assert where(found.rows, over) == ""

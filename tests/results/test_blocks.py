@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_workers import record
+from support.runs import record
 
 from specbench.results.blocks import FILLINGS, blocks_of, prompts_for, stretches, units
 

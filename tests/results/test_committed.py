@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from known import refusal
-from runs import COMMITTED, CURATED, EARLIER, RESULTS
+from support.asserting import refusal
+from support.runs import COMMITTED, CURATED, EARLIER, RESULTS
 
 from specbench.common.errors import UsageError
 from specbench.common.reading import fitted

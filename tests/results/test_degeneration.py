@@ -8,9 +8,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from known import known
-from reported import answers, config
-from runs import OLDER
+from support.asserting import known
+from support.runs import OLDER, answers, run_config
 
 from specbench.report.gathering import read_whole_run
 from specbench.results.agreement import agreement
@@ -115,7 +114,7 @@ def planted(looping: Mapping[str, Sequence[int]], prompts: int = 8) -> RunSummar
         else one
         for one in records
     ]
-    return summarise(config(["jf"], prompts), records)
+    return summarise(run_config(["jf"], prompts), records)
 
 
 def test_a_planted_loop_is_called_so_and_honest_answers_are_not() -> None:
@@ -150,7 +149,7 @@ def test_nothing_is_left_where_every_prompt_loops() -> None:
 
 def test_of_a_lottery_there_is_no_text() -> None:
     records = [*answers("ar", 2, decode_s=1.0), *answers("jf", 2, decode_s=1.0)]
-    ar, jf = summarise(config(["jf"], 2, lot=["jf"]), records).rows
+    ar, jf = summarise(run_config(["jf"], 2, lot=["jf"]), records).rows
     assert jf.text is None
     assert ar.text is not None
 
@@ -161,7 +160,7 @@ def test_later_turns_follow_other_answers_and_are_not_compared() -> None:
         one.model_copy(update={"turn": 2, "request_id": f"{one.request_id}|2", "output_ids": [at] * 25})
         for at, one in enumerate(first)
     ]
-    (_, row) = summarise(config(["jf"], 2), [*first, *later]).rows
+    (_, row) = summarise(run_config(["jf"], 2), [*first, *later]).rows
     assert known(row.text).agreement == 1
 
 
@@ -198,10 +197,10 @@ def test_a_report_and_a_table_say_the_same_of_it() -> None:
 
 
 def test_an_unfinished_run_has_them_in_every_reader(tmp_path: Path) -> None:
-    from reported import folder
+    from support.runs import folder
 
     records = [*answers("ar", 2, decode_s=1.0), *answers("jf", 2, decode_s=1.0, output_ids=lambda at: [3] * 25)]
-    path = folder(tmp_path, config(["jf"], 3), records, finish=False)
+    path = folder(tmp_path, run_config(["jf"], 3), records, finish=False)
     for rows in (read_run(path).summary.rows, read_whole_run(path).rows):
         assert [known(row.text).looping for row in rows] == [0, 2]
 

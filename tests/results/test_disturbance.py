@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
-from known import known
-from sweep_workers import record
+from support import runs
+from support.asserting import known
+from support.runs import record
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.results import disturbance as judged
@@ -157,11 +158,11 @@ def test_what_keeps_its_limit_or_is_not_told_marks_nothing(change: dict[str, Any
 
 def test_without_any_figure_there_is_none() -> None:
     assert disturbance(AR[:3], JF) is None
-    assert "disturbed" not in summarise(reported.config(["jf"], 3), [*AR[:3], *JF[:3]]).written()
+    assert "disturbed" not in summarise(runs.run_config(["jf"], 3), [*AR[:3], *JF[:3]]).written()
 
 
 def summary(**more: Any) -> RunSummary:
-    made = reported.config(["jf", "jf#2"], PROMPTS)
+    made = runs.run_config(["jf", "jf#2"], PROMPTS)
     twice = made.model_copy(
         update={"methods": [*made.methods[:2], made.methods[1].model_copy(update={"label": "again"})]}
     )
@@ -204,7 +205,7 @@ def test_too_few_prompts_are_no_verdict_and_stay_so() -> None:
 
 
 def test_over_the_base_model_too() -> None:
-    made = reported.config(["jf"], PROMPTS)
+    made = runs.run_config(["jf"], PROMPTS)
     base = made.methods[0].model_copy(update={"label": "ar@base"})
     made = made.model_copy(update={"methods": [*made.methods, base], "base": made.model})
     found = summarise(made, [*AR, *JF, *answers("ar@base", 2.0, wavy)], watch=watch(slowed=1))
@@ -232,7 +233,7 @@ def test_every_figure_has_a_limit_and_words() -> None:
 
 
 def test_a_run_folder_keeps_it_and_reads_it_again(tmp_path: Path) -> None:
-    made = reported.config(["jf"], PROMPTS)
+    made = runs.run_config(["jf"], PROMPTS)
     with RunFolder.create(tmp_path, "ar", "0" * 64, {**made.model_dump(mode="json")}) as folder:
         assert folder.watch() is None
         folder.keep_watch(watch(stolen_cores=0.62))
@@ -262,5 +263,5 @@ def test_what_does_not_fit_is_refused_by_name(change: Any, tmp_path: Path) -> No
         content = json.loads(json.dumps(watch().written()))
         change(content)
         (folder.path / "watch.json").write_text(json.dumps(content))
-        with pytest.raises(UsageError, match=r"watch\.json is damaged .*; delete it to do without its figures"):
+        with pytest.raises(UsageError, check=wording):
             folder.watch()

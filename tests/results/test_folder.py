@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import known
+from support.asserting import known
+from support.wording import wording
 
 from specbench.common import files
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -144,16 +145,16 @@ def test_what_cannot_be_written_leaves_the_old_json_and_no_draft(tmp_path: Path)
 
 def test_an_unwritable_place_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(EnvironmentRefused, match=r"^cannot write .*taken \(Is a directory\); mend that"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         write_json_atomic(tmp_path / "taken", {})
     assert names(tmp_path) == ["taken"]
     (tmp_path / "runs").write_text("")
-    with pytest.raises(EnvironmentRefused, match=r"^cannot write .*runs"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         RunFolder.create(tmp_path / "runs", "ar-gsm8k", DIGEST, RUN)
     check_writable(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentRefused, match=r"cannot write .*file"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         check_writable(tmp_path / "file")
 
 
@@ -208,7 +209,7 @@ def test_a_last_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_bytes(b'{"i":0}\n' + damage + b'{"i":2}\n')
-    with pytest.raises(UsageError, match=r"requests\.jsonl line 2 is damaged \(not .*\); delete that line"):
+    with pytest.raises(UsageError, check=wording):
         list(read_requests(path))
 
 
@@ -236,7 +237,7 @@ def test_a_disk_that_fails_on_sync_keeps_no_doubtful_line(tmp_path: Path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(EnvironmentRefused, match=r"\(Input/output error\); 1 requests are kept"):
+        with pytest.raises(EnvironmentRefused, check=wording):
             log.append({"i": 1})
     assert path.read_bytes() == b'{"i":0}\n'
 
@@ -389,7 +390,7 @@ def test_only_the_same_digest_is_resumed_and_the_newest_of_it(tmp_path: Path, mo
 
 def test_two_processes_cannot_write_to_one_folder(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
-    with pytest.raises(EnvironmentRefused, match=f"^{folder.path} is in use by another specbench process; wait"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         RunFolder.find_unfinished(tmp_path, DIGEST)
     folder.close()
     holder = subprocess.Popen(
@@ -397,7 +398,7 @@ def test_two_processes_cannot_write_to_one_folder(tmp_path: Path) -> None:
     )
     assert holder.stdout is not None
     assert holder.stdout.readline().strip() == folder.path.name
-    with pytest.raises(EnvironmentRefused, match="is in use"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         RunFolder.find_unfinished(tmp_path, DIGEST)
     RunFolder.load(folder.path)  # reading is always possible
     holder.kill()
@@ -423,34 +424,31 @@ def test_a_run_that_finished_while_it_was_looked_up_is_not_resumed(
 def test_a_run_that_is_finished_or_cannot_be_stays_as_it_is(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
         (folder.path / "summary.json").mkdir()
-        with pytest.raises(EnvironmentRefused, match=r"cannot write .*summary\.json"):
+        with pytest.raises(EnvironmentRefused, check=wording):
             folder.finish(SUMMARY)
         assert not folder.finished
     with RunFolder.create(tmp_path / "another", "ar-gsm8k", DIGEST, RUN) as folder:
         path = folder.path
     folder = RunFolder.load(path)
-    with pytest.raises(ValueError, match="opened for reading"):
+    with pytest.raises(ValueError, check=wording):
         folder.log.append({})
-    with pytest.raises(ValueError, match="opened for reading"):
+    with pytest.raises(ValueError, check=wording):
         folder.finish(SUMMARY)
     assert names(path) == [".lock", "run.json"]
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     newer = SCHEMA_VERSION + 2
-    for content, message in (
-        (None, r"is not a run folder \(it has no run\.json\); name a folder"),
-        ('{"schema_version": 1, "meth', r"run\.json is damaged \(.*\); restore it"),
-        ("[1]", r"run\.json is damaged \(not a JSON object\)"),
-        ("{}", r"run\.json is damaged \(it has no schema_version"),
-        (
-            f'{{"schema_version": {newer}}}',
-            rf"newer specbench \(schema {newer}, this one reads up to {SCHEMA_VERSION}\); upgrade",
-        ),
+    for content in (
+        None,
+        '{"schema_version": 1, "meth',
+        "[1]",
+        "{}",
+        f'{{"schema_version": {newer}}}',
     ):
         if content is not None:
             (tmp_path / "run.json").write_text(content)
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, check=wording):
             RunFolder.load(tmp_path)
 
 
@@ -519,7 +517,7 @@ def test_a_run_restarts_some_requests_and_goes_on_in_its_log(tmp_path: Path) -> 
         folder.log.append({"request_id": "a", "text": "anew"})
         assert [row["request_id"] for row in folder.log.read()] == ["b", "a"]
         assert (folder.path / "requests.restarted.jsonl").read_bytes() == rows["a"]
-    with pytest.raises(ValueError, match="opened for reading"):
+    with pytest.raises(ValueError, check=wording):
         RunFolder.load(folder.path).restart({"b"})
     assert len(folder.requests_path.read_bytes().splitlines()) == 2
 
@@ -543,6 +541,6 @@ def test_a_damaged_line_is_named_and_nothing_is_set_aside(tmp_path: Path) -> Non
     log = tmp_path / "requests.jsonl"
     log.write_bytes(b'{"request_id": "a"}\n{"request_id": }\n{"request_id": "b"}\n')
     before = log.read_bytes()
-    with pytest.raises(UsageError, match=r"requests\.jsonl line 2 .*delete that line to go on without its request"):
+    with pytest.raises(UsageError, check=wording):
         set_aside(log, {"a"})
     assert (log.read_bytes(), names(tmp_path)) == (before, ["requests.jsonl"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from known import known
+from support.asserting import known
 
 from specbench.results.grades import merge, prompt_of, rates, worst
 from specbench.results.stats import proportion_interval

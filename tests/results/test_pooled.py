@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from known import known
-from sweep_workers import config, record
+from support.asserting import known
+from support.runs import record, worker_config
 
 from specbench.results.pooled import Cost, Costs, poolable, pooled
 from specbench.results.schema import RequestRecord
@@ -53,7 +53,7 @@ def test_pooled_rows_are_judged_together() -> None:
 
 
 def test_only_runs_that_differ_in_their_tasks_alone_are_pooled() -> None:
-    one = config(["toy n=2"], 3)
+    one = worker_config(["toy n=2"], 3)
     other = one.model_copy(update={"task": one.task.model_copy(update={"name": "another"})})
     assert poolable(one, other)
     assert poolable(one, other.model_copy(update={"identity": {**one.identity, "git_commit": "another"}}))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import plain_trajectory
 import pytest
-import traced
 from hypothesis import given
 from hypothesis import strategies as st
-from random_trees import random_tree
+from support import oracles, runs
+from support.decoders import random_tree
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.decoding.tree import TokenTree
@@ -31,7 +31,7 @@ def scored() -> RequestRecord:
         ["", "head", "head", "head", "window", "head", "head", "head"],
         [None, -0.25, -1.5, -0.5, -0.01, -2.0, -0.75, None],
     )
-    return traced.record(decode, 10, [(tree, [0, 2, 3], 40), (TokenTree.chain([40, 41]), [0], 42)], budget=5)
+    return runs.traced_record(decode, 10, [(tree, [0, 2, 3], 40), (TokenTree.chain([40, 41]), [0], 42)], budget=5)
 
 
 def test_a_worked_round() -> None:
@@ -52,10 +52,10 @@ def test_a_worked_round() -> None:
 def test_a_token_that_was_accepted_in_another_row_was_not_missed() -> None:
     """Siblings may be alike: which of them the engine took says nothing of the drafter."""
     tree = TokenTree([10, 11, 11, 12], [-1, 0, 0, 2], None, "head", [None, -0.25, -0.5, -1.0])
-    made = traced.record(decode, 10, [(tree, [0, 2, 3], 40)], budget=8)
+    made = runs.traced_record(decode, 10, [(tree, [0, 2, 3], 40)], budget=8)
     assert [row.row for row in round_of(made, 1).rows if row.missed] == []
     other = TokenTree([10, 20, 11, 12], [-1, 0, 0, 2], None, "head", [None, -0.25, -0.5, -1.0])
-    made = traced.record(decode, 10, [(other, [0, 2, 3], 40)], budget=8)
+    made = runs.traced_record(decode, 10, [(other, [0, 2, 3], 40)], budget=8)
     assert [row.row for row in round_of(made, 1).rows if row.missed] == [1]
 
 
@@ -65,14 +65,14 @@ def test_without_scores_no_pick_is_missed() -> None:
 
 
 def test_an_answer_that_ends_on_the_path_has_no_bonus_token() -> None:
-    made = traced.record(decode, 10, [(TokenTree.chain([10, 11, 12, 13]), [0, 1, 2, 3], 14)], budget=3)
+    made = runs.traced_record(decode, 10, [(TokenTree.chain([10, 11, 12, 13]), [0, 1, 2, 3], 14)], budget=3)
     found = round_of(made, 1)
     assert (found.emitted, found.accepted, found.bonus, found.bonus_id) == (2, 3, None, None)
 
 
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_forward_that_there_is_not(number: int) -> None:
-    with pytest.raises(UsageError, match=rf"^toy\|p0\|0 has no forward {number}; name one of 1 to 2$"):
+    with pytest.raises(UsageError, check=wording):
         round_of(scored(), number)
 
 
@@ -89,14 +89,14 @@ def rounds(draw: st.DrawFn) -> tuple[RequestRecord, Round]:
     ]:
         path.append(rng.choice(under))
     made = TokenTree(tree.tokens, tree.parents, tree.accept, scores=scores)
-    record = traced.record(decode, 0, [(made, path, 9)], budget=1 + len(path))
+    record = runs.traced_record(decode, 0, [(made, path, 9)], budget=1 + len(path))
     return record, round_of(record, 1)
 
 
 @given(rounds(), st.integers(1, 40))
 def test_any_round(made: tuple[RequestRecord, Round], most: int) -> None:
     record, found = made
-    assert {row.row for row in found.rows if row.missed} == plain_trajectory.missed(record.model_dump(mode="json"), 1)
+    assert {row.row for row in found.rows if row.missed} == oracles.missed(record.model_dump(mode="json"), 1)
     drawn = found.best_rows(most)
     assert {row.row for row in found.rows if row.accepted} <= drawn
     assert all(found.rows[row].parent in drawn for row in drawn - {0})
@@ -113,14 +113,14 @@ def test_the_best_rows_are_those_of_the_best_paths() -> None:
 
 
 def test_the_telling_round() -> None:
-    def step(root: int, right: int, wrong: int, *, branch: bool = True) -> traced.Taken:
+    def step(root: int, right: int, wrong: int, *, branch: bool = True) -> runs.Taken:
         """``right`` accepted rows in a chain, and ``wrong`` others: under the root, or behind the chain."""
         tokens = [root, *range(50, 50 + right), *[99] * wrong]
         behind = [0] * wrong if branch else range(right, right + wrong)
         return TokenTree(tokens, [-1, *range(right), *behind]), range(right + 1), root + 1
 
-    def tells(*steps: traced.Taken) -> int | None:
-        return telling_round(traced.record(decode, steps[0][0].tokens[0], steps, budget=200))
+    def tells(*steps: runs.Taken) -> int | None:
+        return telling_round(runs.traced_record(decode, steps[0][0].tokens[0], steps, budget=200))
 
     assert tells(step(1, 2, 3), step(2, 1, 9), step(3, 4, 5), step(4, 2, 6)) == 4, "most rejected of two accepted"
     assert tells(step(1, 2, 3), step(2, 1, 9), step(3, 2, 6), step(4, 4, 6)) == 3, "of equals the first"

@@ -8,9 +8,10 @@ from typing import Any
 
 import older_runs
 import pytest
-import runs
-from known import known
-from reported import EXACT, answers, config, folder
+from support import runs
+from support.asserting import known
+from support.runs import EXACT, answers, folder, run_config
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.results.folder import RunFolder
@@ -31,7 +32,7 @@ def today(out: Path, finish: bool = True) -> Path:
         *answers("jf", 8, decode_s=0.5, target_forwards=8, category=lambda at: "ab"[at % 2]),
     ]
     graded = dict.fromkeys(["ar", "jf"], EXACT)
-    return folder(out, config(["jf"], 8), records, lossless=graded, finish=finish)
+    return folder(out, run_config(["jf"], 8), records, lossless=graded, finish=finish)
 
 
 @pytest.fixture
@@ -85,13 +86,13 @@ def test_an_old_name_in_a_record_or_a_summary_of_today_is_damage(tmp_path: Path)
     for new, old in older_runs.REQUEST.items():
         written = [json.dumps(renamed(json.loads(first), new, old)), *others, ""]
         (run / "requests.jsonl").write_text("\n".join(written))
-        with pytest.raises(UsageError, match=f"line 1 is damaged .field '{new}'"):
+        with pytest.raises(UsageError, check=wording):
             list(RunFolder.load(run).records())
     content = json.loads((run / "summary.json").read_text())
     for new, old in older_runs.ROW.items():
         rows = [content["rows"][0], renamed(content["rows"][1], new, old)]
         (run / "summary.json").write_text(json.dumps({**content, "rows": rows}))
-        with pytest.raises(UsageError, match=f"is damaged .field 'rows.1.{new}'"):
+        with pytest.raises(UsageError, check=wording):
             RunFolder.load(run).summary()
 
 
@@ -102,11 +103,11 @@ def test_a_name_of_today_in_a_record_of_schema_1_is_damage_as_is_what_is_no_reco
         line[new] = line[old]
         (older / "requests.jsonl").write_text("\n".join([json.dumps(line), *others, ""]))
         for read in (RunFolder.load(older).records, RunFolder.load(older).lines):
-            with pytest.raises(UsageError, match=f"line 1 is damaged .'{new}' is a name of another schema"):
+            with pytest.raises(UsageError, check=wording):
                 list(read())
     for text in ("[1]", "3", "nonsense"):
         (older / "requests.jsonl").write_text(f"{text}\n")
-        with pytest.raises(UsageError, match=r"requests.jsonl line 1 is damaged"):
+        with pytest.raises(UsageError, check=wording):
             list(RunFolder.load(older).records())
 
 
@@ -120,7 +121,7 @@ def test_a_name_of_today_in_a_record_of_schema_1_is_damage_as_is_what_is_no_reco
 def test_a_version_is_a_whole_number_that_is_known(older: Path, version: Any, said: str) -> None:
     run = json.loads((older / "run.json").read_text())
     (older / "run.json").write_text(json.dumps({**run, "schema_version": version}))
-    with pytest.raises(UsageError, match=f"run.json .*{said}") as caught:
+    with pytest.raises(UsageError, check=wording) as caught:
         RunFolder.load(older)
     assert "\n" not in str(caught.value)
 
@@ -155,7 +156,7 @@ def test_a_run_of_schema_1_gets_no_requests(tmp_path: Path) -> None:
     with RunFolder.at(path, digest, {}) as opened:
         finished = read_run(path).summary
         for write in (lambda: opened.log, lambda: opened.go_on({}), lambda: opened.finish(finished)):
-            with pytest.raises(UsageError, match="is of schema 1"):
+            with pytest.raises(UsageError, check=wording):
                 write()
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import reported
-from chains import CHAINED, turn
+from support import runs
+from support.runs import CHAINED, turn
 
 from specbench.results.sessions import WINDOW, session_figures, window_seconds
 from specbench.results.summary import summarise
@@ -32,7 +32,7 @@ def test_average_and_peak_and_turns() -> None:
         ar.update({(f"p{at}", 0, n): turn("ar", f"p{at}", n, slow, 1) for n in (1, 2)})
         pld[f"p{at}", 0, 1] = turn("pld", f"p{at}", 1, [2.0 + at / 4] * 32, 2)  # as fast as AR
         pld[f"p{at}", 0, 2] = turn("pld", f"p{at}", 2, [1.0 + at / 8] * 32, 2)  # twice as fast
-    config = reported.config(["pld"], 6, task=CHAINED.model_copy(update={"prompts": 6, "requests": 12}))
+    config = runs.run_config(["pld"], 6, task=CHAINED.model_copy(update={"prompts": 6, "requests": 12}))
     found = session_figures(config, ar, pld)
     assert found is not None
     seconds = [(2.0 + at / 4) * 32 + (1.0 + at / 8) * 32 for at in range(6)]
@@ -53,17 +53,17 @@ def test_average_and_peak_and_turns() -> None:
 def test_a_session_that_broke_off_is_left_out_and_without_chains_there_is_none() -> None:
     whole = {("p", 0, n): turn("ar", "p", n, [1.0] * 64, 1) for n in (1, 2)}
     torn = {("q", 0, 1): turn("ar", "q", 1, [9.0] * 64, 1)}
-    config = reported.config([], 3, task=CHAINED)
+    config = runs.run_config([], 3, task=CHAINED)
     found = session_figures(config, whole, {**whole, **torn})
     assert found is not None
     assert found.sessions == 1
     assert [at.decode_tok_s for at in found.turns] == [1.0, 1.0], "its first turn is of no session that is counted"
-    assert session_figures(reported.config([], 3), whole, whole) is None
+    assert session_figures(runs.run_config([], 3), whole, whole) is None
     assert session_figures(config, {}, torn) is None
 
 
 def test_it_is_in_the_summary_and_comes_back_from_it() -> None:
     records = [turn(m, f"p{at}", n, [1.0] * 64, 1) for m in ("ar", "pld") for at in range(3) for n in (1, 2)]
-    made = summarise(reported.config(["pld"], 3, task=CHAINED), records)
+    made = summarise(runs.run_config(["pld"], 3, task=CHAINED), records)
     again = type(made).model_validate(made.written())
     assert [row.session and row.session.sessions for row in again.rows] == [3, 3]

@@ -6,9 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from known import known
-from runs import OLDER
-from sweep_workers import record
+from support.asserting import known
+from support.runs import OLDER, record
 
 from specbench.results.disturbance import MOST_STEP_DRIFT, MOST_STEP_SPREAD
 from specbench.results.folder import RunFolder

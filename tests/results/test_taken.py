@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import toys
+from support import decoders
 
 from specbench.results.schema import RunConfig, Taken
 
@@ -12,7 +12,7 @@ DIGEST = "c8da90f7ea0f152ba4cff2ddfcdcda0bad9a864b183bfc57821503b6da3f5eed"
 
 
 def config(taken: Taken | None, prompts: int = 3) -> RunConfig:
-    made = toys.config(["ar", "jacobi"], prompts)
+    made = decoders.config(["ar", "jacobi"], prompts)
     return made.model_copy(update={"task": made.task.model_copy(update={"taken": taken})})
 
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-import plain_trajectory
 import pytest
-import traced
 from hypothesis import given
 from hypothesis import strategies as st
-from random_trees import random_tree
-from toys import Clock, Engine, Target, language
+from support import oracles, runs
+from support.decoders import Clock, ToyEngine, ToyTarget, language, random_tree
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context, Method
@@ -52,7 +51,7 @@ def test_a_worked_chain() -> None:
         (guess(14, 15, 16, 17), [0, 1, 2, 3], 18),
         (guess(18, 5, 5), [0], 19),
     ]
-    found = trajectory(traced.record(decode, 10, steps, stop_ids=[19]))
+    found = trajectory(runs.traced_record(decode, 10, steps, stop_ids=[19]))
     assert marks(found) == ["rwwwwr....", ".rwswwr...", "..rawmmmw.", "....raaa..", "........rw"]
     totals = found.totals
     assert (totals.forwards, totals.tokens_per_forward, totals.stationary) == (5, 9 / 5, 1)
@@ -70,11 +69,11 @@ def test_the_state_of_a_tree_is_its_path_and_then_the_first_child() -> None:
         [True, False, False, True, True, True, True, True, True, True],
     )
     steps = [(tree, [0, 5, 6], 13), (TokenTree.chain([13]), [0], 14), (TokenTree.chain([14, 15]), [0, 1], 16)]
-    found = trajectory(traced.record(decode, 10, steps, budget=6))
+    found = trajectory(runs.traced_record(decode, 10, steps, budget=6))
     assert [cell.row for cell in found.states[0].cells] == [0, 5, 6, 7, 9]
     assert [cell.row for cell in found.states[2].cells] == [0, 1], "the answer ends there"
     nothing = TokenTree([10, 90, 91], [-1, 0, 1], [True, False, False])
-    found = trajectory(traced.record(decode, 10, [(nothing, [0], 11)], budget=2))
+    found = trajectory(runs.traced_record(decode, 10, [(nothing, [0], 11)], budget=2))
     assert [cell.row for cell in found.states[0].cells] == [0]
 
 
@@ -95,10 +94,10 @@ def records(draw: st.DrawFn) -> RequestRecord:
         steps.append((tree, path, bonus))
     # The last forward may emit more than the answer may have.
     budget = rng.randint(len(output) - len(steps[-1][1]) + 1, len(output))
-    return traced.record(decode, output[0], steps, budget=budget)
+    return runs.traced_record(decode, output[0], steps, budget=budget)
 
 
-def longest_path(tree: TokenTree, target: Target, output: list[int]) -> list[int]:
+def longest_path(tree: TokenTree, target: ToyTarget, output: list[int]) -> list[int]:
     """The accepted rows of a tree, root first."""
     paths = {0: [0]}
     for row in range(1, len(tree)):
@@ -114,11 +113,11 @@ def longest_path(tree: TokenTree, target: Target, output: list[int]) -> list[int
 def test_any_trajectory_is_the_plain_one(made: RequestRecord) -> None:
     assert made.tokens is not None
     if not any(draft.ids for draft in made.tokens.drafts or ()):
-        with pytest.raises(UsageError, match="toy drafted nothing"):
+        with pytest.raises(UsageError, check=wording):
             trajectory(made)
         return
     found = trajectory(made)
-    plain = plain_trajectory.states(made.model_dump(mode="json"))
+    plain = oracles.states(made.model_dump(mode="json"))
     assert [[(c.position, c.row, c.id, c.mark) for c in state.cells] for state in found.states] == plain
     assert sum(state.emitted for state in found.states) == made.output_tokens - 1
     assert found.totals.tokens_per_forward == pytest.approx(made.tokens_per_forward)
@@ -133,8 +132,8 @@ def test_any_trajectory_is_the_plain_one(made: RequestRecord) -> None:
 # ------------------------------------------------------------------ CLLM's figures
 
 
-def decoded(target: Target, n: int, budget: int, seed: int, stops: frozenset[int]) -> RequestRecord:
-    engine = Engine(Clock())
+def decoded(target: ToyTarget, n: int, budget: int, seed: int, stops: frozenset[int]) -> RequestRecord:
+    engine = ToyEngine(Clock())
     engine.target = target
     method = Method("cllm", "cllm", Options(block_size=n), True, Decoder)
     context = Context(50, 49, random.Random(seed))
@@ -187,20 +186,18 @@ def test_a_cllm_run_counts_what_its_trajectory_shows() -> None:
 
 
 def small(**changes: Any) -> RequestRecord:
-    return traced.record(decode, 10, [(guess(10, 11, 12), [0, 1], 13)], budget=3, **changes)
+    return runs.traced_record(decode, 10, [(guess(10, 11, 12), [0, 1], 13)], budget=3, **changes)
 
 
 def test_what_has_no_trajectory_says_what_to_do() -> None:
-    with pytest.raises(
-        UsageError, match=r"^toy\|p0\|0 has no drafts on record; repeat its run with --trace to see them$"
-    ):
+    with pytest.raises(UsageError, check=wording):
         trajectory(small(whole=False))
-    with pytest.raises(UsageError, match=r"^toy\|p0\|0 was recorded before tokens were traced"):
+    with pytest.raises(UsageError, check=wording):
         trajectory(small(tokens=None))
-    with pytest.raises(UsageError, match=r"^toy drafted nothing for toy\|p0\|0; name a method that drafts$"):
-        trajectory(traced.record(decode, 10, [(TokenTree.chain([10]), [0], 11)], budget=2))
-    with pytest.raises(UsageError, match=r"^toy\|p0\|0 has no forward behind the prompt's; look at a longer answer$"):
-        trajectory(traced.record(decode, 10, [], budget=1))
+    with pytest.raises(UsageError, check=wording):
+        trajectory(runs.traced_record(decode, 10, [(TokenTree.chain([10]), [0], 11)], budget=2))
+    with pytest.raises(UsageError, check=wording):
+        trajectory(runs.traced_record(decode, 10, [], budget=1))
 
 
 @pytest.mark.parametrize(
@@ -225,5 +222,5 @@ def test_a_tree_that_is_none_is_refused(damage: dict[str, Any]) -> None:
     assert made.tokens is not None
     assert made.tokens.drafts is not None
     damaged = made.tokens.model_copy(update={"drafts": [made.tokens.drafts[0].model_copy(update=damage)]})
-    with pytest.raises(UsageError, match=r"^the trace of toy\|p0\|0 is damaged: its drafts are"):
+    with pytest.raises(UsageError, check=wording):
         trajectory(made.model_copy(update={"tokens": damaged}))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import toys
+from support import decoders
 
 from specbench.results.figures import method_figures
 
 
 def test_forwards_that_nobody_counted_make_no_figure() -> None:
-    runner = toys.runner(toys.Engine(toys.Clock(), fixed=1_000))
-    long, short = runner.segment(toys.toy(), [toys.request(1, 4), toys.request(2, 1)])
+    runner = decoders.runner(decoders.ToyEngine(decoders.Clock(), fixed=1_000))
+    long, short = runner.segment(decoders.toy(), [decoders.request(1, 4), decoders.request(2, 1)])
     assert (long.decoded_tokens, short.decoded_tokens) == (3, 0)
     assert method_figures([long, short]).tokens_per_forward_with_prefill == pytest.approx(5 / 5)
     assert (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conversations import plan, prepared
-from toys import Clock, Engine, runner, toy
+from support.decoders import Clock, ToyEngine, runner, toy
+from support.models import plan, prepared
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.prompt import Prompt
@@ -45,7 +45,7 @@ class World(execution.Silent):
     def __init__(self, step_s: float = 1.0, fails: int | None = None, speeds: Sequence[float] = ()) -> None:
         self.speeds = speeds
         self.clock = Clock()
-        self.toy = Engine(self.clock, fixed=round(step_s * S))
+        self.toy = ToyEngine(self.clock, fixed=round(step_s * S))
         self.engine, self.did, self.notes, self.busy, self.fails = self, list[str](), list[str](), False, fails
         self.taken = 0
         self.open = False

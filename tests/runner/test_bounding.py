@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiled import made_up
+from support.runs import made_up_profile
+from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.files import write_json_atomic
@@ -27,13 +28,13 @@ ROWS = (1, 8, 16, 32, 64)
 def measured(seconds: tuple[float, ...] = (1.0, 1.2, 1.6, 2.4, 4.0), **changes: Any) -> Profile:
     """A profile of the tiny model on this machine's CPU, in which rows cost as said."""
     here = environment.capture("cpu").model_dump(mode="json")
-    spec = made_up().model.model_copy(update={"name": "config:tiny", "dtype": "float32", "device": "cpu"})
+    spec = made_up_profile().model.model_copy(update={"name": "config:tiny", "dtype": "float32", "device": "cpu"})
     points = [
         {"rows": rows, "context": 512, "slots": 1, "seconds": s, "low_s": s, "high_s": s, "steps": 9}
         for rows, s in zip(ROWS, seconds, strict=True)
     ]
     values = {"environment": here, "model": spec, "points": points, **changes}
-    return made_up(contexts=(512,), slots=(), **values)
+    return made_up_profile(contexts=(512,), slots=(), **values)
 
 
 @pytest.fixture
@@ -177,5 +178,5 @@ def test_what_an_untrained_model_gives_is_said(monkeypatch: pytest.MonkeyPatch) 
         "jf: smollm2-135m is not known to be trained for it; without training it gave 1.5 tokens per forward "
         "(somewhere); trained for it: --model smollm2-135m-jf"
     )
-    assert "trained for it: --model smollm2-135m-jf" in planned().notes[0], "what comes with the package"
+    assert wording(planned().notes[0])
     assert not [note for note in planned(model="smollm2-135m-jf").notes if "without training" in note]

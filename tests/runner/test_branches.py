@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conversations import prepared, said
-from models_tiny import attached, prompt, supported
+from support.models import attached, prepared, prompt, said, supported
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -121,7 +121,7 @@ def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pyt
     rate_branches(None, asked, [anew], tmp_path, pytest.fail)  # type: ignore[arg-type]
     assert read_branches(tmp_path)[mine.request_id][0].tokens == 1, "decoded anew, it is asked anew"
     (tmp_path / BRANCHES).write_text('{"request": 3}\n')
-    with pytest.raises(UsageError, match=r"branches\.jsonl line 1 is damaged .*delete it to do without"):
+    with pytest.raises(UsageError, check=wording):
         read_branches(tmp_path)
 
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conversations import plan, prepared, said
-from toys import toy
+from support.decoders import toy
+from support.models import plan, prepared, said
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -119,7 +120,7 @@ def test_a_run_from_before_products_were_settled_goes_on_without(tmp_path: Path)
 def test_what_computed_products_is_refused_where_it_is_damaged(wrong: Any, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
         (folder.path / "steps.json").write_text(json.dumps({"engines": [], "products": wrong}))
-        with pytest.raises(UsageError, match=r"steps\.json.*does not say what computes products.*delete it"):
+        with pytest.raises(UsageError, check=wording):
             folder.products()
 
 
@@ -142,5 +143,5 @@ def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:
 def test_what_rows_were_padded_to_is_refused_where_it_is_damaged(engines: str, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
         (folder.path / "steps.json").write_text(f'{{"engines": {engines}}}')
-        with pytest.raises(UsageError, match=r"steps\.json.*delete it"):
+        with pytest.raises(UsageError, check=wording):
             folder.steps()

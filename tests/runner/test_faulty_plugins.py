@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import forked
 import pytest
-import site_packages
 import torch
 from faulty.decoder import ROWS, SETTINGS, SPOILS
+from support import asserting, processes
 
 from specbench.cli.app import main
 from specbench.common import guests
@@ -46,7 +45,7 @@ def installed(site: Path) -> Path:
     return site
 
 
-def run(folder: Path, *kinds: str, early: bool = False) -> forked.Forked:
+def run(folder: Path, *kinds: str, early: bool = False) -> asserting.Forked:
     """A run of plain decoding and of a faulty row for each kind, in a child, from its own working directory."""
     site = installed(folder / "site")
     data = folder / "data.jsonl"
@@ -59,10 +58,10 @@ def run(folder: Path, *kinds: str, early: bool = False) -> forked.Forked:
 
     def call() -> int:
         guests._process = os.getpid()
-        with site_packages.visible(site):
+        with processes.visible(site):
             return main([str(each) for each in what])
 
-    return forked.call(folder / "said", call, cwd=folder).wait()
+    return asserting.call(folder / "said", call, cwd=folder).wait()
 
 
 def made_in(folder: Path) -> RunFolder:
@@ -81,7 +80,7 @@ def texts(found: RunFolder) -> dict[str, dict[str, list[int]]]:
 
 
 @pytest.fixture(scope="module")
-def all_kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[forked.Forked, RunFolder]:
+def all_kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[asserting.Forked, RunFolder]:
     """One run with every kind that ends no more than its own row, and a row without a fault after all of them."""
     folder = tmp_path_factory.mktemp("faulty")
     return run(folder, *ROWS, "none"), made_in(folder)
@@ -92,7 +91,7 @@ def test_there_are_many_kinds() -> None:
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_its_row_is_marked(kind: str, all_kinds: tuple[forked.Forked, RunFolder]) -> None:
+def test_its_row_is_marked(kind: str, all_kinds: tuple[asserting.Forked, RunFolder]) -> None:
     _, found = all_kinds
     summary = found.summary()
     assert summary is not None
@@ -101,7 +100,7 @@ def test_its_row_is_marked(kind: str, all_kinds: tuple[forked.Forked, RunFolder]
     assert row.fault
 
 
-def test_the_others_are_complete(all_kinds: tuple[forked.Forked, RunFolder]) -> None:
+def test_the_others_are_complete(all_kinds: tuple[asserting.Forked, RunFolder]) -> None:
     done, found = all_kinds
     assert done.code == FAULT, done.err
     assert "Traceback" not in done.err
@@ -157,7 +156,7 @@ def test_a_model_changed_in_prepare_leaves_no_run(tmp_path: Path) -> None:
     assert (done.code, (tmp_path / "runs").exists()) == (FAULT, False), done.err
 
 
-def test_settings_are_as_before(all_kinds: tuple[forked.Forked, RunFolder]) -> None:
+def test_settings_are_as_before(all_kinds: tuple[asserting.Forked, RunFolder]) -> None:
     """The child is another process: here it is the test's own that must not have changed."""
     assert torch.get_default_dtype() is torch.float32
     assert len(SETTINGS) >= 15

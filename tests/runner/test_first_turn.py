@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import toys
+from support import decoders
 
 from specbench.results.schema import request_key
 
 
 def test_it_is_the_first_turn_of_the_first_repeat() -> None:
-    (record,) = toys.runner(toys.Engine(toys.Clock())).segment(toys.toy(), [toys.request(1, 3)])
+    (record,) = decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(decoders.toy(), [decoders.request(1, 3)])
     assert (record.turn, record.repeat, record.segment) == (1, 0, 0)
     assert record.request_id == request_key("toy", "p01", 0, 1)

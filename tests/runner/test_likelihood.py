@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from conversations import prepared, said
-from known import known
-from models_tiny import SHARING, SUPPORTED, attached, prompt, supported, tiny_llama
+from support.asserting import known
+from support.models import SHARING, SUPPORTED, attached, prepared, prompt, said, supported, tiny_llama
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -166,7 +166,7 @@ def test_an_engine_takes_one_forward_for_each_text_beside_one_for_each_prompt(
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     (tmp_path / LIKELIHOODS).write_text(json.dumps({"text": "a", "requests": [], "tokens": 1}) + "\n")
-    with pytest.raises(UsageError, match=r"likelihoods\.jsonl line 1 is damaged .*delete it to do without"):
+    with pytest.raises(UsageError, check=wording):
         read_likelihoods(tmp_path)
     assert read_likelihoods(tmp_path / "elsewhere") == {}
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import models_tiny
 import pytest
 import torch
-from known import known
+from support import models
+from support.asserting import known
 
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine
@@ -17,7 +17,7 @@ from specbench.engine.sampler import Sampling
 from specbench.runner.lossless import Divergence, Grader, Noise, first_divergence, grade_all, tally
 
 VOCAB, ROWS = 97, 16
-PROMPT = models_tiny.prompt(9, VOCAB)
+PROMPT = models.prompt(9, VOCAB)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def engine_on(model: Any, **options: Any) -> Engine:
 
 
 def untied(seed: int = 0) -> Any:
-    return models_tiny.tiny_llama(VOCAB, seed, tie_word_embeddings=False)
+    return models.tiny_llama(VOCAB, seed, tie_word_embeddings=False)
 
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[tuple[Engine, list[int]]]:
     """An engine without ties and AR's output on it."""
     engine = engine_on(untied())
-    yield engine, models_tiny.autoregressive(engine, PROMPT, 24)
+    yield engine, models.autoregressive(engine, PROMPT, 24)
     engine.close()
 
 
@@ -61,12 +61,12 @@ def plain() -> Iterator[tuple[Engine, list[int]]]:
 def tied() -> Iterator[tuple[Engine, list[int], int, int]]:
     """An engine whose token ``twin`` ties with the token AR chose at ``at``, and AR's output on it."""
     model = untied()
-    with models_tiny.attached(model, capacity=64) as engine:
-        before = models_tiny.autoregressive(engine, PROMPT, 24)
+    with models.attached(model, capacity=64) as engine:
+        before = models.autoregressive(engine, PROMPT, 24)
     at = 10
     twin = next(token for token in range(VOCAB - 1, 0, -1) if token not in before + PROMPT)
     engine = engine_on(twins(model, before[at], twin))
-    after = models_tiny.autoregressive(engine, PROMPT, 24)
+    after = models.autoregressive(engine, PROMPT, 24)
     # The twins are equally good, so AR may now take either, and everything up to there is as before.
     first = next(i for i, token in enumerate(after) if token in (before[at], twin))
     other = twin if after[first] == before[at] else before[at]
@@ -149,7 +149,7 @@ def test_sampled_output_is_graded_by_the_perturbed_scores() -> None:
     # At T > 0 the token follows from logits and noise together; their gap is the one that rounding can bridge.
     engine = engine_on(untied(), sampling=Sampling(temperature=1.0, seed=3))
     try:
-        ar = models_tiny.autoregressive(engine, PROMPT, 16)
+        ar = models.autoregressive(engine, PROMPT, 16)
         found = grader(engine, ar)
         slot = engine.alloc()
         top = engine.prefill(slot, PROMPT + ar[:4], top_k=2).top
@@ -166,7 +166,7 @@ def test_sampled_output_is_graded_by_the_perturbed_scores() -> None:
 def test_a_filter_that_leaves_one_token_has_no_gap() -> None:
     engine = engine_on(untied(), sampling=Sampling(temperature=1.0, top_k=1))
     try:
-        ar = models_tiny.autoregressive(engine, PROMPT, 8)
+        ar = models.autoregressive(engine, PROMPT, 8)
         divergence = grader(engine, ar).grade("p", PROMPT, ar, changed(ar, 4, (ar[4] + 1) % VOCAB))
     finally:
         engine.close()
@@ -235,14 +235,14 @@ def test_the_noise_floor_is_that_of_the_arithmetic_and_survives_flips() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         engine = engine_on(untied().to(dtype))
         try:
-            floors.append(grader(engine, models_tiny.autoregressive(engine, PROMPT, 40)).noise.floor)
+            floors.append(grader(engine, models.autoregressive(engine, PROMPT, 40)).noise.floor)
         finally:
             engine.close()
     assert 0 <= floors[0] < 1e-3 < floors[1]
     # The output offered is not what the engine would write: wide steps accept only part of it and must go on there.
     engine = engine_on(untied())
     try:
-        foreign = models_tiny.prompt(20, VOCAB, seed=5)
+        foreign = models.prompt(20, VOCAB, seed=5)
         assert grader(engine, foreign).noise.floor < 1e-3
     finally:
         engine.close()
@@ -252,7 +252,7 @@ def test_the_noise_floor_is_that_of_the_arithmetic_and_survives_flips() -> None:
 def test_layers_of_our_own_make_no_noise_at_all(dtype: torch.dtype) -> None:
     engine = engine_on(untied().to(dtype), native=True)
     try:
-        assert grader(engine, models_tiny.autoregressive(engine, PROMPT, 40)).noise.largest == 0
+        assert grader(engine, models.autoregressive(engine, PROMPT, 40)).noise.largest == 0
     finally:
         engine.close()
 
@@ -263,7 +263,7 @@ NOISE = Noise(0.1, 0.05, 100, 1, ROWS, "cuda", "bfloat16", "triton")
 def test_the_noise_of_reduced_precision_is_recorded_though_nothing_parted() -> None:
     engine = engine_on(untied().to(torch.bfloat16))
     try:
-        ar = models_tiny.autoregressive(engine, PROMPT, 12)
+        ar = models.autoregressive(engine, PROMPT, 12)
         graded = grade_all(engine, ROWS, {"a": PROMPT}, {"a": ar}, {"same": {"a": ar}})["same"]
     finally:
         engine.close()
@@ -316,8 +316,8 @@ def test_for_another_engine_the_noise_is_that_of_transformers_own_forward_too(pl
 
 def test_in_low_precision_another_engines_rounding_is_noise_though_ours_makes_none() -> None:
     """Our own layers add up in one order, whatever the rows: by them no flip of another engine would be a tie."""
-    with models_tiny.attached(untied().to(torch.bfloat16), capacity=64, max_rows=ROWS) as engine:
-        ar = models_tiny.autoregressive(engine, PROMPT, 24)
+    with models.attached(untied().to(torch.bfloat16), capacity=64, max_rows=ROWS) as engine:
+        ar = models.autoregressive(engine, PROMPT, 24)
         ours, theirs = grader(engine, ar), Grader(engine, ROWS, elsewhere=True)
         theirs.sample(PROMPT, ar)
         assert theirs.noise.largest > max(ours.noise.largest, 1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import Clock, Engine, config, request, runner, toy
+from support.decoders import Clock, ToyEngine, config, request, runner, toy
 
 from specbench.results import figures
 from specbench.results.summary import summarise
@@ -32,8 +32,8 @@ class Grows:
 def test_it_is_the_stretchs_own_and_costs_no_time() -> None:
     clock, other = Clock(), Clock()
     memory = Grows(clock)
-    measured = runner(Engine(clock, slots=2, fixed=1_000_000_000), 2, memory=memory)
-    plain = runner(Engine(other, slots=2, fixed=1_000_000_000), 2)
+    measured = runner(ToyEngine(clock, slots=2, fixed=1_000_000_000), 2, memory=memory)
+    plain = runner(ToyEngine(other, slots=2, fixed=1_000_000_000), 2)
     asked = [request(number, 6) for number in range(3)]
     for number in range(2):  # the second stretch begins anew
         found, without = (list(one.segment(toy(label="ar"), asked, number)) for one in (measured, plain))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from conversations import plan, prepared, said
-from toys import toy
+from support.decoders import toy
+from support.models import plan, prepared, said
 
 from specbench.common.prompt import Prompt
 from specbench.runner.order import Order

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from known import refusal
+from support.asserting import refusal
 
 from specbench.common.errors import UsageError
 from specbench.common.options import given

@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from conversations import Model, prepared, text
+from support.models import Model, prepared, text
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
@@ -39,7 +40,7 @@ def test_there_is_room_for_all_turns_or_the_conversation_is_refused() -> None:
     assert made.longest >= len(made.request("talk", 0, longest_answers).ids)
     asked = len(prepared([TALK]).request("talk", 0, ["", ""]).ids)
     assert prepared([TALK], Model(context=asked + 30)).budget == 10
-    with pytest.raises(UsageError, match=f"prompt talk has {asked} tokens and --max-new-tokens is 10 in 3 turns"):
+    with pytest.raises(UsageError, check=wording):
         prepared([TALK], Model(context=asked + 29))
     rendered: list[Prompt] = []
 
@@ -49,13 +50,13 @@ def test_there_is_room_for_all_turns_or_the_conversation_is_refused() -> None:
             return super().encode(prompt)
 
     long = Prompt("+".join(map(str, range(1000))), "one", True, follow_ups=("more",) * 999)
-    with pytest.raises(UsageError, match=r"prompt 0\+1\+.*… has .* in 1000 turns") as refused:
+    with pytest.raises(UsageError, check=wording) as refused:
         prepared([long], Counting(context=100))
     assert len(rendered) == 1
     assert len(str(refused.value)) < 300
-    with pytest.raises(UsageError, match="two prompts 'line'"):
+    with pytest.raises(UsageError, check=wording):
         prepared([LINE, TALK, LINE])
-    with pytest.raises(UsageError, match="has no prompts"):
+    with pytest.raises(UsageError, check=wording):
         prepared([])
 
 
@@ -114,5 +115,5 @@ def test_turn_two_is_tokenised_as_the_same_conversation_in_one_prompt(smollm2: L
 def test_turns_that_the_models_template_refuses_are_one_line(smollm2: LoadedModel) -> None:
     strict = copy.copy(smollm2.tokenizer)
     strict.chat_template = "{{ raise_exception('System role not supported') }}"
-    with pytest.raises(UsageError, match=r"prompt talk does not go through the chat template of smollm2-135m: System"):
+    with pytest.raises(UsageError, check=wording):
         prepared([TALK], dataclasses.replace(smollm2, tokenizer=strict))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known import refusal
-from models_tiny import attached, supported
+from support.asserting import refusal
+from support.models import attached, supported
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.models import configured_shape, resolve

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
-from conversations import plan, prepared, said
-from known import known
-from toys import Decoder, toy
+from support import decoders, models
+from support.asserting import known
+from support.decoders import Decoder, toy
+from support.models import plan, prepared, said
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context
@@ -88,7 +87,7 @@ class Small(ByteTokenizer):
 
 @pytest.fixture
 def model() -> Any:
-    return targets.loaded(models_tiny.tiny_llama(VOCAB), name="tiny", tokenizer=Small())
+    return decoders.loaded(models.tiny_llama(VOCAB), name="tiny", tokenizer=Small())
 
 
 DIARY, TWIN, COLD = toy(label="diary", decoder=Diary), toy(label="diary#2", decoder=Diary), toy(label="c", decoder=Cold)

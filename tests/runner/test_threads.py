@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.wording import wording
 
 import specbench
 from specbench.common.errors import UsageError
@@ -111,7 +112,7 @@ def test_a_run_that_began_on_a_busy_machine_goes_on_as_it_began(
     monkeypatch.setattr(execution, "_decode", watched)
     monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, False))
     monkeypatch.setattr(loading, "Others", lambda: taken(2.0))
-    with pytest.raises(UsageError, match="interrupted"):
+    with pytest.raises(UsageError, check=wording):
         specbench.run(**TINY, out=tmp_path)
     monkeypatch.setattr(loading, "Others", lambda: taken(0.0))
     first = specbench.run(**TINY, out=tmp_path)

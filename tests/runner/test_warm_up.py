@@ -8,10 +8,10 @@ import string
 from pathlib import Path
 from typing import Any
 
-import models_tiny
 import pytest
-import targets
 import torch
+from support import decoders, models
+from support.wording import wording
 
 from specbench.cli.app import main
 from specbench.common import Prompt, UsageError
@@ -37,7 +37,7 @@ class Words:
 
 def model(vocabulary: int, tokens: int | None = None) -> LoadedModel:
     """A model of a vocabulary; its tokenizer makes fewer ``tokens``."""
-    made = targets.loaded(models_tiny.tiny_llama(8), tokenizer=Words(vocabulary if tokens is None else tokens))
+    made = decoders.loaded(models.tiny_llama(8), tokenizer=Words(vocabulary if tokens is None else tokens))
     head = torch.nn.Linear(32, vocabulary, bias=False)
     made.model.get_output_embeddings = lambda: head
     return made
@@ -67,7 +67,7 @@ def test_it_is_the_tools_own_text_where_that_is_free() -> None:
 def test_a_prompt_without_tokens_is_named(chat: bool) -> None:
     asked = model(8, 0)
     asked.tokenizer.apply_chat_template = lambda turns, **how: ""
-    with pytest.raises(UsageError, match="third"):
+    with pytest.raises(UsageError, check=wording):
         asked.encode(Prompt("third", "text", chat))
 
 

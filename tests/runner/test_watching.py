@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversations import plan, prepared
-from known import known
-from toys import Clock, Engine, runner, toy
+from support.asserting import known
+from support.decoders import Clock, ToyEngine, runner, toy
+from support.models import plan, prepared
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, step_s: float, look_s: float = 0.0) -> None:
         self.clock, self.look_s, self.looks, self.busy = Clock(), look_s, 0, False
-        self.toy = Engine(self.clock, fixed=round(step_s * S))
+        self.toy = ToyEngine(self.clock, fixed=round(step_s * S))
         self.engine = self
 
     def pad_as(self, steps: Any, products: Any) -> None: ...

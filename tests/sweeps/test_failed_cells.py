@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweep_commands import CELLS, HELD, broken, records, summary, sweep
+from support.runs import CELLS, HELD, broken, records, sweep, sweep_summary
 
 from specbench.common import guests
 from specbench.report.terminal.sweep import sentences
@@ -21,7 +21,7 @@ def test_a_cell_that_fails_is_marked_and_the_others_go_on(tmp_path: Path, kind: 
     path, worker = sweep(tmp_path, kind=kind, held_out=HELD, failing=FAILING)
     asked = [key for key in worker.decoded if key.startswith("toy n=4|")]
     assert len(asked) < 8, "it is asked nothing more"
-    said = summary(path)
+    said = sweep_summary(path)
     assert said["sweep"]["stopped"]["toy n=4"] == "failed"
     assert {row["method"]: row["fault"] for row in said["rows"] if row["fault"]} == {"toy n=4": FAULT}
     assert said["sweep"]["best"] not in (None, "toy n=4")
@@ -37,9 +37,9 @@ def test_a_cell_that_fails_is_marked_and_the_others_go_on(tmp_path: Path, kind: 
 
 
 def test_the_best_of_all_is_no_more_when_it_fails_on_prompts_it_was_not_chosen_by(tmp_path: Path) -> None:
-    best = summary(sweep(tmp_path / "whole", held_out=HELD)[0])["sweep"]["best"]
+    best = sweep_summary(sweep(tmp_path / "whole", held_out=HELD)[0])["sweep"]["best"]
     path, _ = sweep(tmp_path / "failing", held_out=HELD, failing={best: "h1"})
-    found = summary(path)["sweep"]
+    found = sweep_summary(path)["sweep"]
     assert found["stopped"] == {best: "failed"}
     assert found["best"] not in (None, best)
 
@@ -48,20 +48,20 @@ def test_a_mended_one_is_decoded_by_the_same_command(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, failing=FAILING)
     before = len(records(path))
     again, worker = sweep(tmp_path, failing=FAILING)
-    assert (again, worker.decoded, summary(path)["sweep"]["stopped"]) == (path, [], {"toy n=4": "failed"})
+    assert (again, worker.decoded, sweep_summary(path)["sweep"]["stopped"]) == (path, [], {"toy n=4": "failed"})
     _, worker = sweep(tmp_path)
     assert {key.split("|")[0] for key in worker.decoded} == {"toy n=4"}
     assert len(records(path)) == before + len(worker.decoded) == 8 * (1 + len(CELLS))
-    said = summary(path)
+    said = sweep_summary(path)
     assert (said["sweep"]["stopped"], [row["fault"] for row in said["rows"]]) == ({}, [None] * 5)
     whole, _ = sweep(tmp_path / "whole")
-    assert said["sweep"]["best"] == summary(whole)["sweep"]["best"]
+    assert said["sweep"]["best"] == sweep_summary(whole)["sweep"]["best"]
 
 
 def test_others_keep_their_mark_while_new_cells_are_added(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, failing=FAILING)
     sweep(tmp_path, ["toy n=2", "toy n=32"])
-    said = summary(path)
+    said = sweep_summary(path)
     assert said["sweep"]["stopped"] == {"toy n=4": "failed"}
     assert {row["method"] for row in said["rows"] if row["fault"]} == {"toy n=4"}
     assert "toy n=32" in {row["method"] for row in said["rows"]}
@@ -73,7 +73,7 @@ def test_one_that_ended_the_process_is_not_tried_by_the_next(tmp_path: Path, mon
     monkeypatch.setattr(guests, "gone", {(str(path / "c1"), "toy n=8"): "method toy ended the process (by SIGSEGV)"})
     _, worker = sweep(tmp_path)
     assert not any(key.startswith("toy n=8|") for key in worker.decoded)
-    said = summary(path)
+    said = sweep_summary(path)
     assert said["sweep"]["stopped"] == {"toy n=8": "failed"}
     assert [row["fault"] for row in said["rows"] if row["method"] == "toy n=8"] == [
         "method toy ended the process (by SIGSEGV)"
@@ -82,6 +82,6 @@ def test_one_that_ended_the_process_is_not_tried_by_the_next(tmp_path: Path, mon
 
 def test_every_cell_may_fail(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, failing=dict.fromkeys(CELLS, "p0"), held_out=HELD)
-    found = summary(path)["sweep"]
+    found = sweep_summary(path)["sweep"]
     assert (found["best"], found["within_noise"], {*found["stopped"].values()}) == (None, [], {"failed"})
     assert read_sweep(path).cells["stopped"].tolist().count("failed") == 4

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from known import known
-from sweep_workers import record
+from support.asserting import known
+from support.runs import record
 
 from specbench.results.schema import RequestRecord
 from specbench.results.stats import Ratio

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_workers import config, record
+from support.runs import record, worker_config
 
 from specbench.report.pictures import drawn_cells
 from specbench.report.pictures.crossing import crossings
@@ -42,7 +42,7 @@ def read(speeds: list[float], prompts: int, noise: float, concurrency: int, seed
             segment = at // (4 * concurrency) if concurrency > 1 else at
             number, counts = 10 * segment + len(label), (1 + 10 * long, 10 * long)
             records.append(record(label, name, decode_s=taken, segment=number, tokens=counts[0], forwards=counts[1]))
-    made = config(LABELS, prompts).model_copy(update={"concurrency": concurrency})
+    made = worker_config(LABELS, prompts).model_copy(update={"concurrency": concurrency})
     measured = Measured(shared=concurrency > 1)
     for each in records:
         measured.add(each)

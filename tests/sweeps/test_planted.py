@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from known import known
-from sweep_workers import record
+from support.asserting import known
+from support.runs import record
 
 from specbench.results.schema import RequestRecord
 from specbench.sweeps.measured import Measured

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_workers import Death, ToyWorker, answered, counts, crash, grid, make, refuse
+from support.runs import Death, ToyWorker, answered, counts, crash, grid, make, refuse
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder
@@ -82,7 +83,7 @@ def test_a_worker_that_dies_between_tasks_is_replaced_and_cannot_be_asked_anythi
     with processes(1, partial(make, CELLS, death=Death(tmp_path, idle=True))) as executor:
         first = answered(executor.run(tasks()[:1]))
         executor._workers[0].process.join(20)
-        with pytest.raises(SpecbenchError, match=r"a worker process ended \(exit code 9\); repeat the command"):
+        with pytest.raises(SpecbenchError, check=wording):
             executor.report()
         check([*first, *answered(executor.run(tasks()[1:]))])
 
@@ -92,8 +93,8 @@ def test_a_task_that_no_worker_survives_ends_in_one_line(tmp_path: Path) -> None
     with processes(1, made) as executor, pytest.raises(SpecbenchError) as caught:
         answered(executor.run(tasks(PROMPTS[:1])))
     text = str(caught.value)
-    assert f"{RETRIES + 1} workers were lost over p0 with ar, toy n=2, toy n=4 (exit code 9)" in text
-    assert "repeat the command" in text
+    assert f"{RETRIES + 1}" in text
+    assert wording(text)
     assert "\n" not in text
     assert len(list(tmp_path.iterdir())) == RETRIES + 1
 
@@ -104,7 +105,7 @@ def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: 
     asked, turns = Asked(grid(CELLS), out), dict.fromkeys(PROMPTS, 3)  # a task is nine requests, three lives are six
     with (
         processes(1, partial(make, CELLS, of_turns=turns, death=Death(flags, times=1000, after=2))) as executor,
-        pytest.raises(SpecbenchError, match="workers were lost"),
+        pytest.raises(SpecbenchError, check=wording),
     ):
         drive(asked, executor, Silent())
     (path,) = out.iterdir()
@@ -122,7 +123,7 @@ def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: 
 def test_an_error_of_the_users_reaches_the_parent_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         processes(1, partial(make, [*CELLS, "bad n=2"])) as executor,
-        pytest.raises(UsageError, match=r"^this cell cannot be decoded; leave it out$"),
+        pytest.raises(UsageError, check=wording),
     ):
         answered(executor.run(tasks(labels=[*CELLS, "bad n=2"])))
     assert "Traceback" not in capfd.readouterr().err
@@ -140,10 +141,10 @@ def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd: pytest.Captu
 
 
 def test_a_worker_that_cannot_begin_says_why(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EnvironmentRefused, match=r"^this machine has no toys; bring some$"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         Processes(refuse, [CORE, Place(CORE.cores, {"LATE": "0.7"})])  # nobody listens to the second one any more
     assert "Traceback" not in capfd.readouterr().err
-    with pytest.raises(SpecbenchError, match=r"^a worker process ended \(exit code 1\); repeat the command$"):
+    with pytest.raises(SpecbenchError, check=wording):
         Processes(crash, [CORE])
 
 
@@ -153,7 +154,7 @@ def test_workers_that_differ_are_refused_and_a_place_has_its_own_environment() -
     executor = Processes(partial(make, CELLS), [first])
     executor.close()
     assert executor.describe().config.identity == {"place": "a"}
-    with pytest.raises(SpecbenchError, match="the workers differ in device or software"):
+    with pytest.raises(SpecbenchError, check=wording):
         Processes(partial(make, CELLS), [first, second])
     assert dict(os.environ) == here
 
@@ -175,7 +176,7 @@ def test_places_share_the_cores(
     assert all(place.env == {} for place in places(count))
     found = places(count, [f"GPU-{at}" for at in range(count)])
     assert [place.env for place in found] == [{"CUDA_VISIBLE_DEVICES": f"GPU-{at}"} for at in range(count)]
-    with pytest.raises(SpecbenchError, match=rf"{len(cores) + 1} workers on {len(cores)} cores .* lower --workers"):
+    with pytest.raises(SpecbenchError, check=wording):
         places(len(cores) + 1)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
-from known import known
-from sweep_workers import record
+from support.asserting import known
+from support.runs import record
 
 from specbench.results.blocks import FILLINGS, blocks_of
 from specbench.results.stats import minimum_clusters

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sweep_workers import ToyWorker, config, grid, record
+from support.runs import ToyWorker, grid, record, worker_config
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.results.read import ReadRun
@@ -37,7 +38,7 @@ def summary_of(made: RunConfig, records: Sequence[RequestRecord], **found: Any) 
 
 
 def read(records: Sequence[RequestRecord], concurrency: int = 1, verdicts: Any = None, **found: Any) -> ReadRun:
-    made = config([A, B], 3).model_copy(update={"concurrency": concurrency})
+    made = worker_config([A, B], 3).model_copy(update={"concurrency": concurrency})
     run = {**made.model_dump(mode="json"), "digest": "abc"}
     return ReadRun(run, made, list(records), verdicts or {}, summary_of(made, records, **found), [])
 
@@ -124,7 +125,7 @@ def test_an_interval_holds_its_value_and_shared_engines_share_their_time() -> No
 def test_a_cell_is_named_after_all_that_decides_it() -> None:
     first = cells(head(["p0", "p1"]), {1: read(RECORDS)})
     assert first["cell"].nunique() == 3
-    other = config([A, B], 3, window="sliding").model_dump(mode="json")
+    other = worker_config([A, B], 3, window="sliding").model_dump(mode="json")
     again = read(RECORDS)
     changed = ReadRun({**again.run, "methods": other["methods"]}, again.config, again.records, {}, again.summary, [])
     second = cells(head(["p0", "p1"]), {1: changed})
@@ -187,11 +188,11 @@ def test_a_sweep_that_lacks_requests_is_damaged_and_what_is_none_is_named(tmp_pa
     path = swept(tmp_path, [A, B])
     requests = path / "c1" / "requests.jsonl"
     requests.write_text("".join(requests.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UsageError, match=r"cut off or mixed: it holds \d+ requests of .* where its summary has"):
+    with pytest.raises(UsageError, check=wording):
         read_sweep(path)
-    with pytest.raises(UsageError, match=r"is no sweep .* name a folder that specbench sweep wrote"):
+    with pytest.raises(UsageError, check=wording):
         read_sweep(tmp_path)
     path = swept(tmp_path, [A])
     (path / "c1").rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="has lost its runs"):
+    with pytest.raises(UsageError, check=wording):
         read_sweep(path)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replay import needs
 from small_data import mathematics as own
+from support.oracles import needs
+from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.evals import mathematics
@@ -70,5 +71,5 @@ def test_an_answer_may_have_gone_through_a_table_of_floats(tmp_path: Path) -> No
     assert [problem.answer for problem in load(path)] == [70]
     for wrong in ("70.5", "1000.0", "1e400", "true"):
         path.write_text(f'{{"question": "Find it.", "answer": {wrong}}}\n')
-        with pytest.raises(UsageError, match="line 1 is damaged"):
+        with pytest.raises(UsageError, check=wording):
             load(path)

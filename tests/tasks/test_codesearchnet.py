@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from small_data import speed
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.tasks.codesearchnet.task import Options, Task
@@ -31,7 +32,7 @@ def test_documentation_is_asked_in_cllms_words(task_data: Path) -> None:
 
 def test_chat_needs_a_template_and_nothing_is_scored(task_data: Path) -> None:
     made = Task(Options(style="chat"), task_data)
-    with pytest.raises(UsageError, match=r"use --task-set codesearchnet\.style=cllm"):
+    with pytest.raises(UsageError, check=wording):
         made.prompts(chat=False)
-    with pytest.raises(UsageError, match="no verdict"):
+    with pytest.raises(UsageError, check=wording):
         made.score("codesearchnet/0", "def double(x): ...")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import graders
 import pytest
-from replay import needs
+from support.oracles import needs
 
 TASKS = list(graders.TABLES)
 SLOW = ("humaneval", "mbpp", "livecodebench", "math500", "spider")  # a process per answer, or much of lm-eval's

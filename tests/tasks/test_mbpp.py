@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import data_folder
 from small_data import mbpp as own
+from support.asserting import data_folder
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import plus_checks
@@ -239,11 +240,11 @@ def test_without_the_package_the_asserts_work(monkeypatch: pytest.MonkeyPatch, f
     # Asking is refused too: else everything would be decoded before anybody learns that it cannot be scored.
     score = lambda: made.score("Mbpp/2", "def f(): pass")  # noqa: E731
     for attempt in (lambda: made.prompts(chat=True), lambda: made.isolation, score):
-        with pytest.raises(EnvironmentRefused, match=r"variant=plus of mbpp needs the evalplus package") as error:
+        with pytest.raises(EnvironmentRefused, check=wording) as error:
             attempt()
         assert "\n" not in str(error.value)
 
 
 def test_a_problem_of_another_variant_is_not_scored(full: Task) -> None:
-    with pytest.raises(UsageError, match="no problem 'Mbpp/2' in variant=test"):
+    with pytest.raises(UsageError, check=wording):
         full.score("Mbpp/2", "x")

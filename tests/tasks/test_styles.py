@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.wording import wording
 
 from specbench.common import options, registry
 from specbench.common.errors import UsageError
@@ -56,14 +57,13 @@ def test_auto_follows_the_model_and_leaves_nothing_to_be_decided(task_data: Path
 @pytest.mark.parametrize("name", SETTLED)
 def test_every_chat_style_needs_a_template(task_data: Path, name: str) -> None:
     for style in NEEDS_TEMPLATE[name]:
-        other = "evalplus-completion" if style == "evalplus" else "completion"
-        with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*style={other}$"):
+        with pytest.raises(UsageError, check=wording):
             made(name, task_data, style=style).prompts(chat=False)
 
 
 @pytest.mark.parametrize("name", SETTLED)
 def test_only_a_known_problem_of_a_known_style_is_scored(task_data: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="set style=chat or completion"):
+    with pytest.raises(UsageError, check=wording):
         made(name, task_data).score(FIRST[name], "18")
     task = made(name, task_data, style="completion")
     for id in UNKNOWN[name]:
@@ -75,27 +75,27 @@ def test_only_a_known_problem_of_a_known_style_is_scored(task_data: Path, name: 
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "says"),
+    ("name", "wrong"),
     [
-        ("humaneval", {"stile": "chat"}, "did you mean style"),
-        ("humaneval", {"style": "chatty"}, "style"),
-        ("mt-bench", {"histroy": "ar"}, "did you mean history"),
-        ("mt-bench", {"history": "mine"}, "history"),
-        ("mt-bench", {"temperatures": "0"}, "temperatures"),
-        ("gsm8k", {"style": "cllm", "shots": "1"}, "leave shots out"),
-        ("gsm8k", {"style": "jf", "shots": "5"}, "leave shots out"),
-        ("gsm8k", {"style": "cot", "shots": "9"}, "at most 8"),
-        ("gsm8k", {"style": "auto", "shots": "33"}, "at most 32"),
-        ("math500", {"style": "jf", "shots": "1"}, "leave shots out"),
-        ("math500", {"style": "completion", "shots": "5"}, "at most 4"),
-        ("aime25", {"style": "completion", "shots": "5"}, "at most 4"),
-        ("aime25", {"style": "jf"}, "style"),
-        ("math", {"level": "6"}, "level"),
-        ("math", {"subject": "arithmetic"}, "subject"),
-        ("codesearchnet", {"style": "completion"}, "style"),
-        ("speed-bench", {"split": "throughput_4k"}, "split"),
+        ("humaneval", {"stile": "chat"}),
+        ("humaneval", {"style": "chatty"}),
+        ("mt-bench", {"histroy": "ar"}),
+        ("mt-bench", {"history": "mine"}),
+        ("mt-bench", {"temperatures": "0"}),
+        ("gsm8k", {"style": "cllm", "shots": "1"}),
+        ("gsm8k", {"style": "jf", "shots": "5"}),
+        ("gsm8k", {"style": "cot", "shots": "9"}),
+        ("gsm8k", {"style": "auto", "shots": "33"}),
+        ("math500", {"style": "jf", "shots": "1"}),
+        ("math500", {"style": "completion", "shots": "5"}),
+        ("aime25", {"style": "completion", "shots": "5"}),
+        ("aime25", {"style": "jf"}),
+        ("math", {"level": "6"}),
+        ("math", {"subject": "arithmetic"}),
+        ("codesearchnet", {"style": "completion"}),
+        ("speed-bench", {"split": "throughput_4k"}),
     ],
 )
-def test_an_option_that_cannot_be_is_named(task_data: Path, name: str, wrong: dict[str, str], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_an_option_that_cannot_be_is_named(task_data: Path, name: str, wrong: dict[str, str]) -> None:
+    with pytest.raises(UsageError, check=wording):
         made(name, task_data, **wrong)

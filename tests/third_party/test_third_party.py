@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from models_tiny import attached, tiny_llama
-from site_packages import install, visible
+from support.models import attached, tiny_llama
+from support.processes import install, visible
 
 from specbench.cli.app import main
 from specbench.common import registry

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import prompt, tiny_llama
-from reported import answers
-from runs import RESULTS
+from support.models import prompt, tiny_llama
+from support.runs import RESULTS, answers
+from support.wording import wording
 
 from specbench.training import answered as module
 from specbench.training.answered import answered, log_likelihoods
@@ -117,10 +117,7 @@ def test_a_card_tells_a_loop_from_a_text_where_the_share_behind_its_own_text_doe
     made = {"method": "jf", "model": "m", "texts": 2, "answer_tokens": 4, "steps": 1, "options": {}}
     write_card(tmp_path, {**made, "before": good.figures(), "after": looping.figures()})
     said = (tmp_path / "README.md").read_text().splitlines()
-    assert "| tokens as the target's own, behind its own text | 94.0% | 94.0% |" in said
-    assert "| positions as the target's own, running free | 100.0% | 4.0% |" in said
-    assert "| answers that end in a loop | 0 | 2 |" in said
-    assert "| tokens in such loops | 0.0% | 100.0% |" in said
+    assert wording("\n".join(said))
     assert not any("log-likelihood" in line for line in said), "nobody was asked"
     assert Figures.model_validate(looping.figures()).looping == 2
     assert held([9] * 25).rated(None) == looping

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.errors import UsageError
@@ -59,7 +60,7 @@ def test_a_file_that_is_no_recipe(content: str | None, says: str, tmp_path: Path
     file = tmp_path / "mine.yaml"
     if content is not None:
         file.write_text(content)
-    for name, words in ((str(file), says), ("jf-papr", "unknown recipe of jf 'jf-papr'; did you mean jf-paper")):
-        with pytest.raises(UsageError, match=words) as raised:
+    for name in (str(file), "jf-papr"):
+        with pytest.raises(UsageError, check=wording) as raised:
             choose(card, card.recipe().Options, name, [])
         assert "\n" not in str(raised.value)

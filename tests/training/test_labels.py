@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import tiny_llama
-from targets import loaded
-from trajectories_made_up import made_up
+from support.decoders import loaded
+from support.models import tiny_llama
+from support.runs import made_up_trajectories
 
 from specbench.methods.msn.noise import noised
 from specbench.training import losses
@@ -21,7 +21,7 @@ from specbench.training.recipe import Job, Text
 from specbench.training.student import Student
 
 VOCAB = 50
-BOTH = [made_up("a", answer=11, vocab=VOCAB), made_up("b", answer=6, vocab=VOCAB)]
+BOTH = [made_up_trajectories("a", answer=11, vocab=VOCAB), made_up_trajectories("b", answer=6, vocab=VOCAB)]
 
 
 def two_models() -> tuple[Any, Any]:
@@ -124,7 +124,7 @@ def test_what_is_learnt_from_stays_as_it_was_while_the_student_learns(
     where = "specbench.methods.msn.learning" if method == "msn" else "specbench.training.consistency"
     monkeypatch.setattr(importlib.import_module(where), "evaluate", evaluate)
     recipe = importlib.import_module(f"specbench.methods.{method}.train")
-    known = [made_up(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(6)]
+    known = [made_up_trajectories(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(6)]
     noise = {"noise_length": 0} if method == "msn" else {}
     options = recipe.Options(
         steps=4, batch=2, lr=0.05, warmup=0, lora_rank=4, bf16=False, full=full, labels="target", **noise

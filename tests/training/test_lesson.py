@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from flexed import uncompiled
-from models_tiny import tiny_llama
+from support.models import tiny_llama, uncompiled
 from torch import Tensor
 
 from specbench.training.consistency import ConsistencyLesson

@@ -7,9 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from models_tiny import attached, autoregressive, tiny_llama
-from targets import loaded
-from trajectories import answered, replayed, written
+from support.decoders import loaded
+from support.models import answered, attached, autoregressive, replayed, tiny_llama, written
 
 from specbench.common.prompt import Prompt
 from specbench.engine.sampler import Sampling

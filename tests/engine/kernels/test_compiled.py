@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernel_builds import builds, over_limits, tools
-from kernel_cases import cases
+from support.kernels import builds, cases, over_limits, tools
 
 from specbench.engine import kernels
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_builds import builds, over_limits
-from kernel_cases import TARGETS, cases
+from support.kernels import TARGETS, builds, cases, over_limits
 
 #: The kernels of a layer.
 DEPENDENT = {"add_norm", "skinny", "rotate", "attend", "combine", "gated"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 
 import torch
-from eagle import EagleDrafts, EagleHead
-from models_tiny import tiny_llama
-from targets import alone
+from support.decoders import EagleDrafts, EagleHead, alone
+from support.models import tiny_llama
 
 LAYERS = 4
 

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 import torch
-from models_tiny import prompt, supported
-from targets import alone
+from support.decoders import alone
+from support.models import prompt, supported
 
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.drafting import BlockPass

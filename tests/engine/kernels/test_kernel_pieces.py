@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import supported
-from targets import alone
+from support.decoders import alone
+from support.models import supported
 
 from specbench.engine import code
 from specbench.engine.fused_layers import FusedLayers

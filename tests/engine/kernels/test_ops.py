@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from flat_rows import flat, following, forest, sizes_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.decoders import flat, following, forest, sizes_of
 from torch import Tensor
 
 from specbench.engine.kernels import ops as ops_of_kernels

@@ -9,11 +9,12 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-import judged_runs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judged_runs import ToyJudge
+from support import engines
+from support.engines import ToyJudge
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.evals.judge.asking import Asking
@@ -27,7 +28,7 @@ WAIT_S = 5.0
 def answers_of(texts: Sequence[str], methods: Sequence[str] = ("ar", "same")) -> list[Answer]:
     """An answer of each method to each text's question, whose prompt is the text."""
     return [
-        Answer(judged_runs.record(method, "81", 1, text, repeat), JudgePrompt("single-v1", "Be fair.", text))
+        Answer(engines.record(method, "81", 1, text, repeat), JudgePrompt("single-v1", "Be fair.", text))
         for method in methods
         for repeat, text in enumerate(texts)
     ]
@@ -204,7 +205,7 @@ def test_refusals_are_counted_in_the_order_of_the_questions(tmp_path: Path) -> N
 
 def test_three_refusals_in_a_row_end_it_soon_and_equal_prompts_are_one_refusal(tmp_path: Path) -> None:
     every = ToyJudge(says)
-    with pytest.raises(UsageError, match="refused 3 answers in a row"):
+    with pytest.raises(UsageError, check=wording):
         judge_all(tmp_path, every, answers_of([f"refuse {at}" for at in range(100)]), workers=2)
     assert len(every.asked) <= 3 + 4 * 2 + 2
     (tmp_path / JUDGMENTS).unlink()
@@ -229,7 +230,7 @@ def test_after_a_fault_no_further_question_is_handed_out(tmp_path: Path) -> None
         return says(prompt)
 
     judge = ToyJudge(faults_soon)
-    with pytest.raises(EnvironmentRefused, match="gone: fault"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         judge_all(tmp_path, judge, answers_of(["a", "fault", *(f"later {at}" for at in range(6))]), workers=2)
     assert [prompt.user for prompt in judge.asked] == ["a", "fault"]
     assert [each.request for each in read_judgments(tmp_path)] == ["ar|81|0"]

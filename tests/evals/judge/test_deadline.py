@@ -10,7 +10,8 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from dribbling import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
+from support.engines import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals.judge import endpoint
@@ -33,7 +34,7 @@ def asks_in_vain(url: str, words: int = 1) -> None:
     """Ends in time, says why, and leaves no thread behind."""
     made = Endpoint("gpt-4", url, "sk-secret", max_tokens=9, timeout_s=LIMIT_S)
     begun = time.monotonic()
-    with pytest.raises(EnvironmentRefused, match=r"no answer within 0\.5 s"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         made.ask(JudgePrompt("single-v1", "Be fair.", "word " * words))
     assert time.monotonic() - begun < LIMIT_S + SLACK_S
 
@@ -73,7 +74,7 @@ def test_a_chunk_of_an_absurd_size_is_not_taken_whole(code: int, size: str) -> N
 def test_a_length_that_is_none_or_a_lie_is_no_hold_up(length: str) -> None:
     with listening(floods(status(200, f"Content-Length: {length}"), b"x")) as port:
         made = Endpoint("gpt-4", f"http://127.0.0.1:{port}/v1", None, max_tokens=9, timeout_s=20)
-        with pytest.raises(EnvironmentRefused, match="more than 4 MiB"):
+        with pytest.raises(EnvironmentRefused, check=wording):
             made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
 
 
@@ -81,7 +82,7 @@ def test_headers_without_end_are_refused() -> None:
     for header in (b"X: y\r\n", b"X: " + b"y" * 70_000):
         with listening(floods(b"HTTP/1.1 200 OK\r\n", header)) as port:
             made = Endpoint("gpt-4", f"http://127.0.0.1:{port}/v1", None, max_tokens=9, timeout_s=20)
-            with pytest.raises(EnvironmentRefused, match="got more than"):
+            with pytest.raises(EnvironmentRefused, check=wording):
                 made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
 
 

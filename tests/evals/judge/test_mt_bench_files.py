@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import judged_runs
 import pytest
+from support import engines
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge.judge import questions
@@ -19,7 +20,7 @@ from specbench.evals.judge.mt_bench_files import export, import_judgments
 from specbench.evals.task import Question
 from specbench.results.judgments import read_judgments, scores
 
-TEXTS: judged_runs.Texts = {
+TEXTS: engines.Texts = {
     "ar": {"81": ["A travel blog. ", "Aloha."], "111": ["12", "13"]},
     "jacobi#2": {"81": ["A travel blog.", "Aloha!"], "111": ["12", "14"]},
 }
@@ -29,11 +30,11 @@ KEYS = {"question_id", "answer_id", "model_id", "choices", "tstamp"}
 
 @pytest.fixture(scope="module")
 def asked(task_data: Path) -> Mapping[str, Question]:
-    return questions(judged_runs.config(TEXTS).task, task_data)
+    return questions(engines.judged_config(TEXTS).task, task_data)
 
 
 def exported(folder: Path, asked: Mapping[str, Question]) -> dict[str, list[dict[str, Any]]]:
-    paths = export(folder, judged_runs.config(TEXTS), judged_runs.records(TEXTS), asked, CREATED)
+    paths = export(folder, engines.judged_config(TEXTS), engines.records(TEXTS), asked, CREATED)
     return {str(p.relative_to(folder)): [json.loads(line) for line in p.read_text().splitlines()] for p in paths}
 
 
@@ -58,9 +59,9 @@ def test_a_file_per_method_with_fastchats_fields(tmp_path: Path, asked: Mapping[
 
 
 def test_repeats_are_choices_and_unfinished_ones_are_left_out(tmp_path: Path, asked: Mapping[str, Question]) -> None:
-    config = judged_runs.config(TEXTS).model_copy(update={"repeats": 2})
-    records = [r for r in judged_runs.records(TEXTS) if r.method == "ar" and r.request_id != "ar|111|0|2"]
-    records += [judged_runs.record("ar", "81", turn, f"again {turn}", repeat=1) for turn in (1, 2)]
+    config = engines.judged_config(TEXTS).model_copy(update={"repeats": 2})
+    records = [r for r in engines.records(TEXTS) if r.method == "ar" and r.request_id != "ar|111|0|2"]
+    records += [engines.record("ar", "81", turn, f"again {turn}", repeat=1) for turn in (1, 2)]
     (path,) = export(tmp_path, config, records, asked, CREATED)
     (row,) = [json.loads(line) for line in path.read_text().splitlines()]
     assert [choice["turns"] for choice in row["choices"]] == [["A travel blog.", "Aloha."], ["again 1", "again 2"]]
@@ -68,7 +69,7 @@ def test_repeats_are_choices_and_unfinished_ones_are_left_out(tmp_path: Path, as
 
 
 def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path, task_data: Path) -> None:
-    forced = questions(judged_runs.config(TEXTS, history="ar").task, task_data)
+    forced = questions(engines.judged_config(TEXTS, history="ar").task, task_data)
     with pytest.raises(UsageError, match="history=own"):
         exported(tmp_path, forced)
     assert list(tmp_path.iterdir()) == []
@@ -76,7 +77,7 @@ def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[str, Question]) -> None:
     (tmp_path / "model_answer").write_text("a file")
-    with pytest.raises(EnvironmentRefused, match="choose another folder"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         exported(tmp_path, asked)
 
 
@@ -84,12 +85,12 @@ def test_judgments_of_exported_answers_come_back(
     tmp_path: Path, asked: Mapping[str, Question], task_data: Path
 ) -> None:
     files = exported(tmp_path, asked)
-    rows = judged_runs.gen_judgment(files["model_answer/m-ar.jsonl"], asked, task_data, 7)
-    rows += judged_runs.gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, task_data, 5)
+    rows = engines.gen_judgment(files["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    rows += engines.gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, task_data, 5)
     rows[0]["score"], rows[0]["judgment"] = -1, "no rating"
     strangers = [{**rows[0], "model": "vicuna-13b-v1.2"}]
     file = write(tmp_path / "gpt-4_single.jsonl", [*rows, *strangers])
-    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
+    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
     assert import_judgments(tmp_path, file, config, answers) == (8, 0)
     found = {judgment.request: judgment for judgment in read_judgments(tmp_path)}
     assert found["ar|81|0"].rating is None
@@ -102,35 +103,35 @@ def test_judgments_of_exported_answers_come_back(
 
 
 def test_a_judgment_of_another_text_is_not_ours(tmp_path: Path, asked: Mapping[str, Question], task_data: Path) -> None:
-    rows = judged_runs.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    rows = engines.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     rows[0]["user_prompt"] = rows[0]["user_prompt"].replace("A travel blog.", "A poem.")
     file = write(tmp_path / "gpt-4_single.jsonl", rows)
-    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
+    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
     assert import_judgments(tmp_path, file, config, answers) == (3, 1)
     (tmp_path / "judgments.jsonl").unlink()
     write(file, rows[:1])
-    with pytest.raises(UsageError, match="judges other answers than this run's"):
+    with pytest.raises(UsageError, check=wording):
         import_judgments(tmp_path, file, config, answers)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"model": "vicuna"}, "judges no model of this run; its models are called m-ar, m-jacobi-2"),
-        ({"score": None}, "line 1 is damaged .field 'score'"),
-        ({"judge": "gpt-4"}, "line 1 is damaged .field 'judge'"),
-        ({"user_prompt": None}, "line 1 is damaged .field 'user_prompt'"),
-        ({"turn": "one"}, "line 1 is damaged .field 'turn'"),
+        {"model": "vicuna"},
+        {"score": None},
+        {"judge": "gpt-4"},
+        {"user_prompt": None},
+        {"turn": "one"},
     ],
 )
 def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, change: dict[str, Any], message: str
+    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, change: dict[str, Any]
 ) -> None:
-    (row, *_) = judged_runs.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    (row, *_) = engines.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     row = {name: value for name, value in {**row, **change}.items() if value is not None}
     file = write(tmp_path / "x.jsonl", [row])
-    with pytest.raises(UsageError, match=message) as error:
-        import_judgments(tmp_path, file, judged_runs.config(TEXTS), judged_runs.rated(TEXTS, asked, task_data))
+    with pytest.raises(UsageError, check=wording) as error:
+        import_judgments(tmp_path, file, engines.judged_config(TEXTS), engines.rated(TEXTS, asked, task_data))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "judgments.jsonl").exists()
 
@@ -139,9 +140,9 @@ def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(
 def test_a_score_off_the_scale_is_no_rating(
     tmp_path: Path, asked: Mapping[str, Question], task_data: Path, score: float
 ) -> None:
-    (row, *_) = judged_runs.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    (row, *_) = engines.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     file = write(tmp_path / "x.jsonl", [{**row, "score": score}])
-    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
+    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
     assert import_judgments(tmp_path, file, config, answers) == (1, 0)
     (kept,) = read_judgments(tmp_path)
     assert (kept.rating, scores([kept], ["ar"])[0]["methods"]["ar"]["score"]) == (None, None)
@@ -164,7 +165,7 @@ def test_a_hostile_file_is_one_line_and_leaves_nothing(
 ) -> None:
     file = tmp_path / ("x.jsonl.gz" if packed else "x.jsonl")
     file.write_bytes(gzip.compress(content) if packed else content)
-    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
+    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
     with pytest.raises(UsageError) as error:
         import_judgments(tmp_path, file, config, answers)
     assert str(error.value).isprintable()
@@ -180,10 +181,10 @@ def test_a_hostile_file_is_one_line_and_leaves_nothing(
 def test_a_line_about_nothing_of_the_run_is_one_line(
     tmp_path: Path, asked: Mapping[str, Question], task_data: Path, field: str, value: Any
 ) -> None:
-    (row, *_) = judged_runs.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    (row, *_) = engines.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     file = write(tmp_path / "x.jsonl", [{**row, field: value}])
     with pytest.raises(UsageError) as error:
-        import_judgments(tmp_path, file, judged_runs.config(TEXTS), judged_runs.rated(TEXTS, asked, task_data))
+        import_judgments(tmp_path, file, engines.judged_config(TEXTS), engines.rated(TEXTS, asked, task_data))
     assert str(error.value).isprintable()
     assert not (tmp_path / "judgments.jsonl").exists()
 
@@ -193,7 +194,7 @@ def test_a_pipe_or_a_folder_for_a_file_is_one_line(
 ) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
-    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
+    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
     for name in ("pipe.jsonl", "folder.jsonl", "missing.jsonl"):
         with pytest.raises(UsageError, match=name):
             import_judgments(tmp_path, tmp_path / name, config, answers)

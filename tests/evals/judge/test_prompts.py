@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import judged_runs
 import pytest
 import small_data
-from data_files import data_folder
 from small_data import mt_bench as own
+from support import engines
+from support.asserting import data_folder
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.evals.judge.prompts import JudgePrompts
@@ -53,7 +54,7 @@ def test_the_hash_is_of_all_the_judge_reads(prompts: JudgePrompts) -> None:
 
 
 def test_there_is_no_prompt_for_a_third_turn(prompts: JudgePrompts) -> None:
-    with pytest.raises(UsageError, match="two turns at most"):
+    with pytest.raises(UsageError, check=wording):
         prompts.render(PLAIN, ["A", "B", "C"])
 
 
@@ -64,7 +65,7 @@ def test_every_question_of_the_data_has_its_prompts(task_data: Path, prompts: Ju
 
 
 def test_the_published_prompts_are_the_four_and_show_all_that_was_said() -> None:
-    folder = data_folder(*judged_runs.FILES)
+    folder = data_folder(*engines.FILES)
     published = JudgePrompts(folder)
     for question in Task(Options(), folder).questions().values():
         for said in (["A1"], ["A1", "A2"]):
@@ -74,10 +75,10 @@ def test_the_published_prompts_are_the_four_and_show_all_that_was_said() -> None
 
 
 def test_another_file_one_that_lacks_a_prompt_and_none_are_refused(task_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no file mt_bench_judge_prompts\.jsonl"):
+    with pytest.raises(UsageError, check=wording):
         JudgePrompts(tmp_path)
     (tmp_path / "mt_bench_judge_prompts.jsonl").write_text(small_data.lines(own.JUDGE_PROMPTS[:-1]))
-    with pytest.raises(UsageError, match="expected fd283293406d024f"):
+    with pytest.raises(UsageError, check=wording):
         JudgePrompts(tmp_path)
-    with small_data.accept(tmp_path), pytest.raises(UsageError, match="has no prompt 'single-math-v1-multi-turn'"):
+    with small_data.accept(tmp_path), pytest.raises(UsageError, check=wording):
         JudgePrompts(tmp_path)

@@ -8,6 +8,7 @@ import json
 from urllib.parse import quote
 
 import pytest
+from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.evals.judge.secret import HIDDEN, Secret
@@ -94,15 +95,15 @@ def test_a_long_text_is_scrubbed_in_good_time_wherever_the_key_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    "key",
     [
-        ("", "blank"), (" \t", "blank"), ("sk-se\ncret", "no key has"), ("sk-se\r\nX: y", "no key has"),
-        ("sk-secret\n", "no key has"), ("sk-sécret", "no key has"), ("sk-密钥-密钥", "no key has"),
-        ("abc", "shorter than 4"),
+        "", " \t", "sk-se\ncret", "sk-se\r\nX: y",
+        "sk-secret\n", "sk-sécret", "sk-密钥-密钥",
+        "abc",
     ],
 )  # fmt: skip
-def test_what_is_no_key_is_refused_without_being_shown(key: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as error:
+def test_what_is_no_key_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(UsageError, check=wording) as error:
         Secret(key)
     assert "\n" not in str(error.value)
     assert not key.strip() or key.strip() not in str(error.value).replace("characters", "")

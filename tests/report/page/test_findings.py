@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import races
-import reported
-from known import known
-from reported import EXACT, LOSSY, answers
+from support.asserting import known
+from support.runs import EXACT, LOSSY, answers, folder, race_run, run_config
+from support.wording import wording
 
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
 from specbench.report.page import findings
@@ -45,7 +44,7 @@ def made(
     for label, speed in speeds.items():
         records += answers(label, prompts, decode_s=1 / speed, target_forwards=12)
     graded = dict.fromkeys(["ar", *speeds], lossless)
-    path = reported.folder(out, reported.config([*speeds], prompts), records, lossless=graded, right=right, **more)
+    path = folder(out, run_config([*speeds], prompts), records, lossless=graded, right=right, **more)
     return read_whole_run(path)
 
 
@@ -88,14 +87,14 @@ def test_a_disturbed_run_has_no_figure(tmp_path: Path) -> None:
     run = replace(run, summary=run.summary.model_copy(update={"disturbed": disturbed}))
     said = finding(run)
     assert (said.figure, said.tone) == ("unsure", "faint")
-    assert "other processes took 40% of a core" in said.claim
+    assert wording(said.claim)
 
 
 def test_lossy_text_without_a_score_has_no_figure(tmp_path: Path) -> None:
     assert finding(made(tmp_path / "a", {"pld": 2.0}, lossless=LOSSY)).figure == "–"
     said = finding(made(tmp_path / "b", {"pld": 2.0}, lossless=LOSSY, right=lambda one: True))
     assert said.figure == "2.00×"
-    assert "Its text leaves AR's in 3 of 8 answers, beyond numeric ties." in said.lines["How right"]
+    assert wording(said.lines["How right"])
 
 
 def test_of_each_kind_the_run_with_most_prompts_then_the_latest(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_of_each_kind_the_run_with_most_prompts_then_the_latest(tmp_path: Path) 
 
 
 def test_the_race_is_of_the_winner_and_linked(tmp_path: Path) -> None:
-    found = gather([races.run(tmp_path, prompts=9)])
+    found = gather([race_run(tmp_path, prompts=9)])
     (run,) = found.runs
     pages = races_of(found)
     assert [page.name for page in pages.values()] == [f"{run.id}.html"]
@@ -123,7 +122,7 @@ def test_the_race_is_of_the_winner_and_linked(tmp_path: Path) -> None:
 
 
 def test_the_token_view_opens_on_the_method_that_gained(tmp_path: Path) -> None:
-    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
+    (run,) = gather([race_run(tmp_path, prompts=9)]).runs
     shown = {**run.pictured, "jf": run.pictured["pld"]}
     run = replace(run, pictured={"jf": shown["jf"], "pld": shown["pld"]})
     assert [(trace.title.split()[0], trace.open) for trace in traces(run)] == [("pld", True), ("jf", False)]
@@ -132,7 +131,7 @@ def test_the_token_view_opens_on_the_method_that_gained(tmp_path: Path) -> None:
 def test_prompts_are_those_that_were_answered(tmp_path: Path) -> None:
     """An unfinished run is not on all the prompts that it was to have."""
     records = [*answers("ar", 9, decode_s=1.0), *answers("pld", 7, decode_s=0.5, target_forwards=12)]
-    path = reported.folder(tmp_path, reported.config(["pld"], 164), records, finish=False)
+    path = folder(tmp_path, run_config(["pld"], 164), records, finish=False)
     said = finding(read_whole_run(path))
     assert said.lines["How sure"].startswith("2.00 to 2.00 with 95% confidence, on 7 of 164 prompts.")
     assert said.lines["On"].endswith("NOT COMPLETE.")
@@ -140,7 +139,7 @@ def test_prompts_are_those_that_were_answered(tmp_path: Path) -> None:
 
 def test_sequences_stepped_together_are_counted_in_blocks(tmp_path: Path) -> None:
     records = [*answers("ar", 24, decode_s=1.0), *answers("pld", 24, decode_s=0.5, target_forwards=12)]
-    path = reported.folder(tmp_path, reported.config(["pld"], 24, concurrency=4), records)
+    path = folder(tmp_path, run_config(["pld"], 24, concurrency=4), records)
     run = read_whole_run(path)
     blocks = next(row.speedup.blocks for row in run.rows if row.method == "pld" and row.speedup)
     assert finding(run).lines["How sure"].startswith("No interval: too few for one (24 prompts, stepped together in")
@@ -170,15 +169,15 @@ def test_unverified_data_are_said_where_the_figure_is(tmp_path: Path) -> None:
     file = TaskData(name="own.jsonl", sha256="a" * 64, bytes=1, revision=None, verified=False)
     task = run.config.task.model_copy(update={"data": [file]})
     run = replace(run, config=run.config.model_copy(update={"task": task}))
-    assert "data unverified" in finding(run).lines["On"]
+    assert wording(finding(run).lines["On"])
 
 
 def test_a_folder_of_any_name_has_a_page_that_its_link_reaches(tmp_path: Path) -> None:
     """Its id is part of file names: none of another folder, none too long, and no two alike."""
     names = ["a b#1?%20", "a b#1?%21", "x" * 250, '"><script>']
     for number, name in enumerate(names):
-        model = reported.config([], 9).model.model_copy(update={"name": f"m{number}"})
-        path = races.run(tmp_path / str(number), prompts=9, model=model)
+        model = run_config([], 9).model.model_copy(update={"name": f"m{number}"})
+        path = race_run(tmp_path / str(number), prompts=9, model=model)
         content = {**json.loads((path / "run.json").read_text()), "digest": "../../x"}
         if number:  # then it is known by its folder's name
             del content["digest"]
@@ -195,11 +194,11 @@ def test_a_folder_of_any_name_has_a_page_that_its_link_reaches(tmp_path: Path) -
 
 
 def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
-    alone, lot = reported.config([], 9), reported.config(["jf"], 9, lot=["jf"])
+    alone, lot = run_config([], 9), run_config(["jf"], 9, lot=["jf"])
     plain = answers("ar", 9, decode_s=1.0)
     paths = [
-        reported.folder(tmp_path, alone, plain),
-        reported.folder(tmp_path, lot, [*plain, *answers("jf", 9, decode_s=0.5)]),
+        folder(tmp_path, alone, plain),
+        folder(tmp_path, lot, [*plain, *answers("jf", 9, decode_s=0.5)]),
     ]
     found = Gathered([read_whole_run(path) for path in paths])
     assert pictured(found) == []
@@ -208,7 +207,7 @@ def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
 
 def test_a_race_keeps_no_trees_of_all_the_answers_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report takes little memory whatever its runs traced, and the race is the same."""
-    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
+    (run,) = gather([race_run(tmp_path, prompts=9)]).runs
     plain = races_of(Gathered([run]))[run.id].content
     draft = Draft(ids=[1, 2, 3, 4], parents=None, origins="cccc", draft_only=[], path=[])
     seen: list[Any] = []
@@ -247,11 +246,11 @@ def test_of_more_kinds_than_are_shown_the_number_is_said(tmp_path: Path) -> None
 
 
 def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:
-    config = reported.config(["ar@base", "jf"], 9)
+    config = run_config(["ar@base", "jf"], 9)
     config = config.model_copy(update={"base": config.model.model_copy(update={"name": "the base"})})
     seconds = {"ar": 1.0, "ar@base": 0.75, "jf": 0.5}
     records = [one for label, took in seconds.items() for one in answers(label, 9, decode_s=took)]
-    said = finding(read_whole_run(reported.folder(tmp_path, config, records)))
+    said = finding(read_whole_run(folder(tmp_path, config, records)))
     assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
     assert said.lines["Over base"] == "1.50×, 1.50 to 1.50, over plain decoding of the base."
     assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines
@@ -278,6 +277,6 @@ def test_sessions_stand_for_no_single_problems(tmp_path: Path) -> None:
     chained = single.config.task.model_copy(update={"options": {"chain": 4}})
     sessions = replace(single, id="sessions", config=single.config.model_copy(update={"task": chained}))
     assert {run.id for run in pictured(Gathered([single, sessions]))} == {single.id, "sessions"}
-    assert "sessions of 4 chained problems" in finding(sessions).lines["On"]
+    assert wording(finding(sessions).lines["On"])
     assert finding(sessions).lines["How sure"].startswith("1.50 to 1.50 with 95% confidence, on 12 sessions.")
     assert "sessions" not in " ".join(finding(single).lines.values())

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import golden_runs
 import pandas as pd
-import profiled
 import pytest
-import sweeps
-from chromium import look_at
-from reported import config
+from support import runs as runs_of_tests
+from support.processes import look_at
+from support.runs import run_config
 
 from specbench.report.gathering import Gathered, gather
 from specbench.report.page.build import build
@@ -59,9 +58,9 @@ LOOK = """(page, inner) => {
 
 def swept() -> ReadSweep:
     """A sweep of two options."""
-    cells = sweeps.grid(speedup=1.5, set="tuning")
-    plain = sweeps.cells([{"method": "ar", "set": "tuning"}])
-    made = config(["jf"], 50)
+    cells = runs_of_tests.measured_grid(speedup=1.5, set="tuning")
+    plain = runs_of_tests.cells([{"method": "ar", "set": "tuning"}])
+    made = run_config(["jf"], 50)
     read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, made, [], {}, summarise(made, []), [])
     return ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, pd.concat([cells, plain], ignore_index=True))
 
@@ -73,7 +72,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (golden_runs.write(runs)[0].parent / "torn").mkdir()
     (runs / "torn" / "run.json").write_text('{"a long line without a blank":' + "x" * 300)
     found = gather([runs])
-    found = Gathered(found.runs, [swept()], [("a-profile", profiled.made_up())], found.skipped)
+    found = Gathered(found.runs, [swept()], [("a-profile", runs_of_tests.made_up_profile())], found.skipped)
     return write_report(build(found, claims=True), out)
 
 

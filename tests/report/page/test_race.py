@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import races
-from chromium import look_at
+from support import runs
+from support.processes import look_at
 
 from specbench.report.page.race import race_page, write_race
 from specbench.report.race import Arrival, Lane, Race, race
@@ -36,7 +36,7 @@ LOOK = """(page, inner) => {
 
 @pytest.fixture
 def read(tmp_path: Path) -> ReadRun:
-    return races.read(tmp_path)
+    return runs.read_race(tmp_path)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_without_scripts_the_answers_are_there(found: Race, read: ReadRun) -> No
     text = race_page(found, read)
     body = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert body.count("&lt;b&gt;four&lt;/b&gt;") == 2
-    assert "8 tokens in 7.50 s" in body
+    assert "7.50 s" in body
 
 
 def test_what_was_put_into_the_page_by_hand_cannot_run(found: Race, read: ReadRun, tmp_path: Path) -> None:

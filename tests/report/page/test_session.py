@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import reported
-from chains import CHAINED, turn
+from support import runs
+from support.runs import CHAINED, turn
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.session import session_figures
@@ -15,7 +15,7 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
     records = [turn("ar", f"p{at}", n, [1.0] * 64, 1) for at in range(6) for n in (1, 2)]
     records += [turn("pld", f"p{at}", n, [0.5 * n] * 32, 2) for at in range(6) for n in (1, 2)]
     task = CHAINED.model_copy(update={"prompts": 6, "requests": 12})
-    run = read_whole_run(reported.folder(tmp_path, reported.config(["pld"], 6, task=task), records))
+    run = read_whole_run(runs.folder(tmp_path, runs.run_config(["pld"], 6, task=task), records))
     (figure,) = session_figures(run)
     assert figure.behind is not None
     rows = {row.key: [cell.text for cell in row.cells] for row in figure.behind.rows}
@@ -31,5 +31,5 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
 
 def test_a_run_without_chains_has_none(tmp_path: Path) -> None:
     records = [turn("ar", f"p{at}", 1, [1.0] * 64, 1) for at in range(3)]
-    run = read_whole_run(reported.folder(tmp_path, reported.config([], 3), records))
+    run = read_whole_run(runs.folder(tmp_path, runs.run_config([], 3), records))
     assert list(session_figures(run)) == []

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reported
-import traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import runs
 
 from specbench.decoding.tree import TokenTree
 from specbench.report.gathering import Run, gather
@@ -30,7 +29,7 @@ def guesses(words: Sequence[str], method: str, forwards: int = 30) -> RequestRec
     for at in range(forwards):
         tokens = [at % 10, (at + 1) % 10, 7, 8, 9]
         steps.append((TokenTree.chain(tokens, origins="guess"), [0], (at + 1) % 10))
-    return traced.record(joined(words), 0, steps, budget=forwards + 1, method=method, prompt="p/0")
+    return runs.traced_record(joined(words), 0, steps, budget=forwards + 1, method=method, prompt="p/0")
 
 
 def trees(words: Sequence[str], method: str) -> RequestRecord:
@@ -38,7 +37,7 @@ def trees(words: Sequence[str], method: str) -> RequestRecord:
     tree = TokenTree(
         [1, 4, 5, 2, 3], [-1, 0, 0, 1, 1], origins=["", *["head"] * 4], scores=[None, -0.5, -1.0, -0.25, -2.5]
     )  # fmt: skip
-    return traced.record(
+    return runs.traced_record(
         joined(words), 0, [(tree, [0], 1), (tree, [0, 1, 4], 6)], budget=5, method=method, prompt="p/0"
     )
 
@@ -48,9 +47,9 @@ def joined(words: Sequence[str]) -> Any:
 
 
 def folder(out: Path, *records: RequestRecord, lot: Sequence[str] = ()) -> Path:
-    first = reported.answers("ar", 1, decode_s=1.0)[0].model_copy(update={"prompt_id": "p/0", "request_id": "ar|p/0|0"})
+    first = runs.answers("ar", 1, decode_s=1.0)[0].model_copy(update={"prompt_id": "p/0", "request_id": "ar|p/0|0"})
     labels = [record.method for record in records]
-    return reported.folder(out, reported.config(labels, 1, lot=lot), [first, *records])
+    return runs.folder(out, runs.run_config(labels, 1, lot=lot), [first, *records])
 
 
 def read(*records: RequestRecord, out: Path, **more: Any) -> Run:

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from known import known
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from sweeps import NOTHING, cells, grid, plane
+from support.asserting import known
+from support.runs import NOTHING, cells, measured_grid, plane
+from support.wording import wording
 
 from specbench.report.pictures import style
 from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, SMALL, axis_scale, contour, interpolate
@@ -96,7 +97,7 @@ def test_a_rectangle_without_all_its_corners_stays_empty(lacking: int, whole: sl
 
 
 def test_colour_between_the_cells_is_that_of_the_plane_they_lie_on() -> None:
-    frame = grid()
+    frame = measured_grid()
     for column, scale in ((0, 0.1), (1, 1.0)):
         panel = panels(contour(frame, "n", "pool"))[column]
         for n, pool in ((8.5, 1.1), (11, 3), (23, 1.5), (50, 3.7)):
@@ -106,38 +107,38 @@ def test_colour_between_the_cells_is_that_of_the_plane_they_lie_on() -> None:
 
 
 def test_nothing_is_coloured_in_a_hole_or_outside_the_cells() -> None:
-    panel = speed(contour(grid(without={(16, 2)}), "n", "pool"))
+    panel = speed(contour(measured_grid(without={(16, 2)}), "n", "pool"))
     holes = [(12, 1.5), (12, 3), (23, 1.5), (23, 3), (31.5, 3.9), (8.1, 1.05)]
     beyond = [(7.8, 2), (66, 2), (40, 0.97), (40, 4.1)]
     assert [band(panel, *place) for place in holes + beyond] == [None] * 10
     assert band(panel, 40, 1.05) is not None
     assert band(panel, 40, 3.9) is not None
-    panel = speed(contour(grid((8, 16, 32, 64), (1, 2, 4, 8), without={(16, 2)}), "n", "pool"))
+    panel = speed(contour(measured_grid((8, 16, 32, 64), (1, 2, 4, 8), without={(16, 2)}), "n", "pool"))
     assert band(panel, 2**4.99, 2**1.99) is None
     assert band(panel, 2**5.01, 2**1.99) is not None
     assert band(panel, 2**4.99, 2**2.01) is not None
 
 
 def test_cells_are_drawn_where_they_are_and_in_the_colour_of_their_value() -> None:
-    frame = grid(without={(16, 2)})
+    frame = measured_grid(without={(16, 2)})
     panel = speed(contour(set_at(frame, 64, 4, decode_tok_s=NOTHING), "n", "pool"))
     assert marks(panel, MEASURED) == {(n, p) for n in (8, 16, 32, 64) for p in (1, 2, 4)} - {(16, 2), (64, 4)}
     assert marks(panel, MISSING) == {(16, 2), (64, 4)}
     drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
     expected = [plane(n, pool) for n, pool in np.asarray(drawn.get_offsets())]
     assert np.asarray(drawn.get_array()) == pytest.approx(expected)
-    whole = grid()
+    whole = measured_grid()
     panel = speed(contour(whole[whole["n"] != 16], "n", "pool", grid=whole))
     assert marks(panel, MISSING) == {(16, 1), (16, 2), (16, 4)}
     assert band(panel, 11, 2) is None
-    panel = panels(contour(grid(pools=(0.5, 0.6, 0.7)), "n", "pool"))[0]
+    panel = panels(contour(measured_grid(pools=(0.5, 0.6, 0.7)), "n", "pool"))[0]
     assert (panel.get_xscale(), panel.get_yscale()) == ("log", "linear")
     assert [text.get_text() for text in panel.get_xticklabels()] == ["8", "16", "32", "64"]
     assert [text.get_text() for text in panel.get_yticklabels()] == ["0.5", "0.6", "0.7"]
 
 
 def test_the_best_has_a_star_and_needs_no_interval() -> None:
-    frame = set_at(grid(decode_tok_s_half=3.0), 64, 4, best=True, within_noise=True)
+    frame = set_at(measured_grid(decode_tok_s_half=3.0), 64, 4, best=True, within_noise=True)
     frame = set_at(set_at(frame, 64, 2, within_noise=True), 32, 4, within_noise=True)
     figure = contour(frame, "n", "pool")
     for panel in panels(figure):
@@ -145,18 +146,20 @@ def test_the_best_has_a_star_and_needs_no_interval() -> None:
         assert marks(panel, ALIKE) == {(64, 2), (32, 4)}
     assert [text.get_text() for text in speed(figure).texts] == ["88.0 tok/s\n[85.0, 91.0]"]
     assert [text.get_text() for text in panels(figure)[0].texts] == ["8.80 TPF"]
-    assert [t.get_text() for t in speed(contour(set_at(grid(), 8, 1, best=True), "n", "pool")).texts] == ["50.0 tok/s"]
+    assert [t.get_text() for t in speed(contour(set_at(measured_grid(), 8, 1, best=True), "n", "pool")).texts] == [
+        "50.0 tok/s"
+    ]
     elsewhere = "The best cell of this concurrency is not among these"
-    assert elsewhere in note(contour(grid(), "n", "pool"))
-    assert elsewhere not in note(contour(set_at(grid(), 8, 1, best=True), "n", "pool"))
+    assert elsewhere in note(contour(measured_grid(), "n", "pool"))
+    assert elsewhere not in note(contour(set_at(measured_grid(), 8, 1, best=True), "n", "pool"))
 
 
 def test_cells_that_were_stopped_early_are_smaller() -> None:
-    panel = speed(contour(set_at(grid(), 8, 1, stopped="halved", prompts=4), "n", "pool"))
+    panel = speed(contour(set_at(measured_grid(), 8, 1, stopped="halved", prompts=4), "n", "pool"))
     assert marks(panel, SMALL) == {(8, 1)}
     sizes = {c.get_label(): c.get_sizes()[0] for c in panel.collections if isinstance(c, PathCollection)}
     assert sizes[SMALL] < sizes[MEASURED] / 2
-    at_its_interval = speed(contour(set_at(grid(), 8, 1, stopped="interval"), "n", "pool"))
+    at_its_interval = speed(contour(set_at(measured_grid(), 8, 1, stopped="interval"), "n", "pool"))
     assert marks(at_its_interval, SMALL) == set()
 
 
@@ -166,16 +169,15 @@ def test_the_note_says_how_wide_intervals_are_and_the_title_what_is_fixed() -> N
          for n, p, half, prompts in ((8, 1, 1.0, 10), (8, 2, 2.0, 20), (16, 1, 6.0, 30), (16, 2, None, 40))]
     )  # fmt: skip
     said = note(contour(frame, "n", "pool"))
-    assert "median ±2.0%, widest ±6.0%; 1 of 4 cells have none." in said
-    assert "Prompts per cell: 10 to 40." in said
-    title = contour(grid(K=2, concurrency=8), "n", "pool", caption="a model · a task").get_suptitle()
+    assert wording(said)
+    title = contour(measured_grid(K=2, concurrency=8), "n", "pool", caption="a model · a task").get_suptitle()
     assert title == "jf over n and pool · K 2 · concurrency 8\na model · a task"
-    line = pd.concat([grid(pools=(4,), K=1), grid(pools=(4,), K=2)])
+    line = pd.concat([measured_grid(pools=(4,), K=1), measured_grid(pools=(4,), K=2)])
     assert contour(line, "n", facet="K").get_suptitle().strip() == "jf over n · pool 4 · concurrency 1"
 
 
 def test_facets_have_common_colours_and_their_own_cells() -> None:
-    slow, fast = grid(K=1), grid(K=2)
+    slow, fast = measured_grid(K=1), measured_grid(K=2)
     fast["decode_tok_s"] += 40
     figure = contour(pd.concat([fast, slow], ignore_index=True), "n", "pool", facet="K")
     shown = panels(figure)
@@ -198,7 +200,7 @@ def test_facets_have_common_colours_and_their_own_cells() -> None:
 def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     ns: tuple[int, ...], pools: tuple[int, ...], over: str
 ) -> None:
-    frame = set_at(grid(ns, pools, decode_tok_s_half=2.0), ns[-1], pools[-1], best=True)
+    frame = set_at(measured_grid(ns, pools, decode_tok_s_half=2.0), ns[-1], pools[-1], best=True)
     panel = speed(contour(frame, "n", "pool"))
     assert panel.get_xlabel() == over
     assert panel.get_xscale() == "log"
@@ -210,11 +212,11 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
 
 
 def test_lines_have_bars_on_their_sides_and_gaps_at_missing_cells() -> None:
-    frame = grid((8, 16), (4,), decode_tok_s_low=70.0, decode_tok_s_high=75.0)
+    frame = measured_grid((8, 16), (4,), decode_tok_s_low=70.0, decode_tok_s_high=75.0)
     panel = speed(contour(frame, "n"))
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     assert [[float(y) for _, y in segment] for segment in drawn.get_segments()] == [[58, 75], [68, 75]]
-    frame = grid((8, 16, 32, 64), (4,))
+    frame = measured_grid((8, 16, 32, 64), (4,))
     panel = speed(contour(set_at(frame, 16, 4, decode_tok_s=NOTHING), "n"))
     assert [float(x) for x, _ in marks(panel, MISSING)] == [16]
     line = next(line for line in panel.lines if len(np.asarray(line.get_xdata())) == 4)
@@ -222,7 +224,7 @@ def test_lines_have_bars_on_their_sides_and_gaps_at_missing_cells() -> None:
 
 
 def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
-    frame = grid((8, 16, 32, 64, 128), (4,)).assign(decode_tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
+    frame = measured_grid((8, 16, 32, 64, 128), (4,)).assign(decode_tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
     panel = speed(contour(set_at(frame, 64, 4, best=True), "n"))
     panel.figure.canvas.draw()
     (text,) = panel.texts
@@ -232,51 +234,51 @@ def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
 
 
 def test_one_cell_is_a_point_and_a_diagonal_is_points() -> None:
-    panel = speed(contour(grid((8,), (2,)), "n", "pool"))
+    panel = speed(contour(measured_grid((8,), (2,)), "n", "pool"))
     assert marks(panel, MEASURED) == {(8, plane(8, 2))}
     low, high = panel.get_xlim()
     assert low < 8 < high
-    frame = grid(without={(8, 2), (8, 4), (16, 1), (16, 4), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4)})
+    frame = measured_grid(without={(8, 2), (8, 4), (16, 1), (16, 4), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4)})
     panel = speed(contour(frame, "n", "pool"))
     assert marks(panel, MEASURED) == {(8, 1), (16, 2), (32, 4)}
     assert not [c for c in panel.collections if isinstance(c, QuadContourSet)]
 
 
 def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
-    frame = grid()
+    frame = measured_grid()
     frame["decode_tok_s"] = 70.0
     between = known(band(speed(contour(frame, "n", "pool")), 20, 1.5))
     assert between[0] <= 70 <= between[1]
     further = cells([{"method": "ar"}, {"pool": 2, "decode_tok_s": 1000.0}])
-    panel = speed(contour(pd.concat([grid(), further], ignore_index=True), "n", "pool"))
+    panel = speed(contour(pd.concat([measured_grid(), further], ignore_index=True), "n", "pool"))
     assert len(marks(panel, MEASURED)) == 12
     assert marks(panel, MISSING) == set()
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    "frame",
     [
-        (pd.concat([grid(K=1), grid(K=2)]), "several cells have the same n, pool"),
-        (pd.concat([grid(), grid(concurrency=4)]), "one method at one concurrency"),
-        (pd.concat([grid(), grid(method="lookahead")]), "one method at one concurrency"),
-        (grid().assign(decode_tok_s=NOTHING), "no cell is measured"),
-        (grid().drop(columns=["tokens_per_forward", "best"]), "lacks tokens_per_forward, best"),
+        pd.concat([measured_grid(K=1), measured_grid(K=2)]),
+        pd.concat([measured_grid(), measured_grid(concurrency=4)]),
+        pd.concat([measured_grid(), measured_grid(method="lookahead")]),
+        measured_grid().assign(decode_tok_s=NOTHING),
+        measured_grid().drop(columns=["tokens_per_forward", "best"]),
     ],
 )
-def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, check=wording):
         contour(frame, "n", "pool")
 
 
 def test_the_same_cells_are_the_same_bytes(tmp_path: Path) -> None:
-    frame = set_at(grid(without={(16, 2)}, decode_tok_s_half=2.0), 64, 4, best=True)
+    frame = set_at(measured_grid(without={(16, 2)}, decode_tok_s_half=2.0), 64, 4, best=True)
     first = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "first.png")
     again = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "again.png")
     assert again.read_bytes() == first.read_bytes()
 
 
 def test_the_legend_stands_clear_of_note_and_panels() -> None:
-    frame = set_at(set_at(grid(without={(16, 2)}), 64, 4, best=True), 64, 2, within_noise=True)
+    frame = set_at(set_at(measured_grid(without={(16, 2)}), 64, 4, best=True), 64, 2, within_noise=True)
     figure = contour(frame, "n", "pool", caption="a model")
     figure.draw_without_rendering()
     (legend,) = figure.legends

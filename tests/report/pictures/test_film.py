@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import races
 from PIL import Image
+from support import runs
+from support.wording import wording
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.report.pictures import film
@@ -18,7 +19,7 @@ from specbench.report.race import Race, race
 
 @pytest.fixture
 def found(tmp_path: Path) -> Race:
-    read = races.read(tmp_path)
+    read = runs.read_race(tmp_path)
     return race(read.config, read.records, ["ar", "pld"], "p/0")
 
 
@@ -54,17 +55,17 @@ def test_it_lasts_as_long_as_the_race_and_stands_at_its_end(found: Race, tmp_pat
 
 
 def test_what_hinders_a_film_is_one_sentence(found: Race, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"a film is a \.gif or an \.mp4, not 'race.avi'"):
+    with pytest.raises(UsageError, check=wording):
         film.write_film(found, tmp_path / "race.avi", 1)
-    with pytest.raises(UsageError, match=r"18750 frames; show it at --speed 0.07"):
+    with pytest.raises(UsageError, check=wording):
         film.write_film(found, tmp_path / "race.mp4", 0.01)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentRefused, match="a film needs ffmpeg, which is not installed"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         film.write_film(found, tmp_path / "race.mp4", 1)
     broken = tmp_path / "ffmpeg"
     broken.write_text("#!/bin/sh\necho 'no such\nencoder' >&2\nexit 3\n")
     broken.chmod(0o755)
-    with pytest.raises(EnvironmentRefused, match=r"ffmpeg made no film \(no such encoder\); write the race as .html"):
+    with pytest.raises(EnvironmentRefused, check=wording):
         film.write_film(found, tmp_path / "race.mp4", 1)
     assert not (tmp_path / "race.mp4").exists()
     assert not list(tmp_path.glob(".film-*"))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sweeps import NOTHING, busy, cells, grid
+from support.runs import NOTHING, busy, cells, measured_grid
+from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.report.pictures import called_for, pictures
@@ -18,11 +19,11 @@ def names(*frames: pd.DataFrame) -> list[str]:
 
 
 def test_which_pictures_contours_fronts_and_crossings_make() -> None:
-    assert names(grid()) == ["contour-jf-n-pool"]
-    assert names(grid(pools=(4,))) == ["contour-jf-n"]
-    assert names(grid((8,), (4,))) == []
-    other = grid(method="lookahead").rename(columns={"n": "w", "pool": "g"})
-    assert names(grid(concurrency=1), grid(concurrency=8), other) == [
+    assert names(measured_grid()) == ["contour-jf-n-pool"]
+    assert names(measured_grid(pools=(4,))) == ["contour-jf-n"]
+    assert names(measured_grid((8,), (4,))) == []
+    other = measured_grid(method="lookahead").rename(columns={"n": "w", "pool": "g"})
+    assert names(measured_grid(concurrency=1), measured_grid(concurrency=8), other) == [
         "contour-jf-n-pool-c1", "contour-jf-n-pool-c8", "contour-lookahead-w-g-c1",
     ]  # fmt: skip
     ar = busy("ar", {1: 1.0, 8: 1.0})
@@ -35,31 +36,31 @@ def test_which_pictures_contours_fronts_and_crossings_make() -> None:
         "pareto-c1", "pareto-c4",
     ]  # fmt: skip
     assert names(cells([right, {"decode_tok_s": 50.0}])) == []  # AR alone is no comparison
-    assert names(grid(), grid(concurrency=2).assign(decode_tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
+    assert names(measured_grid(), measured_grid(concurrency=2).assign(decode_tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
     assert names(cells([{"method": "ar"}])) == []
-    assert called_for(grid().iloc[:0]) == []
+    assert called_for(measured_grid().iloc[:0]) == []
 
 
 def test_options_of_many_values_make_figures_or_axes() -> None:
-    frames = [grid((8, 16), (1, 2, 4), K=k) for k in range(1, 6)]
+    frames = [measured_grid((8, 16), (1, 2, 4), K=k) for k in range(1, 6)]
     (picture,) = called_for(pd.concat(frames, ignore_index=True))
     assert picture.name == "contour-jf-K-pool"
     drawn = picture.draw()
     assert drawn.axes[0].get_title(loc="left") == "n 8: tokens per forward"
     ns = (1, 2, 4, 8, 16, 32)
-    assert names(*(grid(ns, ns, K=k) for k in range(5))) == [f"contour-jf-n-pool-K_{k}" for k in range(5)]
-    assert names(*(grid(ns, ns, K=k) for k in range(4))) == ["contour-jf-n-pool"]
-    both = [grid(ns, ns, K=k, r=r) for r in (0.5, 0.9) for k in (1, 2, 3)]
+    assert names(*(measured_grid(ns, ns, K=k) for k in range(5))) == [f"contour-jf-n-pool-K_{k}" for k in range(5)]
+    assert names(*(measured_grid(ns, ns, K=k) for k in range(4))) == ["contour-jf-n-pool"]
+    both = [measured_grid(ns, ns, K=k, r=r) for r in (0.5, 0.9) for k in (1, 2, 3)]
     assert names(*both) == ["contour-jf-n-pool-r_0.5", "contour-jf-n-pool-r_0.9"]  # K has more values: the panels
     ns = (1, 2, 4, 8, 16, 32)
-    frames = [grid(ns, ns, draft=word) for word in ("a/b", "a-b", "../c", "A b", "d")]
+    frames = [measured_grid(ns, ns, draft=word) for word in ("a/b", "a-b", "../c", "A b", "d")]
     made = names(*frames)
     assert made == [f"contour-jf-n-pool-draft_{w}" for w in ("a-b", "a-b-2", "..-c", "A-b-3", "d")]
 
 
 @pytest.mark.parametrize(("option", "values"), [("window", ("sliding", "block")), ("recycle", (True, False))])
 def test_words_and_flags_are_no_axis(option: str, values: tuple[Any, Any]) -> None:
-    frames = [grid(pools=(4,), **{option: value}) for value in values]
+    frames = [measured_grid(pools=(4,), **{option: value}) for value in values]
     (picture,) = called_for(pd.concat(frames, ignore_index=True))
     assert picture.name == "contour-jf-n"
     titles = [axes.get_title(loc="left") for axes in picture.draw().axes]
@@ -67,14 +68,14 @@ def test_words_and_flags_are_no_axis(option: str, values: tuple[Any, Any]) -> No
 
 
 def test_a_slice_is_drawn_on_the_grid_of_the_whole_sweep() -> None:
-    slow = grid(concurrency=8, without={(64, 1), (64, 2), (64, 4)})
-    _, picture = called_for(pd.concat([grid(), slow], ignore_index=True))
+    slow = measured_grid(concurrency=8, without={(64, 1), (64, 2), (64, 4)})
+    _, picture = called_for(pd.concat([measured_grid(), slow], ignore_index=True))
     missing = [c for c in picture.draw().axes[0].collections if c.get_label() == "not measured"]
     assert [len(c.get_offsets()) for c in missing] == [3]  # type: ignore[arg-type]
 
 
 def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> None:
-    frame = pd.concat([grid(accuracy=0.8), cells([{"method": "ar", "accuracy": 0.8}])], ignore_index=True)
+    frame = pd.concat([measured_grid(accuracy=0.8), cells([{"method": "ar", "accuracy": 0.8}])], ignore_index=True)
     written = pictures(frame, tmp_path, "a model")
     assert written == [tmp_path / "contour-jf-n-pool.png", tmp_path / "pareto.png"]
     first = [path.read_bytes() for path in written]
@@ -84,7 +85,7 @@ def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> N
 
 
 def test_what_cannot_be_written_or_drawn_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentRefused, match="cannot write"):
-        pictures(grid(), tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="lacks decode_tok_s, stopped"):
-        called_for(grid().drop(columns=["decode_tok_s", "stopped"]))
+    with pytest.raises(EnvironmentRefused, check=wording):
+        pictures(measured_grid(), tmp_path / "nowhere")
+    with pytest.raises(ValueError, check=wording):
+        called_for(measured_grid().drop(columns=["decode_tok_s", "stopped"]))

@@ -7,10 +7,10 @@ import unicodedata
 from collections.abc import Sequence
 
 import pytest
-import traced
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from support import runs
 
 from specbench.decoding.tree import TokenTree
 from specbench.report.terminal.generation import Generation, as_data, escaped, letters
@@ -40,7 +40,7 @@ def record(whole: bool = True) -> RequestRecord:
         (branched, [0, 1, 2], B), (long, range(len(body)), RED), (TokenTree.chain([RED, *[CALL] * 9]), [0], GAP),
         (TokenTree.chain([GAP]), [0], END),
     ]  # fmt: skip
-    return traced.record(decode, DEF, steps, stop_ids=[END], method="jf", prompt="HumanEval/0", whole=whole)
+    return runs.traced_record(decode, DEF, steps, stop_ids=[END], method="jf", prompt="HumanEval/0", whole=whole)
 
 
 def printed(made: RequestRecord, columns: int, **terminal: object) -> str:
@@ -144,7 +144,9 @@ def test_escapes(text: str, expected: str) -> None:
 
 
 def test_names_are_escaped_and_origins_have_letters_of_their_own() -> None:
-    made = traced.record(decode, DEF, [(TokenTree.chain([DEF, ADD], origins="w\x1b[2J"), [0, 1], A)], prompt="p\x1b[2J")
+    made = runs.traced_record(
+        decode, DEF, [(TokenTree.chain([DEF, ADD], origins="w\x1b[2J"), [0, 1], A)], prompt="p\x1b[2J"
+    )
     for columns in (80, 140):
         assert "\x1b" not in shown(made, columns)
     found = letters(["bonus", "guess", "gamble", "garble", "noise"])

