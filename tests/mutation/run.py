@@ -137,7 +137,7 @@ def lots_of_tests(mutant: Mutant, known: Lines) -> list[list[str]]:
     if not mutant.inside or mutant.file.startswith(KERNELS):  # outside it ran when imported, before there was a test
         found = set(known.files.get(mutant.file, ()))
     quick = {test for test in found if known.seconds[test] <= LONG} or found
-    own = f"/test_{Path(mutant.file).stem}.py::"
+    own = f"/test_{Path(mutant.file).stem}.py"
     order = sorted(quick, key=lambda test: (own not in test, known.seconds[test], test))
     made: list[list[str]] = [[], []]
     seconds, files = 0.0, set[str]()
@@ -261,8 +261,9 @@ def results(
 def kernel_tests(root: Path, file: str) -> set[str]:
     """The test files that name a kernel's module; they are asked as a whole."""
     found = sorted((root / KERNEL_TESTS).glob("test_*.py"))
-    named = [one for one in found if re.search(rf"\b{Path(file).stem}\b", f"{one.stem[5:]} {one.read_text()}")]
-    return {str(one.relative_to(root)) for one in named if "compile" not in one.name}
+    name = Path(file).stem
+    named = [one for one in found if name.startswith(one.stem[5:]) or re.search(rf"\b{name}\b", one.read_text())]
+    return {str(one.relative_to(root)) for one in named or found if "compile" not in one.name}
 
 
 def planted(path: Path = PLANTED) -> list[dict[str, Any]]:
