@@ -11,6 +11,8 @@ what to print, so a new figure or table needs no Python:
     lines that ``specbench show`` prints, with ``request=`` and ``method=`` as there
 ``link run=demo text="the run"``
     a link to the folder of a run
+``picture run=demo name=across alt="…"``
+    a picture of the committed report
 ``stated by=FILE``
     a number that is no run's, left as it stands; FILE is its source
 
@@ -273,6 +275,10 @@ def filled(text: str, page: Path) -> str:
             inner = _table(block, page)
         elif block.kind == "show":
             inner = _shown(block.asked)
+        elif block.kind == "picture":
+            name = place(block.asked["run"]).name
+            file = ROOT / "reports" / "report_pictures" / f"{name[:16]}-{name[-8:]}-{block.asked['name']}.svg"
+            inner = f"![{block.asked['alt']}]({os.path.relpath(file, page.parent)})"
         elif block.kind == "link":
             inner = f"[{block.asked['text']}]({_link(block.asked['run'], page)})"
         return f"<!-- specbench: {block.kind}{block.words}-->{inner}<!-- /specbench -->"
