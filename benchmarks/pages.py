@@ -196,8 +196,8 @@ def _chosen(asked: Asked, run: str) -> Any:
 
 def _ends(chosen: Any, of: str, value: Any) -> Sequence[float] | None:
     """The interval that belongs to a figure."""
-    if hasattr(value, "interval"):
-        return value.interval
+    if getattr(value, "low", None) is not None:
+        return value.low, value.high
     if not isinstance(chosen, Mapping):
         return None
     pairs = [("_low", "_high"), ("_min", "_max")]

@@ -343,6 +343,13 @@ def cut(answers: Sequence[Answer]) -> float:
     return sum(answer["finish_reason"] == "length" for answer in answers) / len(answers)
 
 
+def wilson(right: int, count: int) -> tuple[float, float, float]:
+    """A share with its 95% interval by Wilson."""
+    z, share = 1.959964, right / count
+    middle, half = share + z**2 / (2 * count), z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return share, (middle - half) / (1 + z**2 / count), (middle + half) / (1 + z**2 / count)
+
+
 def pooled(runs: Sequence[Run], label: str) -> Ratio:
     """The speedup of a row over all prompts of several runs."""
     return Ratio(np.concatenate([run.speedup(label).sums for run in runs], axis=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -26,7 +26,8 @@ BLOCKS = [
 ]
 
 Keep = Callable[[Answer], bool]
-Field = Callable[[Run, str, Keep], "float | Ratio | None"]
+Figure = float | Ratio | tuple[float, float, float] | None
+Field = Callable[[Run, str, Keep], Figure]
 #: A printed figure with its interval, or the sign for one that does not exist.
 PRINTED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?)(?:×|%| ms)?(?: [\[(]([\d.]+)(?:, | to )([\d.]+)[])])?|–")
 #: What looks like a measured figure.
@@ -69,7 +70,7 @@ def _options(run: Run, row: str) -> dict[str, Any]:
 
 #: By field: the same figure from the raw files.
 FIELDS: dict[str, Field] = {
-    "accuracy": lambda run, row, keep: run.passed(row) / len(run.row(row)),
+    "accuracy": lambda run, row, keep: recompute.wilson(run.passed(row), len(run.row(row))),
     "accuracy.passed": lambda run, row, keep: run.passed(row),
     "again.speedup": lambda run, row, keep: run.speedup(row),
     "again.speedup.detectable": lambda run, row, keep: run.speedup(row).tells,
@@ -103,7 +104,7 @@ FIELDS: dict[str, Field] = {
 }
 
 
-def found(asked: Asked, name: str, of: str) -> float | Ratio | None:
+def found(asked: Asked, name: str, of: str) -> Figure:
     """A figure of a run, of a part of a sweep, of a sweep's held-out prompts, or of several runs pooled."""
     row = asked.get("row", "ar")
     if "+" in name:
@@ -128,27 +129,32 @@ def found(asked: Asked, name: str, of: str) -> float | Ratio | None:
 def fault(asked: Asked, printed: str) -> str:
     """What is wrong with a printed figure; empty where the raw files say the same."""
     wanted = [(name, of) for name in asked["run"].split(",") for of in asked["of"].split(",")]
-    quantities = [match.groups() for match in PRINTED.finditer(printed)]
-    if printed == "–":
-        quantities *= len(wanted)
+    quantities = [match.groups() for match in PRINTED.finditer(printed)] * (len(wanted) if printed == "–" else 1)
     if len(quantities) != len(wanted):
         return f"{printed!r} has {len(quantities)} figures, not {len(wanted)}"
-    scale = {"%": 100, "ms": 1e3}.get(asked.get("as", ""), 1)
-    for (value, low, high), (name, of) in zip(quantities, wanted, strict=True):
+    for quantity, (name, of) in zip(quantities, wanted, strict=True):
         figure = found(asked, name, of)
-        if value is None or figure is None:
-            if value is not None or figure is not None:
-                return f"{of} of {name}: printed {printed!r}, recomputed {figure}"
-            continue
-        number = scale * (figure.value if isinstance(figure, Ratio) else figure)
-        text = value.replace(",", "")
-        if abs(float(text) - number) > 0.5 * 10.0 ** -len(text.partition(".")[2]) + 1e-9:
-            return f"{of} of {name}: printed {value}, recomputed {number:.4f}"
-        if low is not None and not (isinstance(figure, Ratio) and figure.has(low, high)):
-            return f"{of} of {name}: printed {low} to {high}, recomputed {figure}"
-        if low is None and isinstance(figure, Ratio) and figure.interval and asked.get("interval") != "no":
-            return f"{of} of {name}: printed without its interval"
+        if not _agrees(quantity, figure, asked):
+            shown = (figure.value, figure.interval) if isinstance(figure, Ratio) else figure
+            return f"{of} of {name}: printed {printed!r}, recomputed {shown}"
     return ""
+
+
+def _agrees(quantity: Sequence[str | None], figure: Figure, asked: Asked) -> bool:
+    """Whether a printed value with its ends is a figure, rounded to as many digits."""
+    value, low, high = quantity
+    if value is None or figure is None:
+        return value is figure is None
+    scale = {"%": 100, "ms": 1e3}.get(asked.get("as", ""), 1)
+    numbers = figure if isinstance(figure, tuple) else (figure.value if isinstance(figure, Ratio) else figure,)
+    for text, number in zip((value.replace(",", ""), low, high), numbers, strict=False):
+        if text is None or abs(float(text) - scale * number) > 0.5 * 10.0 ** -len(text.partition(".")[2]) + 1e-9:
+            return False
+    if not isinstance(figure, Ratio):
+        return low is None or isinstance(figure, tuple)
+    if low is None or high is None:
+        return figure.interval is None or asked.get("interval") == "no"
+    return figure.has(low, high)
 
 
 @pytest.mark.parametrize("page", PAGES)
