@@ -99,22 +99,24 @@ def snapshots(name: str) -> dict[str, list[str]]:
 
 
 def save(recorded: dict[str, list[str]], collected: set[str]) -> None:
-    """Write what was recorded; drop what belongs to tests that are gone from the files that were collected."""
+    """Write what was recorded; drop the snapshots of tests that are gone, and of parameters that a test no longer has."""
     STORE.mkdir(exist_ok=True)
-    files = {test.partition("::")[0] for test in collected}
+    functions = {test.partition("[")[0] for test in collected}
     for name in {room(test) for test in collected}:
-        kept = {
-            test: texts
-            for test, texts in snapshots(name).items()
-            if test in collected
-            or (test.partition("::")[0] not in files and (TESTS / test.partition("::")[0]).exists())
-        }
+        kept = {test: texts for test, texts in snapshots(name).items() if test in collected or _there(test, functions)}
         kept |= {test: texts for test, texts in recorded.items() if room(test) == name}
         if kept:
             text = json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False)
             (STORE / f"{name}.json").write_text(f"{text}\n")
         else:
             (STORE / f"{name}.json").unlink(missing_ok=True)
+
+
+def _there(test: str, functions: set[str]) -> bool:
+    """Whether a test that was not collected may still exist: its function does, and none of its cases was collected."""
+    function = test.partition("[")[0]
+    path = TESTS / function.partition("::")[0]
+    return function not in functions and path.exists() and f"def {function.rpartition('::')[2]}(" in path.read_text()
 
 
 class Recorder:
