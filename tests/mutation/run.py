@@ -69,8 +69,8 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
     "training": (["training/*", "../methods/*/learning/*"], ["training", "methods"]),
     "report": (["results/frame", "results/pooled", "report/gathering", "report/terminal/*", "report/pictures/*"],
                ["report", "results"]),
-    "machine": (["hardware/roofline", "hardware/watching", "results/disturbance", "results/step_spread",
-                 "common/native", "sweeps/search"], ["hardware", "results", "common", "sweeps"]),
+    "machine": (["hardware/*", "results/disturbance", "results/step_spread", "common/native", "sweeps/search"],
+                ["hardware", "results", "common", "sweeps"]),
 }  # fmt: skip
 #: Under the tracer the interpreter takes a quarter of an hour: what names a kernel's file is asked as a whole.
 KERNELS, KERNEL_TESTS, KERNEL_S = "specbench/engine/kernels/", "tests/engine/kernels", 30.0
