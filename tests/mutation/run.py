@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutation.lines import CACHE, Lines, lines
+from mutation.lines import CACHE, CHOSEN, Lines, lines
 from mutation.operators import Mutant, another, mutants
 
 from specbench.common import toml
@@ -179,7 +179,7 @@ class Worker:
         """Runs tests with a mutant, or with none."""
         order = {"file": mutant.file, "source": mutant.source} if mutant else {"file": "", "source": ""}
         # One seed: what dies today dies tomorrow.
-        options = ["--hypothesis-seed=0"]
+        options = ["--hypothesis-seed=0", "-m", CHOSEN]
         self._send({**order, "tests": list(tests), "seconds": seconds, "options": options})
         assert self._process.stdout is not None
         told: dict[str, Any] = json.loads(self._process.stdout.readline())
