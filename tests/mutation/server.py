@@ -24,7 +24,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from mutation.tracing import without_limits
+from mutation.tracing import basetemp, without_limits
 
 #: When a child is stopped: seconds, and as many times those that its tests take; of the clock, and of processor time.
 WALL, CPU = (60.0, 4.0), (15.0, 3.0)
@@ -95,7 +95,7 @@ def _child(order: dict[str, Any], folder: Path) -> None:
     try:
         if order["file"]:
             install(Path(order["file"]), order["source"])
-        answer = tested(order["tests"], f"--basetemp={folder}/made", *order.get("options", []))
+        answer = tested(order["tests"], f"--basetemp={basetemp(os.getpid())}", *order.get("options", []))
     except BaseException as error:  # whatever a mutant does when it is imported, even an exit, has it noticed
         answer = {"outcome": "killed", "test": repr(error), "ran": 0}
     (folder / "answer.part").write_text(json.dumps(answer))
@@ -132,7 +132,8 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
     else:
         made = {"outcome": "killed", "test": "the process ended", "ran": 0}
     made["seconds"] = round(time.monotonic() - start, 1)
-    shutil.rmtree(folder, ignore_errors=True)
+    for left in (folder, basetemp(pid)):
+        shutil.rmtree(left, ignore_errors=True)
     return made
 
 
