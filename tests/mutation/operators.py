@@ -34,6 +34,8 @@ _COMPUTED: dict[type[ast.operator], tuple[str, str]] = {
     ast.FloorDiv: (r"//", "*"),
 }
 _TWINS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+#: Arguments that change no result: how fast a kernel is, and a check of lengths that are equal.
+_UNSEEN = {"strict", "num_warps", "num_stages", "cache_modifier", "eviction_policy"}
 _LOGGERS = {"logger", "logging", "log", "_log", "_logger", "warnings"}
 
 Edit = tuple[int, int, bytes]  # where it begins and ends in the source, in bytes, and what goes there
@@ -213,7 +215,7 @@ class _Finder:
         for part in ast.iter_child_nodes(expression):
             if isinstance(part, ast.expr):
                 self._expression(part, node, inside)
-            elif isinstance(part, ast.keyword):
+            elif isinstance(part, ast.keyword) and part.arg not in _UNSEEN:
                 self._expression(part.value, node, inside)
             elif isinstance(part, ast.comprehension):
                 for one in (part.iter, *part.ifs):
@@ -256,7 +258,7 @@ class _Finder:
             case ast.Call(func=ast.Attribute(value=one), args=[], keywords=[]):
                 self._replace("unwrapped", call, self._text(one), node, inside)
         for word in call.keywords:
-            if word.arg and len(call.args) + len(call.keywords) > 1:
+            if word.arg and word.arg not in _UNSEEN and len(call.args) + len(call.keywords) > 1:
                 begin, end = self._begin(word.value) - len(word.arg) - 1, self._end(word.value)
                 comma = re.match(rb"\s*,\s*", self._bytes[end:])
                 before = re.search(rb",\s*$", self._bytes[:begin])
