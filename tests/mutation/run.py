@@ -333,8 +333,11 @@ def _plant(say: Callable[[str], None]) -> bool:
     """Plants each fault; whether all were noticed."""
     with tempfile.TemporaryDirectory(prefix="specbench-planted-") as base:
         root = copied(Path(base, "copy"))
-        # Bytecode is told apart by a file's second and size, which a fault may keep.
-        worker, good = Worker(root, ["torch", "transformers"], PYTHONDONTWRITEBYTECODE="1"), True
+        # Bytecode is told apart by a file's second and size, which a fault may keep. Other words notice no fault.
+        worker, good = (
+            Worker(root, ["torch", "transformers"], PYTHONDONTWRITEBYTECODE="1", PYTEST_ADDOPTS="--reword"),
+            True,
+        )
         for fault in planted():
             wrong = complaint(fault, root, worker)
             say(f"planted {'missed' if wrong else 'noticed'} {fault['name']}{f': {wrong}' if wrong else ''}")
