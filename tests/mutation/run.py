@@ -334,7 +334,8 @@ def _plant(say: Callable[[str], None]) -> bool:
     with tempfile.TemporaryDirectory(prefix="specbench-planted-") as base:
         root = copied(Path(base, "copy"))
         # Bytecode is told apart by a file's second and size, which a fault may keep. Other words notice no fault.
-        worker, good = (
+        more = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "--reword"}
+        worker, good = Worker(root, ["torch", "transformers"], **more), True
             Worker(root, ["torch", "transformers"], PYTHONDONTWRITEBYTECODE="1", PYTEST_ADDOPTS="--reword"),
             True,
         )
