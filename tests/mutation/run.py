@@ -336,9 +336,6 @@ def _plant(say: Callable[[str], None]) -> bool:
         # Bytecode is told apart by a file's second and size, which a fault may keep. Other words notice no fault.
         more = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "--reword"}
         worker, good = Worker(root, ["torch", "transformers"], **more), True
-            Worker(root, ["torch", "transformers"], PYTHONDONTWRITEBYTECODE="1", PYTEST_ADDOPTS="--reword"),
-            True,
-        )
         for fault in planted():
             wrong = complaint(fault, root, worker)
             say(f"planted {'missed' if wrong else 'noticed'} {fault['name']}{f': {wrong}' if wrong else ''}")
