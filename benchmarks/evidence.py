@@ -6,7 +6,8 @@ side, and links nothing. Before each one the machine is watched: memory bandwidt
 it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it was disturbed). A
 run, and each part of a sweep, may wait ten minutes in all while a neighbour reads memory (``--patience``). A piece
 ends after 30 minutes at the latest; the same command goes on where it stopped, today or another day, as long as the
-commit is the same. What is finished, and was not disturbed meanwhile, is linked in the table.
+commit is the same. What is finished, and was not disturbed meanwhile, is linked in the table, by whose names the pages'
+generated blocks ask for figures: `make pages` fills them.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def main(
             print(f"{folder.name} was disturbed, and is not linked; repeat with --again, or ANYWAY=1", file=sys.stderr)
             return 1
         page.write_text(linked(page.read_text(), piece, folder))
-        print(f"linked in {page.name}; to commit it: git add --force results/{folder.name}")
+        print(f"linked in {page.name}; make pages quotes it; to commit it: git add --force results/{folder.name}")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Recompute: the figures of a run from the raw files of its folder, with nothing of specbench in it.
 
 What the words mean is README's section of that name. It is written a second time, and differently, so that a mistake in
-specbench's own statistics does not agree with itself: `tests/test_recomputed.py` holds the pages to what is found here.
+specbench's own statistics does not agree with itself: `tests/test_pages.py` holds the pages to what is found here.
 """
 
 from __future__ import annotations
@@ -212,13 +212,9 @@ class Run:
         """Of its rows."""
         return [spec["label"] for spec in self.head["methods"]]
 
-    def label(self, name: str, **options: Any) -> str:
-        """The first row of a method with such options."""
-        for spec in self.head["methods"]:
-            found = {option: spec["options"].get(option) for option in options}
-            if spec["name"] == name and found == options:
-                return str(spec["label"])
-        raise LookupError(f"no row of {name} with {options}")
+    def everywhere(self, answer: Answer) -> bool:
+        """Whether every row has an answer to its prompt: of a sweep, those that the best cell was chosen by."""
+        return all(answer.key in row for row in self.answers.values())
 
     def row(self, label: str, keep: Callable[[Answer], bool] = lambda answer: True) -> list[Answer]:
         """Answers of a row."""
@@ -345,6 +341,13 @@ def rows(answers: Sequence[Answer]) -> float:
 def cut(answers: Sequence[Answer]) -> float:
     """Share of the answers that ended at the budget."""
     return sum(answer["finish_reason"] == "length" for answer in answers) / len(answers)
+
+
+def wilson(right: int, count: int) -> tuple[float, float, float]:
+    """A share with its 95% interval by Wilson."""
+    z, share = 1.959964, right / count
+    middle, half = share + z**2 / (2 * count), z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return share, (middle - half) / (1 + z**2 / count), (middle + half) / (1 + z**2 / count)
 
 
 def pooled(runs: Sequence[Run], label: str) -> Ratio:

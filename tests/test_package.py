@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -50,14 +49,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_the_links_are_links(name: str) -> None:
-    link = ROOT / "specbench" / name
-    assert link.is_symlink()
-    assert link.readlink() == Path("..") / name  # relative: a clone lies where it lies
-    assert link.resolve() == ROOT / name
-
-
 def test_the_wheel_holds_what_git_holds(wheel: Path) -> None:
     in_tree = {
         f"specbench/{name}" if name.startswith(tuple(f"{linked}/" for linked in LINKED)) else name
@@ -85,7 +76,6 @@ def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_wheel_names_its_licence_and_version(wheel: Path) -> None:
-    assert (ROOT / "LICENSE").read_text().split()[:4] == ["Apache", "License", "Version", "2.0,"]
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
@@ -120,9 +110,3 @@ def test_every_requirement_is_pinned_within_its_range(python: str) -> None:
         wanted = Requirement(line)
         if wanted.marker is None or wanted.marker.evaluate(environment):
             assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, line
-
-
-def test_pins_are_releases_that_every_index_has() -> None:
-    for pin in pins():
-        assert pin.url is None
-        assert re.fullmatch(r"==[0-9][0-9a-z.]*", str(pin.specifier)), pin  # no local build such as +cpu, no range

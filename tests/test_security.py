@@ -20,7 +20,3 @@ def test_flags_and_variables_that_it_names_are_those_of_the_program() -> None:
     sources = "".join(file.read_text() for file in (ROOT / "specbench").rglob("*.py"))
     for name in re.findall(r"`(--[a-z-]+|SPECBENCH_[A-Z_]+)[ =`]", TEXT):
         assert f'"{name}"' in sources, name
-
-
-def test_the_readme_leads_to_it() -> None:
-    assert "(SECURITY.md)" in (ROOT / "README.md").read_text()

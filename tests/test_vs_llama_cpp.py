@@ -39,29 +39,22 @@ def test_a_reply_is_read() -> None:
     assert (asked["ignore_eos"], asked["cache_prompt"], asked["return_tokens"]) == (True, False, True)
 
 
-def test_a_reply_that_is_none_is_refused() -> None:
+def test_an_invalid_reply_is_refused() -> None:
     timings = REPLY["timings"]
-    wrong: Any = [
-        {},
-        {**REPLY, "tokens": "5 6 7"},
-        {**REPLY, "tokens": [5, 6, None]},
-        {"tokens": [5, 6, 7]},
-        {**REPLY, "tokens": []},
-        {**REPLY, "timings": {**timings, "prompt_n": 1}},
-        {**REPLY, "timings": {**timings, "predicted_n": 2}},
-        {**REPLY, "timings": {**timings, "predicted_ms": 0}},
-        {**REPLY, "timings": {**timings, "predicted_ms": None}},
-        [REPLY],
-    ]
+    wrong: list[Any] = [
+        {}, [REPLY], {"tokens": [5, 6, 7]}, {**REPLY, "tokens": "5 6 7"}, {**REPLY, "tokens": [5, 6, None]},
+        {**REPLY, "tokens": []}, *({**REPLY, "timings": {**timings, **other}} for other in (
+            {"prompt_n": 1}, {"predicted_n": 2}, {"predicted_ms": 0}, {"predicted_ms": None})),
+    ]  # fmt: skip
     with serving() as server:
         for reply in wrong:
             server.answer = replies(200, json.dumps(reply).encode())
-            with pytest.raises(UsageError, check=wording):
+            with pytest.raises(UsageError):
                 vs_llama_cpp.by_server(server.url, [1, 2], 3)
         server.answer = replies(400, b'{"error": {"message": "the request exceeds\\nthe context"}}')
-        with pytest.raises(EnvironmentRefused, check=wording):
+        with pytest.raises(EnvironmentRefused, match="400"):
             vs_llama_cpp.by_server(server.url, [1, 2], 3)
-    with pytest.raises(EnvironmentRefused, check=wording):
+    with pytest.raises(EnvironmentRefused):
         vs_llama_cpp.by_server(server.url, [1, 2], 3)
 
 
@@ -72,18 +65,9 @@ def test_a_server_is_given_options_that_it_knows() -> None:
     def given(said: str) -> list[str]:
         return vs_llama_cpp.options(said, Path("weights.gguf"), 2, 192, 8123)
 
-    found = given(OLD)
-    assert dict(zip(found[::2], found[1::2], strict=True)) == {
-        "--model": "weights.gguf",
-        "--host": "127.0.0.1",
-        "--port": "8123",
-        "--threads": "2",
-        "--threads-batch": "2",
-        "--ctx-size": "192",
-        "--parallel": "1",
-        "--cache-type-k": "f32",
-        "--cache-type-v": "f32",
-    }
+    found = dict(zip(given(OLD)[::2], given(OLD)[1::2], strict=True))
+    assert (found["--threads"], found["--threads-batch"], found["--ctx-size"]) == ("2", "2", "192")
+    assert (found["--cache-type-k"], found["--cache-type-v"], found["--parallel"]) == ("f32", "f32", "1")
     assert given(f"{OLD} --no-webui")[18:] == ["--no-webui"]
     assert given(f"{OLD}, --no-ui, --cache-ram N")[18:] == ["--no-ui", "--cache-ram", "0"]
     assert given(f"{OLD} -fa, --flash-attn [on|off|auto]")[18:] == ["--flash-attn", "off"]
@@ -180,9 +164,7 @@ class Rival:
         send(handler, 200, json.dumps({"tokens": ids[prompt:], "timings": timings}).encode())
 
 
-def test_a_race_says_who_is_faster_and_where_ids_differ(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_race_says_who_is_faster_and_where_ids_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load("config:tiny", device="cpu")
     monkeypatch.setattr(vs_llama_cpp, "REST_S", 0)
     monkeypatch.setattr(vs_llama_cpp, "bandwidth", lambda threads: 1e9 * threads)
@@ -203,11 +185,6 @@ def test_a_race_says_who_is_faster_and_where_ids_differ(
     assert not cell["ids_equal"]
     assert (found["pair"], found["at"], found["theirs"]) == (2, 2, found["ours"] + 1)
     assert found["logits"][0] > found["logits"][1]
-    json.dumps(result)
-    vs_llama_cpp.show(result)
-    said = capsys.readouterr().out
-    assert "1 differ" in said
-    assert all(part in said for part in (f"{found['ours']}", f"{found['theirs']}"))
     args.tokens = 10**6
     with pytest.raises(UsageError, check=wording):
         vs_llama_cpp.race(loaded, lambda threads, capacity: nullcontext(server.url), args)

@@ -117,12 +117,6 @@ def test_a_head_is_shipped_with_its_card_in_files_that_a_repository_takes(
     assert index["weight_map"].keys() == tensors.keys()
 
 
-def test_what_is_not_finished_is_said_and_a_name_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    assert weights.main(["jf", "--ship"], lambda piece, minutes: False) == 1
-    assert wording(capsys.readouterr().err)
-    assert weights.main(["jff"]) == 2
-
-
 def test_the_time_of_a_piece_is_that_of_all_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[float] = []
 

@@ -11,14 +11,12 @@ import argparse
 import json
 import os
 import random
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -114,32 +112,6 @@ class Trials:
         checks.whole(out)
         return f"files of {limit} bytes at most, {ended.code}, " + self.goes_on(name, out, checks.finished(out))
 
-    def read_only(self, name: str) -> str:
-        """An output folder that nothing can be written to."""
-        command = self.known[name]
-        with _mounted(self.stage.folder / "read-only", "ro") as place:
-            if place is None:
-                return "not tried: nothing can be mounted here"
-            if command.before is not None:
-                return "not tried: it writes into a folder that is there"
-            ended = self.stage.run(command, place)
-        checks.said(ended, {_REFUSED, 2})
-        return f"{ended.code}"
-
-    def clock(self, name: str) -> str:
-        """A clock that jumps back by a day, again and again."""
-        command, _ = self.known[name], self.undisturbed(name)
-        site = self.stage.folder / "clock"
-        site.mkdir(exist_ok=True)
-        seed = self.draw.randrange(1 << 30)
-        (site / "sitecustomize.py").write_text(_CLOCK.format(seed=seed))
-        out = self.stage.prepared(command, f"{name}-clock")
-        ended = self.stage.run(command, out, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
-        checks.said(ended, {0})
-        checks.whole(out)
-        _same(command.results(out), self.undisturbed(name)[0])
-        return f"{ended.code}"
-
     def two_at_once(self, name: str) -> str:
         """Two processes on one folder."""
         command, (wanted, seconds) = self.known[name], self.undisturbed(name)
@@ -174,27 +146,6 @@ class Trials:
         _same(theirs, self.undisturbed("run")[0])
         return f"{ended.code}"
 
-    def scorer(self) -> str:
-        """The process that scores is killed."""
-        command, (_, seconds) = self.known["score"], self.undisturbed("score")
-        out = self.stage.prepared(command, "score-dies")
-        process, began = self.stage.start(command, out), time.monotonic()
-        found = 0
-        wait = self.draw.uniform(0, seconds)
-        while process.poll() is None and not found:
-            time.sleep(0.02)
-            if time.monotonic() - began < wait:
-                continue
-            for child in _children(process.pid):
-                with suppress(psutil.Error):
-                    if any("specbench.evals" in part for part in child.cmdline()):
-                        child.kill()
-                        found += 1
-        ended = self.stage.end(process, began)
-        checks.said(ended, {0, 1, _REFUSED})
-        checks.whole(out)
-        return f"{found} killed, {ended.code}, " + self.goes_on("score", out, checks.finished(out))
-
     def worker(self, kind: str) -> str:
         """A worker of a sweep is killed, one of this machine or one of a Ray cluster; with Ray, a whole node too."""
         command, (wanted, seconds) = self.known["sweep"], self.undisturbed("sweep")
@@ -223,20 +174,6 @@ class Trials:
         checks.kept(before, checks.finished(out))
         _same(command.results(out), wanted)
         return f"{killed} killed, {ended.code}"
-
-
-_CLOCK = """
-import random, time
-_draw, _now, _behind = random.Random({seed}), time.time, [0.0]
-
-def _jumping():
-    if _draw.random() < 0.05:
-        _behind[0] += 86400.0
-    return _now() - _behind[0]
-
-time.time = _jumping
-time.time_ns = lambda: int(1e9 * _jumping())
-"""
 
 
 def _same(found: Content, wanted: Content) -> None:
@@ -276,23 +213,6 @@ def _gone(out: Path) -> None:
     raise AssertionError(f"left behind: {left[0]}")
 
 
-@contextmanager
-def _mounted(place: Path, how: str) -> Iterator[Path | None]:
-    """A small file system; None where this process may not mount one."""
-    place.mkdir(exist_ok=True)
-    if not shutil.which("mount"):
-        yield None
-        return
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=1m,{how}", "chaos", str(place)], capture_output=True)
-    if made.returncode:
-        yield None
-        return
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], capture_output=True, check=False)
-
-
 def trials(of: Trials, wanted: str) -> Iterator[tuple[str, Callable[[], str]]]:
     """Every trial of a seed by name: each command with each signal, and the others each once or a few of each kind."""
     draw, names = of.draw, list(of.known)
@@ -302,11 +222,8 @@ def trials(of: Trials, wanted: str) -> Iterator[tuple[str, Callable[[], str]]]:
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
     }
     found |= {f"disk {name}": partial(of.full_disk, name) for name in draw.sample(names, 2)}
-    found |= {f"read-only {name}": partial(of.read_only, name) for name in draw.sample(["run", "sweep", "train"], 1)}
-    for name in draw.sample(names, 1):
-        found |= {f"clock {name}": partial(of.clock, name), f"two {name}": partial(of.two_at_once, name)}
+    found |= {f"two {name}": partial(of.two_at_once, name) for name in draw.sample(names, 1)}
     found |= {f"guest {way}": partial(of.guest, way, what) for way, what in draw.sample(guests.WAYS, 4)}
-    found["scorer"] = of.scorer
     found |= {f"worker {kind}": partial(of.worker, kind) for kind in ("processes", "ray", "node")}
     return ((name, trial) for name, trial in found.items() if wanted in name)
 

@@ -4,64 +4,31 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import socket
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz import cases
+from fuzz.cases import outcome
 from kinds_read import KINDS, Kind, prompts
 from mutants import mutant
 
-from specbench.common.errors import SpecbenchError
 from specbench.common.reading import LARGEST
 
 FEW, MANY = 100, 10_000
 LONGEST_S = 5.0  # of the processor, for one file: a slow machine does each in a hundredth
 
 
-class Hung(BaseException):
-    """Reading took too long."""
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    """Ends what does not end."""
-
-    def end(*_: Any) -> None:
-        raise Hung
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 60)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def fault(kind: Kind, path: Path) -> str:
     """What is wrong with how a file is read; empty where nothing is."""
-    began = time.process_time()
-    try:
-        with limited():
-            kind.read(path)
-    except SpecbenchError as error:
-        said = str(error)
-        if not said.isprintable() or len(said) > 1200:
-            return f"no sentence: {said[:300]!r}"
-        if kind.names_it and path.name not in said and path.parent.name not in said:
-            return f"does not name the file: {said}"
-    except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        return f"{type(error).__name__}: {str(error)[:300]}"
-    spent = time.process_time() - began
-    return f"{spent:.1f} s" if spent > LONGEST_S else ""
+    came = outcome(cases.Kind(bytes, lambda content: kind.read(path), seconds=LONGEST_S), b"")
+    if came.fault or not came.error or not kind.names_it:
+        return came.fault
+    named = path.name in str(came.error) or path.parent.name in str(came.error)
+    return "" if named else f"does not name the file: {came.error}"
 
 
 def fuzz(name: str, count: int) -> None:

@@ -64,10 +64,12 @@ class Outcome:
     Attributes:
         said: the class of the sentence; empty for a value.
         fault: what is wrong, empty where nothing is; its first line is the class.
+        error: whose sentence it is.
     """
 
     said: str = ""
     fault: str = ""
+    error: SpecbenchError | None = None
 
     @property
     def key(self) -> str:
@@ -105,7 +107,7 @@ def outcome(kind: Kind, content: bytes) -> Outcome:
         said = str(error)
         if not said or not said.isprintable() or len(said) > _LONGEST:
             return Outcome(fault=f"no sentence: {said[:300]!r}")
-        return Outcome(said=f"{type(error).__name__}: {sentence_class(said)}")
+        return Outcome(said=f"{type(error).__name__}: {sentence_class(said)}", error=error)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except Hung as error:

@@ -1,4 +1,4 @@
-"""Files and replies as targets: every kind that is read, rows of the published data, and model folders."""
+"""Files and replies as targets: every kind that is read, and model folders."""
 
 from __future__ import annotations
 
@@ -14,22 +14,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import kinds_read
 from kinds_read import KINDS
 from mutants import mutant
 from support.models import save
 
 from fuzz.cases import Kind, Kinds
 from specbench.common.prompt import Prompt
-from specbench.evals import data
-from specbench.evals.judge import prompts as judge_prompts
 from specbench.models import gguf_header
 from specbench.models.loader import load
-from specbench.tasks.gsm8k.task import Problem as Gsm8kProblem
-from specbench.tasks.humaneval import rows as humaneval
-from specbench.tasks.math500.task import Problem as Math500Problem
-from specbench.tasks.mbpp import rows as mbpp
-from specbench.tasks.spec_bench import task as spec_bench
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a folder a case is too much for a disk
 
@@ -74,29 +66,6 @@ def replies() -> Kinds:
 
 # --------------------------------------------------------------------------------------------------------------- data
 
-#: File of the published data, what it is called for its reader, and the reader.
-_PUBLISHED: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "HumanEval.jsonl.gz": ("x.jsonl.gz", data.read_jsonl),
-    "HumanEvalPlus-v0.1.10.jsonl.gz": ("x.jsonl", lambda path: humaneval.load(path, humaneval.PlusProblem)),
-    "MbppPlus-v0.2.0.jsonl.gz": ("x.jsonl", mbpp.load_plus),
-    "mbpp.jsonl": ("x.jsonl", mbpp.load_full),
-    "gsm8k_test.jsonl": ("x.jsonl", kinds_read.rows_of(Gsm8kProblem)),
-    "math500.jsonl": ("x.jsonl", kinds_read.rows_of(Math500Problem)),
-    "mt_bench_question.jsonl": ("x.jsonl", kinds_read.asked_again),
-    "mt_bench_judge_prompts.jsonl": (
-        "x.jsonl", kinds_read.rows_of(judge_prompts.Template)
-    ),
-    "spec_bench_question.jsonl": ("x.jsonl", spec_bench.load),
-}  # fmt: skip
-
-
-def _rows(file: Path, packed: bool) -> bytes:
-    """The shortest rows of a published file."""
-    content = file.read_bytes()
-    lines = (gzip.decompress(content) if file.suffix == ".gz" else content).splitlines(keepends=True)
-    shortest = b"".join(sorted(lines, key=len)[:2])
-    return gzip.compress(shortest, mtime=0) if packed else shortest
-
 
 @cache
 def _bombs() -> tuple[bytes, ...]:
@@ -122,19 +91,11 @@ def _packed(draw: random.Random, content: bytes) -> bytes:
 
 
 def rows() -> Kinds:
-    """Rows of every task's data, of ours and of the published files that are here, and users' own prompts."""
+    """Rows of every task's data, and users' own prompts."""
     others = (*_RUNS, *_GRIDS, *_MODELS, *_REPLIES)
     found = {name: _of_a_file(name) for name in KINDS if name not in others}
     # What is unpacked is read to its end, up to a limit of size; that takes its time.
     found["compressed"] = Kind(found["compressed"].good, found["compressed"].read, "binary", vary=_packed, seconds=20.0)
-    folder = os.environ.get(data.DATA_DIR)
-    for file, (called, read) in _PUBLISHED.items():
-        if folder and Path(folder, file).is_file():
-            packed = called.endswith(".gz")
-            found[f"published {file}"] = Kind(
-                partial(_rows, Path(folder, file), packed), partial(_in_a_folder, called, read),
-                "binary" if packed else "lines", vary=_packed if packed else None, seconds=20.0 if packed else 2.0,
-            )  # fmt: skip
     return found
 
 

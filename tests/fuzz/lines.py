@@ -7,7 +7,6 @@ asked; what would be is an error like any other. It happens in a folder that hol
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import os
@@ -18,8 +17,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -224,33 +223,8 @@ def _idle() -> Iterator[None]:
         stack.enter_context(mock.patch.object(socket.socket, "connect", side_effect=ConnectionRefusedError(111, "no")))
         stack.enter_context(mock.patch.object(socket, "getaddrinfo", side_effect=socket.gaierror(-2, "unknown")))
         stack.enter_context(mock.patch.object(time, "sleep"))
-        stack.enter_context(mock.patch.object(asked, "_manager", partial(_manager, asked._manager)))
+        stack.enter_context(mock.patch.object(asked, "_manager", no_model))  # lm-eval's own list takes seconds
         yield
-
-
-def prepare() -> None:
-    """Reads what takes seconds, before there is a limit of time."""
-    with suppress(ImportError):
-        from lm_eval.tasks import TaskManager
-
-        _all_tasks(TaskManager)
-
-
-@cache
-def _all_tasks(kind: Any) -> Any:
-    """lm-eval's list of its own fourteen thousand tasks, which takes seconds."""
-    return kind()
-
-
-def _manager(made: Any, kind: Any, names: Any, include: Any) -> Any:
-    """What finds lm-eval's tasks, without reading its own again in every case."""
-
-    def known(include_path: Any = None, include_defaults: bool = True) -> Any:
-        if include_path is None:
-            return copy.copy(_all_tasks(kind))
-        return kind(include_path=include_path, include_defaults=False)
-
-    return made(known, names, include)
 
 
 @contextmanager

@@ -73,11 +73,7 @@ class Trial:
             name = names[number % len(names)]
             draw = random.Random(f"{self.seed}/{self.target}/{number}")
             number += 1
-            self.tried(name, self.varied(draw, name, draw.choice(self.pool[name])))
-
-    def varied(self, draw: random.Random, name: str, content: bytes) -> bytes:
-        """Another input of a kind."""
-        return bytes(self.kinds[name].other(draw, content))
+            self.tried(name, bytes(self.kinds[name].other(draw, draw.choice(self.pool[name]))))
 
     def tried(self, name: str, content: bytes) -> None:
         """Tries an input, and keeps it if it is new."""
@@ -111,7 +107,7 @@ class Trial:
         (self.beside / "report.tmp").rename(self.beside / "report")
 
 
-def attacked(target: str, seed: str, seconds: float, beside: Path, guided: bool = False) -> None:
+def attacked(target: str, seed: str, seconds: float, beside: Path) -> None:
     """Attacks a target in this process, which ends with it."""
     from fuzz.targets import TARGETS
 
@@ -120,21 +116,12 @@ def attacked(target: str, seed: str, seconds: float, beside: Path, guided: bool 
     error = os.open(beside / "stderr", os.O_WRONLY | os.O_CREAT)
     os.dup2(error, 2)
     trial = Trial(target, TARGETS[target](), beside, seed, 0)
-    if guided:
-        from fuzz.guided import draw, watching
-
-        with watching():  # much is imported by those who use it
-            trial.begin()
-    else:
-        trial.begin()
+    trial.begin()
     trial.until = time.monotonic() + seconds
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + _MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     trial.write()
-    if guided:
-        draw(trial, beside)
-    else:
-        trial.draw()
+    trial.draw()
     trial.write()
 
 
@@ -185,44 +172,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="hostile input to everything that reads")
     parser.add_argument("--minutes", type=float, default=5.0, help="in all, shared by the targets; default 5")
     parser.add_argument("--seed", default="1", help="decides the inputs; default 1")
-    parser.add_argument(
-        "--subprocess", type=int, default=0, metavar="N", help="command lines in processes of their own instead"
-    )
     parser.add_argument("--only", default="", metavar="T,T", help="targets; default all")
-    parser.add_argument(
-        "--guided", action="store_true", help="prefer inputs that reach new branches (pip install atheris)"
-    )
     options = parser.parse_args()
-    if options.subprocess:
-        from fuzz.processes import tried
-
-        return tried(options.subprocess, options.seed)
     began = time.monotonic()
-    if options.guided:
-        from fuzz.guided import MISSING, watching
-
-        try:
-            with watching():
-                from fuzz.targets import TARGETS
-        except ImportError:
-            parser.error(MISSING)
-    else:
-        from fuzz.targets import TARGETS
+    from fuzz.targets import TARGETS
 
     chosen = options.only.split(",") if options.only else list(TARGETS)
     if missing := [name for name in chosen if name not in TARGETS]:
         parser.error(f"no target {missing[0]}; known: {', '.join(TARGETS)}")
-    if "command-lines" in chosen:
-        from fuzz import lines
-
-        lines.prepare()
     print(f"seed {options.seed}; ready after {time.monotonic() - began:.0f} s", flush=True)
     share, bad = options.minutes * 60 / len(chosen), 0
     for name in chosen:
         found, fatal = watched(
             name,
             share,
-            lambda beside, name=name: attacked(name, options.seed, share, beside, options.guided),  # type: ignore[misc]
+            lambda beside, name=name: attacked(name, options.seed, share, beside),  # type: ignore[misc]
         )
         print(
             f"{name:14} {found['cases']:7,} cases {found['cases'] / share:7.0f} /s {found['classes']:4} classes "

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
-from pathlib import Path
 
 import pytest
 
-from fuzz import guided
-from fuzz.cases import CORPUS, MOST_OF_A_CASE, Kind, Outcome, kept, outcome, sentence_class, smallest
-from fuzz.run import Trial
+from fuzz.cases import CORPUS, MOST_OF_A_CASE, Kind, kept, outcome, smallest
 from fuzz.targets import TARGETS
 from specbench.common.errors import UsageError
 
@@ -30,19 +26,6 @@ def test_it_is_small_and_of_kinds_that_there_are() -> None:
     assert {file.parent.name for file in files} == {*TARGETS}
     assert len(files) <= 160
     assert all(file.stat().st_size <= MOST_OF_A_CASE for file in files)
-
-
-def test_guided_inputs_are_of_both_makers_and_reach_their_kind(tmp_path: Path) -> None:
-    trial = Trial("toys", {"a": KIND, "b": KIND}, tmp_path, "1", math.inf, pool={"a": [], "b": []})
-    one, other = guided.made(trial, ["a", "b"], lambda content, most: (b"library" + content)[:most])
-    found = [other(b"\x03some content", 40, seed) for seed in range(100)]
-    assert {each[0] for each in found} == {1}, "the kind stays"
-    assert 20 < sum(each.startswith(b"\x01library") for each in found) < 80
-    assert len({*found}) > 20
-    assert max(map(len, found)) <= 40
-    one(b"")
-    one(b"\x00good")
-    assert (trial.cases, (tmp_path / "now").read_bytes()) == (1, b"a\ngood")
 
 
 def _read(content: bytes) -> None:
@@ -76,10 +59,3 @@ def test_the_smallest_comes_to_the_same() -> None:
     large = random.Random(1).randbytes(300) + b"trace" + random.Random(2).randbytes(300)
     came = outcome(KIND, large)
     assert smallest(large, lambda less: outcome(KIND, less).key == came.key, 5) == b"trace"
-
-
-def test_sentences_that_differ_in_what_they_quote_are_one_class() -> None:
-    said = ("the run of '/x/y' has 3 lines (not 4)", "the run of 'z' has 12 lines (no)")
-    assert sentence_class(said[0]) == sentence_class(said[1])
-    assert sentence_class("a is missing") != sentence_class("a is damaged")
-    assert Outcome().key == ""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from safetensors import safe_open
-from support.wording import wording
 
 import specbench
 from specbench.common.prompt import Prompt
@@ -90,7 +89,6 @@ def test_the_embedded_models_heads_save_forwards(name: str, smollm2: LoadedModel
 def test_two_heads_of_one_model_are_of_a_size_and_say_what_each_was_given_to_learn() -> None:
     cards = {folder.parents[1].name: (folder / CARD_OF_HEAD).read_text(encoding="utf-8") for folder in HEADS}
     assert cards.keys() == {"eagle3", "jetspec"}
-    assert wording(cards["eagle3"])
     (folder,) = (folder for folder in HEADS if folder.parents[1].name == "jetspec")
     made = json.loads((folder / "card.json").read_text())
     assert all(part in cards["jetspec"] for part in (f"{made['texts']:,}", f"{made['answer_tokens']:,}"))
@@ -99,8 +97,6 @@ def test_two_heads_of_one_model_are_of_a_size_and_say_what_each_was_given_to_lea
         for part in (f"{made['steps']:,}", f"{made['epochs']:g}", f"{made['options']['batch']}")
     )
     assert f"{made['held_out_accepted_length']:.2f}" in cards["jetspec"]
-    # The one that is beaten side by side has learnt longer.
-    assert wording(" ".join(cards["eagle3"].split()))
     outside = [parameters_outside_the_lm_head(folder) for folder in HEADS]
     assert max(outside) < 1.1 * min(outside)
 

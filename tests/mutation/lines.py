@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from mutation.tracing import basetemp
 
 CHOSEN = "not slow and not gpu"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench-mutation")
@@ -46,7 +49,8 @@ def _digest(paths: Iterable[Path]) -> str:
 
 def _kept(root: Path, name: str) -> Path:
     """Where a test file's lines are kept, by its own content and what all tests share."""
-    return CACHE / f"{_digest([root / name])[:16]}{_digest((root / 'tests').glob('*.py'))[:16]}-{Path(name).stem}.json"
+    shared = [path for folder in ("", "support") for path in (root / "tests" / folder).glob("*.py")]
+    return CACHE / f"{_digest([root / name])[:16]}{_digest(shared)[:16]}-{Path(name).stem}.json"
 
 
 def _fresh(kept: Path, root: Path) -> dict[str, Any] | None:
@@ -102,11 +106,10 @@ def _trace(root: Path, targets: Sequence[str], names: Sequence[str]) -> None:
             "-m",
             CHOSEN,
         ]
+        command += ["-m", CHOSEN, f"--basetemp={basetemp(time.time_ns())}", *names]
         env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "OMP_NUM_THREADS": "1"}
         env |= {"MUTATION_TARGETS": ":".join(targets), "MUTATION_TRACE": str(trace)}
-        subprocess.run(
-            [*command, f"--basetemp={base}/made", *names], cwd=root, env=env, stdout=subprocess.DEVNULL, timeout=LONGEST
-        )
+        subprocess.run(command, cwd=root, env=env, stdout=subprocess.DEVNULL, timeout=LONGEST)
         found = parsed(trace, root) if trace.exists() else {}
     CACHE.mkdir(parents=True, exist_ok=True)
     for name in names:

@@ -34,6 +34,8 @@ _COMPUTED: dict[type[ast.operator], tuple[str, str]] = {
     ast.FloorDiv: (r"//", "*"),
 }
 _TWINS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+#: Arguments that change no result: how fast a kernel is, and a check of lengths that are equal.
+_UNSEEN = {"strict", "num_warps", "num_stages", "cache_modifier", "eviction_policy"}
 _LOGGERS = {"logger", "logging", "log", "_log", "_logger", "warnings"}
 
 Edit = tuple[int, int, bytes]  # where it begins and ends in the source, in bytes, and what goes there
@@ -125,7 +127,10 @@ class _Finder:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))) if name in _LOGGERS:
                 return
             case _:
+                if isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, (ast.UnaryOp, ast.Constant)):
+                    self._replace("negated", node.test, b"not (" + self._text(node.test) + b")", node, inside)
                 self._dropped(node, inside)
+                self._other_name(node, inside)
                 for part in ast.iter_child_nodes(node):
                     self._part(part, node, inside)
 
@@ -174,6 +179,8 @@ class _Finder:
                 token, twin = _COMPUTED[type(operator)]
                 if place := self._between(left, right, token):
                     self._add("computed", node, inside, (*place, twin.encode()))
+                for one in (left, right):
+                    self._replace("alone", expression, b"(" + self._text(one) + b")", node, inside)
             case ast.BoolOp(op=joined, values=values):
                 token, twin = ("and", "or") if isinstance(joined, ast.And) else ("or", "and")
                 places = [self._between(one, other, token) for one, other in pairwise(values)]
@@ -181,6 +188,11 @@ class _Finder:
                 # In brackets, for `or` binds less than what may stand around it.
                 begin, end = self._begin(expression), self._end(expression)
                 self._add("joined", node, inside, (begin, begin, b"("), *edits, (end, end, b")"))
+                for one in values:
+                    rest = (b" %s " % ("or" if twin == "and" else "and").encode()).join(
+                        b"(" + self._text(other) + b")" for other in values if other is not one
+                    )
+                    self._replace("left out", expression, b"(" + rest + b")", node, inside)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self._replace("not", expression, b"(" + self._text(operand) + b")", node, inside)
             case ast.Constant(value=bool() as flag):
@@ -197,14 +209,19 @@ class _Finder:
                     return
             case ast.Call():
                 self._call(expression, node, inside)
+            case ast.IfExp(body=body, orelse=orelse):
+                for one in (body, orelse):
+                    self._replace("alone", expression, b"(" + self._text(one) + b")", node, inside)
         for part in ast.iter_child_nodes(expression):
             if isinstance(part, ast.expr):
                 self._expression(part, node, inside)
-            elif isinstance(part, ast.keyword):
+            elif isinstance(part, ast.keyword) and part.arg not in _UNSEEN:
                 self._expression(part.value, node, inside)
             elif isinstance(part, ast.comprehension):
                 for one in (part.iter, *part.ifs):
                     self._expression(one, node, inside)
+                for condition in part.ifs:
+                    self._replace("left out", condition, "True", node, inside)
 
     def _index(self, index: ast.expr, node: ast.stmt, inside: bool) -> None:
         if _is_number(index):
@@ -233,6 +250,38 @@ class _Finder:
                     (self._begin(second), self._end(second), self._text(first)),
                 ]
                 self._add("swapped", node, inside, *edits)
+        match call:
+            case ast.Call(args=[ast.expr() as one], keywords=[]) if not isinstance(
+                one, (ast.Starred, ast.GeneratorExp)
+            ):
+                self._replace("unwrapped", call, b"(" + self._text(one) + b")", node, inside)
+            case ast.Call(func=ast.Attribute(value=one), args=[], keywords=[]):
+                self._replace("unwrapped", call, self._text(one), node, inside)
+        for word in call.keywords:
+            if word.arg and word.arg not in _UNSEEN and len(call.args) + len(call.keywords) > 1:
+                begin, end = self._begin(word.value) - len(word.arg) - 1, self._end(word.value)
+                comma = re.match(rb"\s*,\s*", self._bytes[end:])
+                before = re.search(rb",\s*$", self._bytes[:begin])
+                if comma or before:
+                    begin, end = (begin, end + comma.end()) if comma else (before.start() if before else begin, end)
+                    self._add("unset", node, inside, (begin, end, b""))
+
+    def _other_name(self, node: ast.stmt, inside: bool) -> None:
+        """One variable of a statement in place of another: `a.keys + a.values` becomes `a.values + a.values`."""
+        if isinstance(node, (ast.If, ast.While, ast.For, ast.With, ast.Try, ast.Match)):
+            return
+        called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+        known = [
+            one for one in ast.walk(node)
+            if (isinstance(one, ast.Name) or (isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)))
+            and isinstance(one.ctx, ast.Load) and id(one) not in called
+        ]  # fmt: skip
+        inner = {id(one.value) for one in known if isinstance(one, ast.Attribute)}
+        names = [one for one in known if id(one) not in inner and one.end_lineno == one.lineno]
+        for one, other in pairwise(sorted(names, key=self._begin)):
+            if self._text(one) != self._text(other):
+                self._replace("other name", one, self._text(other), node, inside)
+                self._replace("other name", other, self._text(one), node, inside)
 
 
 def _is_number(node: ast.expr) -> bool:

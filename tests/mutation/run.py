@@ -1,26 +1,28 @@
 """Mutation testing: does the suite notice one changed expression where figures and answers are decided?
 
-`make mutation` draws mutants of the files below, runs for each the tests that reach its line, and lists those that no
-test notices. It fails where less than nine of ten are noticed, or where one that is not is missing in survivors.toml,
-which says of each why it may live. Run again after a change, it draws nearly the same ones: each has its own lot, drawn
-from the seed and its text.
+`make mutation` draws mutants of the areas below, as many of each, and runs for each the tests that reach its line.
+Then it plants the faults of planted.toml, which no operator makes. It fails where less than nine of ten mutants or a
+planted fault are noticed, or where a mutant that is not is missing in survivors.toml, which says why it may live. A
+second run after a change draws nearly the same mutants: each has its own lot, drawn from the seed and its text.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
+import math
 import os
 import queue
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,31 +30,51 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutation.lines import CACHE, Lines, lines
+from mutation.lines import CACHE, CHOSEN, Lines, lines
 from mutation.operators import Mutant, another, mutants
 
 from specbench.common import toml
 
 ROOT = Path(__file__).parents[2]
-AREAS = {
-    "acceptance": ["engine/ops", "engine/step", "engine/pack", "engine/block", "engine/forced"],
-    "sampler": ["engine/sampler"],
-    "stop rule": ["runner/stop"],
-    "counting": ["runner/loop", "runner/trace", "results/figures", "results/over_ar"],
-    "intervals": [
-        "results/stats/interval", "results/stats/means", "results/stats/multiple", "results/stats/power",
-        "results/stats/proportions", "results/stats/ratio", "results/stats/two_sample",
-    ],
-    "grades": [
-        "runner/lossless", "runner/grading", "results/grades", "evals/mathematics", "evals/extract", "evals/math_judge",
-    ],
-    "resume": ["results/folder", "results/request_log", "runner/order", "runner/states", "runner/config"],
+#: What is mutated, and the folders of tests that are asked. Each area has the same share of a sample.
+AREAS: dict[str, tuple[list[str], list[str]]] = {
+    "acceptance": (["engine/ops", "engine/step", "engine/pack", "engine/block", "engine/forced"], ["engine"]),
+    "sampler": (["engine/sampler"], ["engine"]),
+    "engine": (
+        ["engine/engine", "engine/graphs", "engine/skinny", "engine/head_*", "engine/layout", "engine/rotary",
+         "engine/kernel_pieces", "engine/attention/*", "engine/cpu/layers"],
+        ["engine"],
+    ),
+    "kernels": (["engine/kernels/*"], []),
+    "stop rule": (["runner/stop"], ["runner"]),
+    "counting": (["runner/loop", "runner/trace", "results/figures", "results/over_ar"], ["runner", "results"]),
+    "intervals": (["results/stats/*"], ["results"]),
+    "grades": (
+        ["runner/lossless", "runner/grading", "results/grades", "evals/mathematics", "evals/extract",
+         "evals/math_judge"],
+        ["runner", "results", "tasks", "evals/test_*math*.py", "evals/test_extract.py"],
+    ),
+    "verdicts": (
+        ["../tasks/*/*", "evals/plus_checks", "evals/judge/judge", "evals/sandbox/differential", "evals/sandbox/query",
+         "evals/sandbox/seccomp"],
+        ["tasks", "evals"],
+    ),
+    "resume": (
+        ["results/folder", "results/request_log", "runner/order", "runner/states", "runner/config", "common/files"],
+        ["results", "runner", "common"],
+    ),
+    "backends": (["backends/*", "runner/outside", "results/baseline", "results/other_engines"],
+                 ["backends", "runner", "results"]),
+    "drafting": (["../methods/*/*", "decoding/*", "decoding/trees/*"], ["methods", "decoding"]),
+    "training": (["training/*", "../methods/*/learning/*"], ["training", "methods"]),
+    "report": (["results/frame", "results/pooled", "report/gathering", "report/terminal/*", "report/pictures/*"],
+               ["report", "results"]),
+    "machine": (["hardware/*", "results/disturbance", "results/step_spread", "common/native", "sweeps/search"],
+                ["hardware", "results", "common", "sweeps"]),
 }  # fmt: skip
-TARGETS = [f"specbench/{name}.py" for names in AREAS.values() for name in names]
-FOLDERS = [f"tests/{name}" for name in ("engine", "runner", "results", "decoding", "tasks")]
-FOLDERS += [f"tests/evals/test_{name}.py" for name in ("extract", "math_detail", "math_judge")]
-#: A quarter of an hour under the tracer, and what they compare with is tested itself.
-LEFT_OUT = ("tests/engine/kernels",)
+#: Under the tracer the interpreter takes a quarter of an hour: what names a kernel's file is asked as a whole.
+KERNELS, KERNEL_TESTS, KERNEL_S = "specbench/engine/kernels/", "tests/engine/kernels", 30.0
+PLANTED = Path(__file__).with_name("planted.toml")
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 NOTICED = 0.9
 LONG, FIRST, ALL = 3.0, 5.0, 40.0  # seconds: of a test others stand in for, of the first lot of tests, and of all
@@ -67,23 +89,39 @@ class Result:
     test: str = ""
 
 
-def _faults() -> Any:
-    """The tool of the planted faults, for its way to copy the project."""
-    spec = importlib.util.spec_from_file_location("planted_faults_tool", ROOT / "tests/faults/run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def copied(folder: Path) -> Path:
+    """A copy of the project's files as they are in the working tree, without what git ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
+    for name in listed.stdout.decode().split("\0"):
+        source, target = ROOT / name, folder / name
+        if name and (source.is_symlink() or source.exists()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return folder
+
+
+def targets(area: str) -> list[str]:
+    """The sources of an area."""
+    found = (path for name in AREAS[area][0] for path in sorted((ROOT / "specbench").glob(f"{name}.py")))
+    return [os.path.relpath(path.parent.resolve() / path.name, ROOT) for path in found]
+
+
+def test_folders(areas: Sequence[str]) -> list[str]:
+    """The tests that are asked about some areas: folders, or files."""
+    names = dict.fromkeys(name for area in areas for name in AREAS[area][1])
+    return [os.path.relpath(path, ROOT) for name in names for path in sorted((ROOT / "tests").glob(name))]
 
 
 def lot(mutant: Mutant, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}/{mutant.key}".encode()).digest()
 
 
-def drawn(root: Path, targets: Sequence[str], seed: int, count: int) -> list[Mutant]:
+def drawn(root: Path, names: Sequence[str], seed: int, count: int) -> list[Mutant]:
     """A sample of all mutants: those with the lowest lots, so that an edit elsewhere leaves nearly all of them in."""
-    sources = {name: (root / name).read_text() for name in targets}
+    sources = {name: (root / name).read_text() for name in names}
     every = [mutant for name, source in sources.items() for mutant in mutants(source, name)]
     every.sort(key=lambda mutant: lot(mutant, seed))
     return list(islice((mutant for mutant in every if another(mutant, sources[mutant.file])), count))
@@ -96,10 +134,10 @@ def lots_of_tests(mutant: Mutant, known: Lines) -> list[list[str]]:
     """
     first, last = mutant.lines
     found = set().union(*(known.tests.get((mutant.file, line), set()) for line in range(first, last + 1)))
-    if not mutant.inside:  # ran when the module was imported, before there was a test
+    if not mutant.inside or mutant.file.startswith(KERNELS):  # outside it ran when imported, before there was a test
         found = set(known.files.get(mutant.file, ()))
     quick = {test for test in found if known.seconds[test] <= LONG} or found
-    own = f"/test_{Path(mutant.file).stem}.py::"
+    own = f"/test_{Path(mutant.file).stem}.py"
     order = sorted(quick, key=lambda test: (own not in test, known.seconds[test], test))
     made: list[list[str]] = [[], []]
     seconds, files = 0.0, set[str]()
@@ -117,9 +155,10 @@ def lots_of_tests(mutant: Mutant, known: Lines) -> list[list[str]]:
 class Worker:
     """A server, and the way to ask it."""
 
-    def __init__(self, root: Path, modules: Sequence[str]) -> None:
+    def __init__(self, root: Path, modules: Sequence[str], **more: str) -> None:
         path = os.pathsep.join([str(root), str(root / "tests")])
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        env |= more
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mutation.server"],
             cwd=root,
@@ -140,7 +179,7 @@ class Worker:
         """Runs tests with a mutant, or with none."""
         order = {"file": mutant.file, "source": mutant.source} if mutant else {"file": "", "source": ""}
         # One seed: what dies today dies tomorrow.
-        options = ["--hypothesis-seed=0"]
+        options = ["--hypothesis-seed=0", "-m", CHOSEN]
         self._send({**order, "tests": list(tests), "seconds": seconds, "options": options})
         assert self._process.stdout is not None
         told: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -219,6 +258,39 @@ def results(
             yield result
 
 
+def kernel_tests(root: Path, file: str) -> set[str]:
+    """The test files that name a kernel's module; they are asked as a whole."""
+    found = sorted((root / KERNEL_TESTS).glob("test_*.py"))
+    name = Path(file).stem
+    named = [one for one in found if name.startswith(one.stem[5:]) or re.search(rf"\b{name}\b", one.read_text())]
+    return {str(one.relative_to(root)) for one in named or found if "compile" not in one.name}
+
+
+def planted(path: Path = PLANTED) -> list[dict[str, Any]]:
+    """The faults that no operator makes."""
+    found: list[dict[str, Any]] = toml.read(path, "mend it")["fault"]
+    return found
+
+
+def complaint(fault: dict[str, Any], root: Path, worker: Worker) -> str:
+    """Why a planted fault counts as missed; empty where every file that it names fails with it, and passes without."""
+    file = root / fault["file"]
+    sound = file.read_text()
+    if sound.count(fault["was"]) != 1:
+        return f"{fault['file']} has its text {sound.count(fault['was'])} times"
+    for test in fault["tests"]:
+        if worker.ask(None, [test], 200.0)["outcome"] != "survived":
+            return f"{test} does not pass without it"
+        file.write_text(sound.replace(fault["was"], fault["is"]))
+        try:
+            outcome = worker.ask(None, [test], 200.0)["outcome"]
+        finally:
+            file.write_text(sound)
+        if outcome not in ("killed", "timed out"):
+            return f"{test} passes with it"
+    return ""
+
+
 def listed(path: Path = SURVIVORS) -> dict[tuple[str, str, str, int], str]:
     """The survivors that are known, each with its kind: "equivalent" or "accepted"."""
     found = {}
@@ -257,12 +329,29 @@ def verdict(
     return said, len(found) == wanted and not new and not counts["not run"] and noticed >= NOTICED * len(found)
 
 
+def _plant(say: Callable[[str], None]) -> bool:
+    """Plants each fault; whether all were noticed."""
+    with tempfile.TemporaryDirectory(prefix="specbench-planted-") as base:
+        root = copied(Path(base, "copy"))
+        # Bytecode is told apart by a file's second and size, which a fault may keep. Other words notice no fault.
+        more = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "--reword"}
+        worker, good = Worker(root, ["torch", "transformers"], **more), True
+        for fault in planted():
+            wrong = complaint(fault, root, worker)
+            say(f"planted {'missed' if wrong else 'noticed'} {fault['name']}{f': {wrong}' if wrong else ''}")
+            good &= not wrong
+        worker.close()
+    return good
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="draw mutants, and see whether the tests notice them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=300, help="mutants to draw")
     parser.add_argument("--minutes", type=float, default=60, help="begin no mutant after so many")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="mutants tried at once")
+    parser.add_argument("--area", default="", choices=["", *AREAS], help="of one area alone; default is all")
+    parser.add_argument("--no-planted", action="store_true", help="without the faults of planted.toml")
     parser.add_argument("--only", default="", help="of those drawn, the ones of files whose path has this in it")
     parser.add_argument("--again", action="store_true", help="of those drawn, the ones that survived the last time")
     options = parser.parse_args()
@@ -273,13 +362,19 @@ def main() -> int:
         sys.stdout.flush()
 
     with tempfile.TemporaryDirectory(prefix="specbench-mutation-") as base:
-        root = _faults().copied(Path(base, "copy"))
-        chosen = drawn(root, TARGETS, options.seed, options.count)
-        chosen = [mutant for mutant in chosen if options.only in mutant.file]
+        root = copied(Path(base, "copy"))
+        areas = [area for area in AREAS if options.area in ("", area)]
+        each = math.ceil(options.count / len(areas))
+        chosen = [mutant for area in areas for mutant in drawn(root, targets(area), options.seed, each)]
+        chosen = sorted((one for one in chosen if options.only in one.file), key=lambda one: lot(one, options.seed))
         if options.again:
             before = {tuple(key) for key in json.loads(last.read_text())}
             chosen = [mutant for mutant in chosen if mutant.key in before]
-        known = lines(root, TARGETS, FOLDERS, options.workers, LEFT_OUT)
+        every = [file for area in areas for file in targets(area) if not file.startswith(KERNELS)]
+        known = lines(root, every, test_folders(areas), options.workers, (KERNEL_TESTS,))
+        for file in {mutant.file for mutant in chosen if mutant.file.startswith(KERNELS)}:
+            known.files[file] = kernel_tests(root, file)
+            known.seconds |= dict.fromkeys(known.files[file], KERNEL_S)
         say(f"{len(known.seconds)} tests run {len(known.tests)} lines; known after {time.monotonic() - start:.0f} s")
         judge = Judge(known)
         for result in results(root, chosen, judge, known, options.workers, start + 60 * options.minutes):
@@ -292,6 +387,7 @@ def main() -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     last.write_text(json.dumps(alive))
     said, good = verdict(found, listed(), len(chosen))
+    good &= options.no_planted or _plant(say)
     said += [f"set aside, for it fails without a mutant: {test}" for test, sound in judge.sound.items() if not sound]
     say("\n".join(said))
     say(f"{(time.monotonic() - start) / 60:.1f} min")

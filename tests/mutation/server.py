@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.machinery
 import json
+import linecache
 import os
 import resource
 import shutil
@@ -23,7 +24,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from mutation.tracing import without_limits
+from mutation.tracing import basetemp, without_limits
 
 #: When a child is stopped: seconds, and as many times those that its tests take; of the clock, and of processor time.
 WALL, CPU = (60.0, 4.0), (15.0, 3.0)
@@ -40,8 +41,12 @@ class Chosen:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         without_limits(config)
         items[:] = sorted(
-            (item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid]
+            (item for item in items if self._place(item) is not None), key=lambda item: self._place(item) or 0
         )
+
+    def _place(self, item: pytest.Item) -> int | None:
+        """Of a test, or of its whole file."""
+        return self._order.get(item.nodeid, self._order.get(item.nodeid.split("::")[0]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.ran += report.when == "call"
@@ -56,6 +61,8 @@ class Chosen:
 def install(path: Path, source: str) -> None:
     """Has one file's module made from another source when it is imported, from now on and in this process."""
     target, read = os.path.realpath(path), importlib.machinery.SourceFileLoader.get_code
+    # Triton's interpreter compiles a kernel from what `inspect` says of it.
+    linecache.cache[str(path.absolute())] = len(source), None, source.splitlines(keepends=True), target
 
     def get_code(loader: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
         if os.path.realpath(loader.path) == target:
@@ -88,7 +95,7 @@ def _child(order: dict[str, Any], folder: Path) -> None:
     try:
         if order["file"]:
             install(Path(order["file"]), order["source"])
-        answer = tested(order["tests"], f"--basetemp={folder}/made", *order.get("options", []))
+        answer = tested(order["tests"], f"--basetemp={basetemp(os.getpid())}", *order.get("options", []))
     except BaseException as error:  # whatever a mutant does when it is imported, even an exit, has it noticed
         answer = {"outcome": "killed", "test": repr(error), "ran": 0}
     (folder / "answer.part").write_text(json.dumps(answer))
@@ -125,7 +132,8 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
     else:
         made = {"outcome": "killed", "test": "the process ended", "ran": 0}
     made["seconds"] = round(time.monotonic() - start, 1)
-    shutil.rmtree(folder, ignore_errors=True)
+    for left in (folder, basetemp(pid)):
+        shutil.rmtree(left, ignore_errors=True)
     return made
 
 

