@@ -14,134 +14,80 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from specbench.common import UsageError
 from specbench.common.reading import fitted
+from specbench.models.head_config import FILE, SIZES, TODO, HeadSizes, Published, size, sizes_in, sizes_of
 
 Producer = Literal["original", "specforge", "speculators"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 
-_TODO = "take a whole copy of the head"
-_FILE = "the head's config.json"
-_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_SIZES = (*SIZES, "vocab_size")
 _BLOCKS = ("block_size", "jetspec_config")  # of heads of another kind
 _SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
-# Types whose frequencies do not depend on the length of the text: a captured pass could not follow it.
-_ROPES = ("default", "linear", "yarn", "llama3")
-_LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for one thing, in vLLM's order
 
 
-def _size(most: int = _LARGEST) -> Any:
-    return Field(None, ge=1, le=most)
+class _Published(Published):
+    """Types of what EAGLE-3's ``config.json`` may say, whoever wrote it; there is more in it."""
 
-
-class _Published(BaseModel):
-    """Types of what a published ``config.json`` may say, whoever wrote it; there is more in it."""
-
-    model_config = ConfigDict(strict=True)
-
-    hidden_size: int | None = _size()
-    target_hidden_size: int | None = _size()
-    intermediate_size: int | None = _size()
-    num_hidden_layers: int | None = _size(1024)
-    num_attention_heads: int | None = _size()
-    num_key_value_heads: int | None = _size()
-    head_dim: int | None = _size()
-    vocab_size: int | None = _size()
-    draft_vocab_size: int | None = _size()
+    target_hidden_size: int | None = size()
+    vocab_size: int | None = size()
+    draft_vocab_size: int | None = size()
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    num_aux_hidden_states: int | None = _size(1024)
+    num_aux_hidden_states: int | None = size(1024)
     use_aux_hidden_state: bool | None = None
     norm_before_residual: bool | None = None
     norm_before_fc: bool | None = None
     fc_norm: bool | None = None
     norm_output: bool | None = None
-    mask_token_id: int | None = Field(None, ge=0)
     pard_token: int | None = Field(None, ge=0)
     ptd_token_id: int | None = Field(None, ge=0)
-    rms_norm_eps: float | None = Field(None, gt=0)
-    hidden_act: str | None = None
-    attention_bias: bool | None = None
     mlp_bias: bool | None = None
-    layer_types: list[str] | None = None
-    sliding_window: int | None = None
-    max_position_embeddings: int | None = None
-    rope_theta: float | None = Field(None, gt=0)
-    rope_parameters: dict[str, Any] | None = None
-    rope_scaling: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class HeadConfig:
-    """HeadConfig: what a head is, beside its weights, in one sense whoever made it.
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig(HeadSizes):
+    """What a head is, beside its weights, in one sense whoever made it.
 
     Attributes:
         taps: layers of the target, from 0, whose outputs it reads, in the order of its ``fc``.
-        hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim: its own layers.
         num_hidden_layers: the first reads embedding and features, the others are plain layers.
         target_hidden_size: of the target.
         vocab_size: the target's; tokens that it reads.
         draft_vocab_size: tokens that it can draft; ``vocab_size`` is all.
-        rope: ``rope_type``, ``rope_theta`` and what the type needs.
-        rms_norm_eps, hidden_act, attention_bias, mlp_bias: as in Llama.
         head_norms: queries and keys are normalised, as in Qwen3.
-        layer_types, sliding_window: "sliding_attention" of layers that see no further than the window; empty where none
-            slides.
         norm_before_residual: the first layer's residual is the normalised feature.
         norm_before_fc: a norm over all features before ``fc``.
         fc_norm: a norm over each tapped layer before ``fc``.
         feeds_norm: what a draft is told in place of features is behind the final norm (EAGLE-3.1).
         norm_before_scores: the final norm comes before the LM head.
         mask_token_id: of a head that drafts all in one pass (P-EAGLE); None drafts token by token.
-        max_position_embeddings: for the record.
         usual: the layers it reads are those that every reader takes where none are named.
     """
 
     taps: tuple[int, ...]
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    num_hidden_layers: int
     target_hidden_size: int
-    vocab_size: int
     draft_vocab_size: int
-    rope: Mapping[str, Any]
-    rms_norm_eps: float = 1e-6
-    hidden_act: str = "silu"
-    attention_bias: bool = False
     mlp_bias: bool = False
     head_norms: bool = False
-    layer_types: tuple[str, ...] = ()
-    sliding_window: int | None = None
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
     feeds_norm: bool = False
     norm_before_scores: bool = True
     mask_token_id: int | None = None
-    max_position_embeddings: int = 2048
     usual: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses what no pass can run.
-
-        Raises:
-            UsageError: says what.
-        """
         if self.norm_before_fc and self.fc_norm:
-            raise UsageError(f"{_FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {_TODO}")
+            raise UsageError(f"{FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {TODO}")
         if self.draft_vocab_size > self.vocab_size:
-            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {_TODO}")
-        kind = self.rope.get("rope_type", "default")
-        if kind not in _ROPES:
-            raise UsageError(f"the head has '{kind}' rope, which is not expressed yet; known: {', '.join(_ROPES)}")
+            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {TODO}")
+        super().__post_init__()
 
     @property
     def parallel(self) -> bool:
@@ -173,41 +119,26 @@ class HeadConfig:
             )
         if any(name in values for name in _BLOCKS):
             raise UsageError(
-                f"{_FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
+                f"{FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
             )
         missing = [name for name in _SIZES if found.get(name) is None]
         if missing:
-            raise UsageError(f"{_FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
-        hidden, heads = found["hidden_size"], found["num_attention_heads"]
-        kinds = tuple(found.get("layer_types") or ())
-        slides = "sliding_attention" in kinds
+            raise UsageError(f"{FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
         norm_output = found.get("norm_output")
         return cls(
+            **sizes_in(found, 2048),
             taps=_taps(found, target_layers, producer),
-            hidden_size=hidden,
-            intermediate_size=found["intermediate_size"],
-            num_attention_heads=heads,
-            num_key_value_heads=found.get("num_key_value_heads") or heads,
-            head_dim=found.get("head_dim") or hidden // heads,
-            num_hidden_layers=found.get("num_hidden_layers") or 1,
-            target_hidden_size=found.get("target_hidden_size") or hidden,
+            target_hidden_size=found.get("target_hidden_size") or found["hidden_size"],
             vocab_size=found["vocab_size"],
             draft_vocab_size=found.get("draft_vocab_size") or found["vocab_size"],
-            rope=_rope(found),
-            rms_norm_eps=found.get("rms_norm_eps", 1e-6),
-            hidden_act=found.get("hidden_act", "silu"),
-            attention_bias=bool(found.get("attention_bias")),
             mlp_bias=bool(found.get("mlp_bias")),
             head_norms=_head_norms(values),
-            layer_types=kinds if slides else (),
-            sliding_window=found.get("sliding_window") if slides else None,
             norm_before_residual=bool(found.get("norm_before_residual")),
             norm_before_fc=bool(found.get("norm_before_fc")),
             fc_norm=bool(found.get("fc_norm")),
             feeds_norm=producer == "speculators" and bool(norm_output),
             norm_before_scores=producer != "specforge" or norm_output is not False,
             mask_token_id=_mask(values, found),
-            max_position_embeddings=found.get("max_position_embeddings", 2048),
         )
 
     @classmethod
@@ -232,26 +163,16 @@ class HeadConfig:
             UsageError: the target has one layer only, which is its last.
         """
         config = target.get_text_config()
-        hidden, heads = config.hidden_size, config.num_attention_heads
-        rope = getattr(config, "rope_parameters", None) or {}
-        theta = rope.get("rope_theta") if isinstance(rope, Mapping) else None
         taps, usual = _taps_of(config.num_hidden_layers)
+        sizes = sizes_of(config, layers, 2048)
         return cls(
+            **{**sizes, "intermediate_size": intermediate_size or sizes["intermediate_size"]},
             taps=taps,
             usual=usual,
-            hidden_size=hidden,
-            intermediate_size=intermediate_size or getattr(config, "intermediate_size", None) or 3 * hidden,
-            num_attention_heads=heads,
-            num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or hidden // heads,
-            num_hidden_layers=layers,
-            target_hidden_size=hidden,
-            vocab_size=config.vocab_size,
+            target_hidden_size=config.hidden_size,
             draft_vocab_size=draft_vocab_size or config.vocab_size,
             mask_token_id=mask_token_id,
-            rope={"rope_type": "default", "rope_theta": theta or 10000.0},
             rms_norm_eps=getattr(config, "rms_norm_eps", None) or 1e-6,
-            max_position_embeddings=getattr(config, "max_position_embeddings", None) or 2048,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -261,18 +182,10 @@ class HeadConfig:
         and their senses are not alike. A shallow target's layers are named as SGLang and SpecForge count.
         """
         ids = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(self.taps)}
-        rope = dict(self.rope)
-        theta = rope.pop("rope_theta")
         return {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
-            **{name: getattr(self, name) for name in (*_SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim")},
-            **{name: getattr(self, name) for name in ("draft_vocab_size", "rms_norm_eps", "hidden_act")},
-            "rope_theta": theta,
-            "rope_scaling": rope if rope.get("rope_type", "default") != "default" else None,
-            "max_position_embeddings": self.max_position_embeddings,
-            "attention_bias": self.attention_bias,
-            "tie_word_embeddings": False,
+            **self.written("draft_vocab_size"),
             **({} if self.usual else {"eagle_config": ids}),
         }
 
@@ -283,12 +196,6 @@ def producer_of(values: Mapping[str, Any]) -> Producer:
         return "speculators"
     named = values.get("architectures")
     return "specforge" if isinstance(named, list) and any(name in _SPECFORGE for name in named) else "original"
-
-
-def shipped(model: str) -> Path | None:
-    """The folder of the head that comes with specbench for a model's alias; None where there is none."""
-    folder = Path(__file__).parent / "heads" / model
-    return folder if model and (folder / "config.json").is_file() else None
 
 
 def default_taps(target_layers: int) -> tuple[int, ...]:
@@ -323,7 +230,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     for part in (values, values.get("eagle_config"), values.get("transformer_layer_config")):
         if isinstance(part, Mapping):
             merged.update({name: value for name, value in part.items() if value is not None})
-    known = fitted(_Published, merged, _FILE, _TODO)
+    known = fitted(_Published, merged, FILE, TODO)
     return {name: value for name, value in known.model_dump().items() if value is not None}
 
 
@@ -363,15 +270,7 @@ def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
     chosen = next((token for token in ids if isinstance(token, int) and token >= 0), None)
     if chosen is None:
         raise UsageError(
-            f"{_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
+            f"{FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
             "trained with"
         )
     return chosen
-
-
-def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``rope_parameters`` of transformers 5, or ``rope_theta`` and ``rope_scaling`` of the versions before."""
-    given: Mapping[str, Any] = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    rope = {"rope_theta": values.get("rope_theta") or 10000.0, **given}
-    rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
-    return rope

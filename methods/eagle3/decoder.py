@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.common import UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
+from specbench.decoding.heads import HeadDecoder, no_head
 from specbench.decoding.pairs import Named, retrieve
 from specbench.decoding.tree import Branch
-from specbench.methods.eagle3.config import shipped
 from specbench.methods.eagle3.trees import best_path, totals
+from specbench.models.head_config import shipped
 
 if TYPE_CHECKING:
     from specbench.methods.eagle3.shared import Shared
@@ -51,13 +51,11 @@ class Options(decoding.Options):
         return self
 
 
-class Decoder(decoding.Decoder):
+class Decoder(HeadDecoder):
     """Feeds the head with what the target computed, and drafts the tree that it grows."""
 
     def __init__(self, options: Options, context: Context) -> None:
-        self._shared: Shared = context.shared
-        self._place = context.slot  # of the target; the head has its own
-        self._slot: int | None = None
+        super().__init__(options, context)
         self._unread: list[int] = []  # tokens of the prompt that the first features stand before
         self._trees: list[TokenTree] = []
 
@@ -73,11 +71,8 @@ class Decoder(decoding.Decoder):
 
     @staticmethod
     def check(options: Options, model: str) -> None:
-        if options.head is None and shipped(model) is None:
-            raise UsageError(
-                "eagle3 drafts with a head that was trained for the model; give it one with --head FOLDER or "
-                "--head OWNER/NAME, or time an untrained one with --head random"
-            )
+        if options.head is None and shipped("eagle3", model) is None:
+            raise no_head("eagle3")
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Shared:
@@ -85,44 +80,22 @@ class Decoder(decoding.Decoder):
 
         return shared.prepare(options, target)
 
-    @staticmethod
-    def taps(options: Options, shared: Shared | None) -> tuple[int, ...]:
-        return shared.taps if shared else ()
-
-    @staticmethod
-    def weights(shared: Shared | None) -> Mapping[str, str]:
-        return shared.weights if shared else {}
-
-    @staticmethod
-    def memory_bytes(shared: Shared | None) -> int:
-        return shared.drafts.nbytes if shared else 0
-
     def begin(self, prompt: Sequence[int]) -> None:
-        self._slot = self._shared.drafts.open(self._place)
+        super().begin(prompt)
         self._unread = list(prompt[1:])
 
     def observe(self, result: StepResult) -> None:
         assert self._slot is not None
         features: Any = result.hidden
-        self._shared.drafts.append(self._slot, [*self._unread, *result.emitted], features)
+        self._shared.rounds.append(self._slot, [*self._unread, *result.emitted], features)
         self._unread = []
 
     def draft(self) -> TokenTree:
         assert self._slot is not None
-        tree = self._shared.drafts.tree(self._slot, self._shared.budget)
+        tree = self._shared.rounds.tree(self._slot, self._shared.budget)
         self.draft_forwards += self._shared.passes
         self._trees.append(tree)
         return tree
-
-    def instead(self, tree: TokenTree) -> None:
-        # The features of what is accepted come as ever; no pass of the head is run.
-        if self._slot is not None:
-            self._shared.drafts.hold(self._slot)
-
-    def end(self) -> None:
-        if self._slot is not None:
-            self._shared.drafts.close(self._slot)
-            self._slot = None
 
     def branches(self) -> Sequence[Branch]:
         found = [best_path(tree) for tree in self._trees]

@@ -7,24 +7,21 @@ their place.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from specbench.common import SpecbenchError, UsageError
-from specbench.common.errors import one_line
+from specbench.common import UsageError
 from specbench.engine.pieces import PLAIN, Attend, Pieces, Rotary
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.eagle3.config import HeadConfig, Producer
-from specbench.models import head_files
+from specbench.models import head_files, heads
+from specbench.models.heads import Head
 
-_CONVERT = "python -m specbench.methods.eagle3.convert"
+CONVERT = "python -m specbench.methods.eagle3.convert"
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs
 
 
@@ -95,7 +92,7 @@ class Layer(nn.Module):
         return rows, pieces.mlp(self.mlp, inner)
 
 
-class DraftHead(nn.Module):
+class DraftHead(Head):
     """The head; its parameters have speculators' names.
 
     B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
@@ -104,6 +101,8 @@ class DraftHead(nn.Module):
         config: what it is.
         embeds: it has an embedding of its own; without, the target's is read.
     """
+
+    DTYPE_FIELD = "torch_dtype"
 
     def __init__(self, config: HeadConfig, *, embeds: bool = False) -> None:
         super().__init__()
@@ -120,30 +119,12 @@ class DraftHead(nn.Module):
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(hidden, eps=eps)
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
-        self.rotary_emb = ExactRotary(_llama(config))
-        if not config.whole:
-            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
+        self.rotary_emb = self.rotary(config)
+        self.map_draft_ids()
 
-    @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
-
-    @property
-    def draft_ids(self) -> Tensor | None:
-        """The target's ids of what it can draft, int64 [Vd]: each is its own index plus ``d2t``; None is all."""
-        if self.config.whole:
-            return None
-        offsets: Any = self.d2t
-        found: Tensor = torch.arange(len(offsets), device=offsets.device) + offsets
-        return found
-
-    def set_draft_ids(self, ids: Tensor) -> None:
-        """Says which tokens it can draft: ascending int64 [Vd]."""
-        self.d2t = (ids - torch.arange(len(ids))).to(self.device)
+    @staticmethod
+    def rotary(config: HeadConfig) -> nn.Module:
+        return ExactRotary(_llama(config))
 
     def fuse(self, features: Tensor) -> Tensor:
         """What the first layer reads of the target's: [..., T × Ht] to [..., H]. Drafts pass none of it."""
@@ -187,24 +168,6 @@ class DraftHead(nn.Module):
         found: Tensor = self.lm_head(pieces.norm(self.norm, outputs)[0] if self.config.norm_before_scores else outputs)
         return found
 
-    # ------------------------------------------------------------------ making, reading and writing
-
-    @classmethod
-    def random(
-        cls, config: HeadConfig, *, device: Any = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
-    ) -> DraftHead:
-        """A head of that shape that knows nothing, the same for the same seed; torch's generators stay as they were."""
-        where = torch.device(device)
-        with torch.device(where), torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-            torch.manual_seed(seed)
-            head = cls(config).to(dtype)
-            for parameter in head.parameters():
-                if parameter.dim() > 1:
-                    nn.init.normal_(parameter, std=0.02)
-            if not config.whole:
-                head.set_draft_ids(torch.arange(config.draft_vocab_size))
-        return head
-
     @classmethod
     def read(
         cls,
@@ -236,51 +199,16 @@ class DraftHead(nn.Module):
         embeds = "embed_tokens.weight" in tensors
         if not embeds and config.hidden_size != config.target_hidden_size:
             raise UsageError(f"head {files.name} lacks embed_tokens.weight, and the target's has another width")
-        try:
-            with torch.device("meta"):
-                head = cls(config, embeds=embeds)
-            rotary = ExactRotary(_llama(config)).to(device)  # its buffers are in no file
-        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
-            raise
-        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
-            raise UsageError(
-                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
-            ) from error
-        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
-        head.load_state_dict(tensors, assign=True)
-        head.rotary_emb = rotary
-        ids = head.draft_ids
-        if ids is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
-            raise UsageError(
-                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
-            )
-        return head
+        return cls.filled(files.name, config, tensors, text.vocab_size, device, embeds=embeds)
 
-    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
-        """Writes ``config.json`` and ``model.safetensors`` in the original layout, which every engine reads.
-
-        Args:
-            folder: made where it is not there; files of these names are overwritten.
-            dtype: of the file; None is the head's.
-            largest: size of a file, as "10MB"; a larger head is written in several, with an index beside them.
-        """
-        into = Path(folder)
-        into.mkdir(parents=True, exist_ok=True)
-        dtype = dtype or self.dtype
-        config = {**self.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
-        (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        tensors = {
-            name.replace("layers.0.", "midlayer."): (p.to(dtype) if p.is_floating_point() else p)
-            .detach()
-            .contiguous()
-            .cpu()
-            for name, p in self.state_dict().items()
-        }
+    def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """In the original layout, which every engine reads."""
+        found = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}
         ids = self.draft_ids
         if ids is not None:  # the same as d2t, asked the other way round; other engines want it
             known = torch.zeros(self.config.vocab_size, dtype=torch.bool)
-            tensors["t2d"] = known.index_fill_(0, ids.cpu(), True)
-        save_torch_state_dict(tensors, into, max_shard_size=largest)
+            found["t2d"] = known.index_fill_(0, ids.cpu(), True)
+        return found
 
 
 def find(name: str) -> head_files.HeadFiles:
@@ -290,7 +218,7 @@ def find(name: str) -> head_files.HeadFiles:
         UsageError: no such folder, no head in it, or one that has to be converted.
         EnvironmentRefused: it cannot be had from the hub.
     """
-    return head_files.find(name, convert=_CONVERT)
+    return head_files.find(name, convert=CONVERT)
 
 
 def check_target(config: HeadConfig, target: Any, name: str) -> None:
@@ -304,14 +232,11 @@ def check_target(config: HeadConfig, target: Any, name: str) -> None:
     Raises:
         UsageError: it was made for a target of another width or vocabulary.
     """
-    for what, own, theirs in (
-        ("hidden size", config.target_hidden_size, target.hidden_size),
-        ("vocabulary", config.vocab_size, target.vocab_size),
-    ):
-        if own != theirs:
-            raise UsageError(f"head {name} is for a target with a {what} of {own}, this one's is {theirs}")
-    if config.mask_token_id is not None and config.mask_token_id >= target.vocab_size:
-        raise UsageError(f"head {name} has mask token {config.mask_token_id}, the target {target.vocab_size} tokens")
+    sizes = {
+        "hidden size": (config.target_hidden_size, target.hidden_size),
+        "vocabulary": (config.vocab_size, target.vocab_size),
+    }
+    heads.check_target(name, sizes, config.mask_token_id, target.vocab_size)
 
 
 def _renamed(name: str) -> str:

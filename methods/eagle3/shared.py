@@ -8,10 +8,12 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.decoding import Target
-from specbench.methods.eagle3 import head as heads
-from specbench.methods.eagle3.config import HeadConfig, shipped
+from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.drafting import Drafts
-from specbench.methods.eagle3.head import DraftHead
+from specbench.methods.eagle3.head import CONVERT, DraftHead
+from specbench.models.head_config import shipped
+from specbench.models.head_files import HeadFiles
+from specbench.models.heads import ready
 
 #: Heads that need no files: layers of each, and whether it drafts all in one pass. P-EAGLE's published sizes have four.
 RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}
@@ -22,14 +24,14 @@ class Shared:
     """A head ready to draft.
 
     Attributes:
-        drafts: its rounds.
+        rounds: its drafting.
         taps: layers of the target that it reads.
         weights: which head it is, for the record.
         budget: rows of a tree at most, root included.
         passes: forwards of the head that a round takes.
     """
 
-    drafts: Drafts
+    rounds: Drafts
     taps: tuple[int, ...]
     weights: Mapping[str, str]
     budget: int
@@ -44,7 +46,7 @@ def prepare(options: Any, target: Target) -> Shared:
         EnvironmentRefused: it cannot be had, or no memory is left for its cache.
     """
     producer = None if options.producer == "auto" else options.producer
-    head, weights = target.once(("eagle3", options.head, producer), lambda: _ready(options.head, producer, target))
+    head, weights = target.once(("eagle3", options.head, producer), lambda: _load(options.head, producer, target))
     if head.draft_ids is not None and options.head not in RANDOM and not head.d2t.any():
         target.warn(
             f"the head {weights['head']} drafts the target's first {len(head.draft_ids):,} tokens only, for its token "
@@ -63,32 +65,25 @@ def prepare(options: Any, target: Target) -> Shared:
     return Shared(drafts, head.config.taps, weights, options.budget, passes)
 
 
-def _ready(name: str | None, producer: Any, target: Target) -> tuple[DraftHead, dict[str, str]]:
-    head, weights = _load(name, producer, target)
-    head.eval().requires_grad_(False)
-    return head, weights
-
-
 def _load(name: str | None, producer: Any, target: Target) -> tuple[DraftHead, dict[str, str]]:
     """The head, and what the record says of it."""
     model = target.model
     config = model.config.get_text_config()
     if name is None:
-        own = shipped(target.name)
+        own = shipped("eagle3", target.name)
         if own is None:
             raise UsageError(f"no head comes with {target.name}; give one with --head")
         name = str(own)
-    if name in RANDOM:
+
+    def random(name: str) -> DraftHead | None:
+        if name not in RANDOM:
+            return None
         layers, parallel = RANDOM[name]
         last = int(model.get_input_embeddings().weight.shape[0]) - 1
         made = HeadConfig.for_target(config, layers=layers, mask_token_id=last if parallel else None)
-        head = DraftHead.random(made, device=model.device, dtype=model.dtype)
-        return head, {"head": name, "head_parameters": str(_size(head))}
-    files = heads.find(name)
-    head = DraftHead.read(files, config, producer=producer, device=model.device, dtype=model.dtype)
-    said = {"head": files.shown, "head_sha256": files.sha256(), "head_parameters": str(_size(head))}
-    return head, said | ({"head_revision": files.revision} if files.revision else {})
+        return DraftHead.random(made, device=model.device, dtype=model.dtype)
 
+    def read(files: HeadFiles) -> DraftHead:
+        return DraftHead.read(files, config, producer=producer, device=model.device, dtype=model.dtype)
 
-def _size(head: DraftHead) -> int:
-    return sum(parameter.numel() for parameter in head.parameters())
+    return ready(name, random, read, CONVERT)

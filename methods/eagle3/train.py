@@ -9,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
-
-from specbench.common import UsageError
 from specbench.decoding import option
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.models import LoadedModel
-from specbench.training import Job, fit
+from specbench.training import Job
 from specbench.training.accepted import Accepted
-from specbench.training.answers import without_circles
-from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, in_bf16
-from specbench.training.recipe import FREE, LoopOptions, Text, check_start, digest
-from specbench.training.side_by_side import side_by_side, teaching
-from specbench.training.vocabulary import covered, most_frequent
-
-OPTION = "head"  # of the method: what is trained goes there
-_KEPT = torch.bfloat16  # as published heads are
+from specbench.training.heads import OPTION as OPTION
+from specbench.training.heads import train_head
+from specbench.training.recipe import LoopOptions, Text, check_start
+from specbench.training.vocabulary import most_frequent
 
 
 class Options(LoopOptions):
@@ -67,75 +59,37 @@ def check(options: Options, target: LoadedModel) -> None:
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Trains a head, or goes on from the last checkpoint in ``job.out``; the head is left in ``job.out/head``.
-
-    Raises:
-        UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
-    """
-    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
-    if not texts:
-        raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
-    about = {"seed": job.seed, "texts": digest(job.texts)}
-    claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a head")
-    model = job.target.model
-    head = _new_head(options, job, texts)
-    lesson = Lesson(
-        head,
-        model,
-        steps=options.unroll,
-        decay=options.decay,
-        recompute=options.activation_checkpointing,
-        keep=options.keep_features,
-    )
-
-    def measure() -> Accepted:
-        half = in_bf16(options, model.device)
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-            return lesson.held_out(job.held_out, options.unroll, model.device)
-
-    course = Course(
-        lesson=lesson,
-        texts=texts,
-        collate=lambda visit, met: side_by_side(met),
-        size=lambda text: len(text.prompt) + len(text.answer),
-        look=(lambda: measure().look) if job.held_out else None,
-    )
-    done = fit(course, options, job)
-    for parameter in head.parameters():  # what is measured is what is kept
-        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
-    found = measure() if job.held_out else None
-    if found:
-        job.say(f"held out, head as kept: {found.look.line}")
-    head.save(job.out / "head", dtype=_KEPT)
-    trained = sum(p.numel() for p in head.parameters())
-    return {
-        "texts": len(texts),
-        "answer_tokens": sum(len(text.answer) for text in texts),
-        "steps": done.steps,
-        "epochs": done.visits,
-        "answer_tokens_learnt": done.answer_tokens,
-        "loss": round(done.last.get("loss", float("nan")), 4),
-        "agrees": round(done.last.get("agrees", float("nan")), 4),
-        "cost": done.cost.model_dump(mode="json", exclude_none=True),
-        "curve": done.curve,
-        "parameters": trained,
-        "parameters_outside_lm_head": trained - head.lm_head.weight.numel(),
-        "held_out_texts": len(job.held_out),
-        **covered(head.draft_ids, job.held_out),
-        "weights": str(job.out / "head"),
-        **({f"held_out_{name}": value for name, value in found.look.figures.items()} if found else {}),
-    }
-
-
-def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
+    """Train a head, see :func:`~specbench.training.heads.train_head`."""
     model, vocabulary = job.target.model, job.target.vocab_size
-    size = options.draft_vocab if 0 < options.draft_vocab < vocabulary else 0
-    config = HeadConfig.for_target(
-        model.config, layers=options.layers, intermediate_size=options.intermediate, draft_vocab_size=size
-    )
-    head = DraftHead.random(config, device=model.device, seed=job.seed)
-    if size:
-        head.set_draft_ids(most_frequent(texts, size, vocabulary))
-    if options.start == "target":
-        start_from_target(head, model)
-    return head
+    made: list[DraftHead] = []
+
+    def new_head(texts: Sequence[Text]) -> DraftHead:
+        size = options.draft_vocab if 0 < options.draft_vocab < vocabulary else 0
+        config = HeadConfig.for_target(
+            model.config, layers=options.layers, intermediate_size=options.intermediate, draft_vocab_size=size
+        )
+        head = DraftHead.random(config, device=model.device, seed=job.seed)
+        if size:
+            head.set_draft_ids(most_frequent(texts, size, vocabulary))
+        if options.start == "target":
+            start_from_target(head, model)
+        made.append(head)
+        return head
+
+    def lesson_of(head: DraftHead) -> Lesson:
+        return Lesson(
+            head,
+            model,
+            steps=options.unroll,
+            decay=options.decay,
+            recompute=options.activation_checkpointing,
+            keep=options.keep_features,
+        )
+
+    def held_out(lesson: Lesson) -> tuple[Accepted, Mapping[str, Any]]:
+        accepted = lesson.held_out(job.held_out, options.unroll, model.device)
+        return accepted, accepted.look.figures
+
+    card = train_head(options, job, new_head, lesson_of, held_out)
+    outside = card["parameters"] - made[0].lm_head.weight.numel()
+    return {**card, "parameters_outside_lm_head": outside}

@@ -1,4 +1,4 @@
-"""A head's ``config.json``: sizes, tapped layers, block, and whether its rows look ahead. No torch.
+"""A head's ``config.json``: sizes, tapped layers, block, and whether its rows look ahead.
 
 The published heads agree on the parameters and not on the names of what is not a parameter, so each is read under all
 the names it has had (JetSpec ``jetspec/models/draft_head.py``; DFlash ``dflash/model.py``; NeMo and vLLM's readers).
@@ -8,60 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from specbench.common import UsageError
 from specbench.common.reading import fitted
+from specbench.models.head_config import FILE, SIZES, TODO, HeadSizes, Published, size, sizes_in, sizes_of
 
 _NESTED = ("jetspec_config", "dflash_config")
+_NEEDED = (*SIZES[:2], "num_hidden_layers", SIZES[2])
 _CAUSAL = ("causal_head", "causal", "is_causal")
-_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-# Types whose frequencies do not depend on the length of the text: a captured pass could not follow it.
-_ROPES = ("default", "linear", "yarn", "llama3")
-_LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
 
 
-def _size(most: int = _LARGEST) -> Any:
-    return Field(None, ge=1, le=most)
-
-
-class _Published(BaseModel):
+class _Published(Published):
     """Types of what a published ``config.json`` may say, under all names; there is more in it."""
 
-    model_config = ConfigDict(strict=True)
-
-    hidden_size: int | None = _size()
-    intermediate_size: int | None = _size()
-    num_hidden_layers: int | None = _size(1024)
-    num_attention_heads: int | None = _size()
-    num_key_value_heads: int | None = _size()
-    head_dim: int | None = _size()
-    num_target_layers: int | None = _size(1 << 16)
+    num_target_layers: int | None = size(1 << 16)
     block_size: int | None = Field(None, ge=0, le=1 << 16)
-    mask_token_id: int | None = Field(None, ge=0)
     target_layer_ids: list[int] | None = None
     causal_head: bool | None = None
     causal: bool | None = None
     is_causal: bool | None = None
-    rms_norm_eps: float | None = Field(None, gt=0)
-    hidden_act: str | None = None
-    attention_bias: bool | None = None
-    layer_types: list[str] | None = None
-    sliding_window: int | None = None
-    max_position_embeddings: int | None = None
     vocab_size: int | None = Field(None, ge=0)
-    draft_vocab_size: int | None = Field(None, ge=0, le=_LARGEST)
-    rope_theta: float | None = Field(None, gt=0)
-    rope_parameters: dict[str, Any] | None = None
-    rope_scaling: dict[str, Any] | None = None
+    draft_vocab_size: int | None = Field(None, ge=0, le=1 << 24)
 
 
-@dataclass(frozen=True)
-class HeadConfig:
-    """What a head is, beside its weights.
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig(HeadSizes):
+    """What a head is, beside its weights. Its hidden size is the target's.
 
     Attributes:
         block_size: rows of a block S, the anchor included; it drafts S - 1 tokens.
@@ -69,13 +44,6 @@ class HeadConfig:
         target_layer_ids: layers of the target, from 0, whose outputs it reads.
         num_target_layers: of the target it was made for.
         causal: a row sees the rows before it (JetSpec), not all of its block (DFlash).
-        hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim: its own
-            layers. The hidden size is the target's.
-        rms_norm_eps, hidden_act, attention_bias: as in Qwen3.
-        rope: ``rope_type``, ``rope_theta`` and what the type needs.
-        max_position_embeddings, vocab_size: for the record; neither makes a parameter.
-        layer_types: "full_attention" or "sliding_attention" of each layer; empty where none slides.
-        sliding_window: of the layers that slide.
         draft_vocab_size: tokens that it can draft; 0 is the target's whole vocabulary. With fewer, its file says which
             they are in ``d2t``, as EAGLE-3's heads do, and a pass reads only their rows of the target's LM head.
     """
@@ -85,28 +53,9 @@ class HeadConfig:
     target_layer_ids: tuple[int, ...]
     num_target_layers: int
     causal: bool
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope: Mapping[str, Any]
-    max_position_embeddings: int
-    vocab_size: int
-    hidden_act: str = "silu"
-    attention_bias: bool = False
-    layer_types: tuple[str, ...] = ()
-    sliding_window: int | None = None
     draft_vocab_size: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses what no pass can run.
-
-        Raises:
-            UsageError: says what.
-        """
         if self.block_size < 2:
             raise UsageError(f"a block of {self.block_size} drafts nothing; the head's block_size has to be 2 or more")
         if not self.target_layer_ids:
@@ -122,11 +71,14 @@ class HeadConfig:
                 )
             if not 0 <= layer < last:
                 raise UsageError(f"the head taps layer {layer} of a target of {self.num_target_layers} layers")
-        kind = self.rope.get("rope_type", "default")
-        if kind not in _ROPES:
-            raise UsageError(f"the head has '{kind}' rope, which is not expressed yet; known: {', '.join(_ROPES)}")
+        super().__post_init__()
         if self.layer_types and not self.causal:
             raise UsageError("the head has sliding-window layers and looks ahead, which is not expressed yet")
+
+    @property
+    def whole(self) -> bool:
+        """It can draft every token, so that its ids are the target's."""
+        return not self.draft_vocab_size
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], num_target_layers: int | None = None) -> HeadConfig:
@@ -146,43 +98,28 @@ class HeadConfig:
             inner = values.get(nested)
             if isinstance(inner, Mapping):
                 found.update(inner)
-        known = fitted(_Published, found, "the head's config.json", "take a whole copy of the head")
+        known = fitted(_Published, found, FILE, TODO)
         found = {name: value for name, value in known.model_dump().items() if value is not None}
         layers = int(found.get("num_target_layers") or num_target_layers or 0)
-        missing = [name for name in (*_SIZES, "block_size", "mask_token_id") if found.get(name) is None]
+        missing = [name for name in (*_NEEDED, "block_size", "mask_token_id") if found.get(name) is None]
         missing += [] if layers else ["num_target_layers"]
         if missing:
-            raise UsageError(f"the head's config.json has no {', '.join(missing)}; it is no JetSpec or DFlash head")
-        heads, hidden, depth = found["num_attention_heads"], found["hidden_size"], found["num_hidden_layers"]
-        kinds = tuple(found.get("layer_types") or ())
-        slides = "sliding_attention" in kinds
+            raise UsageError(f"{FILE} has no {', '.join(missing)}; it is no JetSpec or DFlash head")
         return cls(
+            **sizes_in(found, 32768),
             block_size=int(found["block_size"]),
             mask_token_id=int(found["mask_token_id"]),
-            target_layer_ids=tuple(found.get("target_layer_ids") or build_target_layer_ids(layers, depth)),
+            target_layer_ids=tuple(
+                found.get("target_layer_ids") or build_target_layer_ids(layers, found["num_hidden_layers"])
+            ),
             num_target_layers=layers,
             causal=any(bool(found.get(name)) for name in _CAUSAL),
-            hidden_size=hidden,
-            intermediate_size=found["intermediate_size"],
-            num_hidden_layers=depth,
-            num_attention_heads=heads,
-            num_key_value_heads=found.get("num_key_value_heads") or heads,
-            head_dim=found.get("head_dim") or hidden // heads,
-            rms_norm_eps=found.get("rms_norm_eps", 1e-6),
-            rope=_rope(found),
-            max_position_embeddings=found.get("max_position_embeddings", 32768),
             vocab_size=found.get("vocab_size", 0),
-            hidden_act=found.get("hidden_act", "silu"),
-            attention_bias=bool(found.get("attention_bias", False)),
-            layer_types=kinds if slides else (),
-            sliding_window=found.get("sliding_window") if slides else None,
             draft_vocab_size=_draft_vocab(found),
         )
 
     def to_json(self) -> dict[str, Any]:
         """The published form, which JetSpec's and DFlash's own loaders read."""
-        rope = dict(self.rope)
-        theta = rope.pop("rope_theta")
         return {
             "architectures": ["DFlashDraftModel"],
             "model_type": "qwen3",
@@ -193,15 +130,10 @@ class HeadConfig:
                 "target_layer_ids": list(self.target_layer_ids),
                 "causal_head": self.causal,
             },
-            "rope_theta": theta,
-            "rope_scaling": rope if rope.get("rope_type", "default") != "default" else None,
-            **{name: getattr(self, name) for name in (*_SIZES, "num_key_value_heads", "head_dim", "rms_norm_eps")},
-            **{name: getattr(self, name) for name in ("max_position_embeddings", "vocab_size", "hidden_act")},
-            "attention_bias": self.attention_bias,
+            **self.written(),
             "sliding_window": self.sliding_window,
             "use_sliding_window": self.sliding_window is not None,
             "layer_types": list(self.layer_types) or ["full_attention"] * self.num_hidden_layers,
-            "tie_word_embeddings": False,
             **({"draft_vocab_size": self.draft_vocab_size} if self.draft_vocab_size else {}),
         }
 
@@ -229,34 +161,16 @@ class HeadConfig:
             UsageError: the target has one layer only, which is its last.
         """
         config = target.get_text_config()
-        hidden, heads = config.hidden_size, config.num_attention_heads
-        rope = getattr(config, "rope_parameters", None) or {}
-        theta = rope.get("rope_theta") if isinstance(rope, Mapping) else None
         taps = tuple(target_layer_ids or build_target_layer_ids(config.num_hidden_layers, layers))
         return cls(
+            **sizes_of(config, layers, 32768),
             block_size=block_size,
             mask_token_id=mask_token_id,
             target_layer_ids=taps,
             num_target_layers=config.num_hidden_layers,
             causal=causal,
-            hidden_size=hidden,
-            intermediate_size=getattr(config, "intermediate_size", None) or 3 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or hidden // heads,
-            rms_norm_eps=1e-6,
-            rope={"rope_type": "default", "rope_theta": theta or 10000.0},
-            max_position_embeddings=getattr(config, "max_position_embeddings", None) or 32768,
-            vocab_size=config.vocab_size,
             draft_vocab_size=draft_vocab_size,
         )
-
-
-def shipped(model: str) -> Path | None:
-    """The folder of the head that comes with specbench for a model's alias; None where there is none."""
-    folder = Path(__file__).parent / "heads" / model
-    return folder if model and (folder / "config.json").is_file() else None
 
 
 def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, ...]:
@@ -283,11 +197,3 @@ def _draft_vocab(values: Mapping[str, Any]) -> int:
     """0 also where a file names the whole vocabulary, as EAGLE-3's do."""
     size = int(values.get("draft_vocab_size") or 0)
     return 0 if size == values.get("vocab_size") else size
-
-
-def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``rope_parameters`` of transformers 5, or ``rope_theta`` and ``rope_scaling`` of the versions before."""
-    given: Mapping[str, Any] = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    rope = {"rope_theta": values.get("rope_theta") or 10000.0, **given}
-    rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
-    return rope

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from specbench import decoding
-from specbench.common import UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
+from specbench.decoding.heads import HeadDecoder, no_head
 from specbench.decoding.pairs import Named, retrieve
 from specbench.decoding.tree import Branch
 from specbench.decoding.trees.marginals import Marginals, best_branch, expected_accepted
-from specbench.methods.jetspec.config import shipped
+from specbench.models.head_config import shipped
 
 if TYPE_CHECKING:
     from specbench.methods.jetspec.shared import Shared
@@ -37,13 +37,11 @@ class Options(decoding.Options):
     retrieve: Named | None = retrieve()
 
 
-class Decoder(decoding.Decoder):
+class Decoder(HeadDecoder):
     """Feeds the head with what the target computed and turns its scores into a tree."""
 
     def __init__(self, options: Options, context: Context) -> None:
-        self._shared: Shared = context.shared
-        self._place = context.slot  # of the target; the head has its own
-        self._slot: int | None = None
+        super().__init__(options, context)
         self._drafts: list[tuple[TokenTree, Marginals]] = []
 
     @staticmethod
@@ -54,11 +52,8 @@ class Decoder(decoding.Decoder):
 
     @staticmethod
     def check(options: Options, model: str) -> None:
-        if options.head is None and shipped(model) is None:
-            raise UsageError(
-                "jetspec drafts with a head that was trained for the model; give it one with --head FOLDER or "
-                "--head OWNER/NAME, or time an untrained one with --head random"
-            )
+        if options.head is None and shipped("jetspec", model) is None:
+            raise no_head("jetspec")
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Shared:
@@ -66,44 +61,19 @@ class Decoder(decoding.Decoder):
 
         return shared.prepare(options, target)
 
-    @staticmethod
-    def taps(options: Options, shared: Shared | None) -> tuple[int, ...]:
-        return shared.taps if shared else ()
-
-    @staticmethod
-    def weights(shared: Shared | None) -> Mapping[str, str]:
-        return shared.weights if shared else {}
-
-    @staticmethod
-    def memory_bytes(shared: Shared | None) -> int:
-        return shared.passes.nbytes if shared else 0
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._slot = self._shared.passes.open(self._place)
-
     def observe(self, result: StepResult) -> None:
         assert self._slot is not None
         features: Any = result.hidden
         # Features of every token but the last emitted one: it becomes the anchor (JetSpec §3.1).
-        self._shared.passes.append(self._slot, features, result.emitted[-1])
+        self._shared.rounds.append(self._slot, features, result.emitted[-1])
 
     def draft(self) -> TokenTree:
         assert self._slot is not None
-        marginals = self._shared.passes.marginals(self._slot)
+        marginals = self._shared.rounds.marginals(self._slot)
         self.draft_forwards += 1
         tree = self._shared.grow(marginals)
         self._drafts.append((tree, marginals))
         return tree
-
-    def instead(self, tree: TokenTree) -> None:
-        # The features of what is accepted come as ever; no pass of the head is run.
-        if self._slot is not None:
-            self._shared.passes.hold(self._slot)
-
-    def end(self) -> None:
-        if self._slot is not None:
-            self._shared.passes.close(self._slot)
-            self._slot = None
 
     def branches(self) -> Sequence[Branch]:
         found = [best_branch(tree, marginals) for tree, marginals in self._drafts]

@@ -7,25 +7,23 @@ nor LM head: both are the target's.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
-from specbench.common import SpecbenchError, UsageError
-from specbench.common.errors import one_line
+from specbench.common import UsageError
 from specbench.engine.pieces import PLAIN, Attend, Pieces, Store
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.models import head_files
+from specbench.models import head_files, heads
+from specbench.models.heads import Head
 
 
-class DraftHead(nn.Module):
+class DraftHead(Head):
     """The head; its parameters have the published names.
 
     B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
@@ -43,34 +41,12 @@ class DraftHead(nn.Module):
         self.hidden_norm = Qwen3RMSNorm(hidden, eps=eps)
         self.layers = nn.ModuleList(Qwen3DecoderLayer(qwen3, index) for index in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(hidden, eps=eps)
-        self.rotary_emb = ExactRotary(qwen3)
-        if config.draft_vocab_size:
-            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
+        self.rotary_emb = self.rotary(config)
+        self.map_draft_ids()
 
-    @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
-
-    @property
-    def draft_ids(self) -> Tensor | None:
-        """Ascending token ids that it can draft, int64 [draft vocabulary]; None is all of the target's."""
-        if not self.config.draft_vocab_size:
-            return None
-        offsets: Any = self.d2t
-        found: Tensor = torch.arange(len(offsets), device=offsets.device) + offsets
-        return found
-
-    def set_draft_ids(self, ids: Tensor) -> None:
-        """Says which tokens it can draft.
-
-        Args:
-            ids: ascending int64 [draft vocabulary]; kept as EAGLE-3 keeps them, less their own index.
-        """
-        self.d2t = (ids - torch.arange(len(ids))).to(self.device)
+    @staticmethod
+    def rotary(config: HeadConfig) -> nn.Module:
+        return ExactRotary(_qwen3(config))
 
     def scorer(self, lm_head: Any) -> Any:
         """What makes scores [..., draft vocabulary] of the last norm's outputs: the target's LM head, or rows of it."""
@@ -131,24 +107,6 @@ class DraftHead(nn.Module):
             branch = pieces.mlp(layer.mlp, inner)
         return pieces.norm(self.norm, rows, branch)[0]
 
-    # ------------------------------------------------------------------ making, reading and writing
-
-    @classmethod
-    def random(
-        cls, config: HeadConfig, *, device: Any = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
-    ) -> DraftHead:
-        """A head of that shape that knows nothing, the same for the same seed; torch's generators stay as they were."""
-        where = torch.device(device)
-        with torch.device(where), torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-            torch.manual_seed(seed)
-            head = cls(config).to(dtype)
-            for name, parameter in head.named_parameters():
-                if parameter.dim() > 1:
-                    nn.init.normal_(parameter, std=0.02)
-                elif name.endswith("bias"):
-                    nn.init.zeros_(parameter)
-        return head
-
     @classmethod
     def load(
         cls, where: str | Path, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
@@ -176,46 +134,9 @@ class DraftHead(nn.Module):
         config = HeadConfig.from_json(files.config, None if text is None else text.num_hidden_layers)
         if text is not None:
             check_target(config, text, files.name)
-        try:
-            with torch.device("meta"):
-                head = cls(config)
-            rotary = ExactRotary(_qwen3(config)).to(device)  # its buffers are in no file
-        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
-            raise
-        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
-            raise UsageError(
-                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
-            ) from error
         tensors = files.tensors(device, dtype)
         tensors.pop("t2d", None)  # the same as d2t, asked the other way round
-        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
-        head.load_state_dict(tensors, assign=True)
-        head.rotary_emb = rotary
-        ids = head.draft_ids
-        if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
-            raise UsageError(
-                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
-            )
-        return head
-
-    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
-        """Writes ``config.json`` and ``model.safetensors``, as published heads have them.
-
-        Args:
-            folder: made where it is not there; files of these names are overwritten.
-            dtype: of the file; None is the head's.
-            largest: size of a file, as "10MB"; a larger head is written in several, with an index beside them.
-        """
-        into = Path(folder)
-        into.mkdir(parents=True, exist_ok=True)
-        dtype = dtype or self.dtype
-        config = {**self.config.to_json(), "dtype": str(dtype).removeprefix("torch.")}
-        (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        tensors = {
-            name: (p.to(dtype) if p.is_floating_point() else p).detach().contiguous().cpu()
-            for name, p in self.state_dict().items()
-        }
-        save_torch_state_dict(tensors, into, max_shard_size=largest)
+        return cls.filled(files.name, config, tensors, None if text is None else text.vocab_size, device)
 
 
 def check_target(config: HeadConfig, target: Any, name: str) -> None:
@@ -229,16 +150,13 @@ def check_target(config: HeadConfig, target: Any, name: str) -> None:
     Raises:
         UsageError: it was made for a target of other sizes.
     """
-    for what, own, theirs in (
-        ("hidden size", config.hidden_size, target.hidden_size),
-        ("number of layers", config.num_target_layers, target.num_hidden_layers),
-    ):
-        if own != theirs:
-            raise UsageError(f"head {name} is for a target with a {what} of {own}, this one's is {theirs}")
+    sizes = {
+        "hidden size": (config.hidden_size, target.hidden_size),
+        "number of layers": (config.num_target_layers, target.num_hidden_layers),
+    }
     if config.draft_vocab_size > target.vocab_size:
         raise UsageError(f"head {name} drafts {config.draft_vocab_size} tokens, the target has {target.vocab_size}")
-    if not 0 <= config.mask_token_id < target.vocab_size:
-        raise UsageError(f"head {name} has mask token {config.mask_token_id}, the target {target.vocab_size} tokens")
+    heads.check_target(name, sizes, config.mask_token_id, target.vocab_size)
 
 
 def _qwen3(config: HeadConfig) -> Qwen3Config:

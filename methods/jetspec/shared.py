@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from specbench.common import UsageError
 from specbench.decoding import Target, TokenTree
 from specbench.decoding.trees.builders import BUILDERS, Knobs
 from specbench.decoding.trees.marginals import Marginals
-from specbench.methods.jetspec.config import HeadConfig, shipped
+from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
-from specbench.models import head_files
+from specbench.models.head_config import shipped
+from specbench.models.heads import ready
 
 #: Heads that need no files, and whether they are causal.
 RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
@@ -29,7 +28,7 @@ class Shared:
     """A head ready to draft.
 
     Attributes:
-        passes: the head's forwards.
+        rounds: the head's forwards.
         taps: layers of the target that it reads.
         weights: which head it is, for the record.
         tree: name of the builder.
@@ -37,7 +36,7 @@ class Shared:
         knobs: of the builder.
     """
 
-    passes: BlockPass
+    rounds: BlockPass
     taps: tuple[int, ...]
     weights: Mapping[str, str]
     tree: str
@@ -56,7 +55,7 @@ def prepare(options: Any, target: Target) -> Shared:
         UsageError: none is named, or it does not go with the target or the options.
         EnvironmentRefused: it cannot be had, or no memory is left for its cache.
     """
-    head, weights = target.once(("jetspec", options.head), lambda: _ready(options.head, target))
+    head, weights = target.once(("jetspec", options.head), lambda: _load(options.head, target))
     limit = head.config.block_size - 1
     depth = options.depth or limit
     if depth > limit:
@@ -100,31 +99,21 @@ def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
     return sorted(taken)[_TIMED // 2]
 
 
-def _ready(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
-    head, weights = _load(name, target)
-    head.eval().requires_grad_(False)
-    return head, weights
-
-
 def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
     """The head, and what the record says of it."""
     model = target.model
     config = model.config.get_text_config()
     if name is None:
-        own = shipped(target.name)
+        own = shipped("jetspec", target.name)
         if own is None:  # where the target's name is known, Decoder.check has said so
             raise UsageError(f"jetspec has no head for {target.name}; name one by --head")
         name = str(own)
-    if name in RANDOM:
+
+    def random(name: str) -> DraftHead | None:
+        if name not in RANDOM:
+            return None
         rows = model.get_input_embeddings().weight.shape[0]
         made = HeadConfig.for_target(config, mask_token_id=rows - 1, causal=RANDOM[name])
-        head = DraftHead.random(made, device=model.device, dtype=model.dtype)
-        return head, {"head": name, "head_parameters": str(_size(head))}
-    files = head_files.find(name)
-    head = DraftHead.read(files, config, device=model.device, dtype=model.dtype)
-    said = {"head": files.shown, "head_sha256": files.sha256(), "head_parameters": str(_size(head))}
-    return head, said | ({"head_revision": files.revision} if files.revision else {})
+        return DraftHead.random(made, device=model.device, dtype=model.dtype)
 
-
-def _size(head: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in head.parameters())
+    return ready(name, random, lambda files: DraftHead.read(files, config, device=model.device, dtype=model.dtype))

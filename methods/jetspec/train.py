@@ -15,20 +15,16 @@ from specbench.common import UsageError
 from specbench.decoding import option
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
-from specbench.methods.jetspec.learning.held_out import HeldOut, held_out
+from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
-from specbench.training import Job, fit
-from specbench.training.answers import without_circles
-from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, in_bf16
-from specbench.training.recipe import FREE, LoopOptions, Text, check_start, digest
-from specbench.training.side_by_side import side_by_side, teaching
-from specbench.training.vocabulary import covered, most_frequent
-
-OPTION = "head"  # of the method: what is trained goes there
-_KEPT = torch.bfloat16  # as published heads are
+from specbench.training import Job
+from specbench.training.accepted import Accepted
+from specbench.training.heads import OPTION as OPTION
+from specbench.training.heads import train_head
+from specbench.training.recipe import LoopOptions, Text, check_start
+from specbench.training.vocabulary import most_frequent
 
 
 class Options(LoopOptions):
@@ -72,66 +68,27 @@ def check(options: Options, target: LoadedModel) -> None:
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Trains a head, or goes on from the last checkpoint in ``job.out``; the head is left in ``job.out/head``.
-
-    Raises:
-        UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
-    """
-    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
-    if not texts:
-        raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
-    about = {"seed": job.seed, "texts": digest(job.texts)}
-    claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a head")
+    """Train a head, see :func:`~specbench.training.heads.train_head`."""
     model = job.target.model
-    head = _new_head(options, job, texts)
-    lesson = Lesson(head, model, anchors=options.anchors, gamma=options.gamma, keep=options.keep_features)
 
-    def measure() -> HeldOut:
-        half = in_bf16(options, model.device)
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-            return held_out(lesson, job.held_out, model.device)
+    def new_head(texts: Sequence[Text]) -> DraftHead:
+        config = _config(options, job.target)
+        head = DraftHead.random(config, device=model.device, seed=job.seed)
+        if size := config.draft_vocab_size:
+            head.set_draft_ids(most_frequent(texts, size, job.target.vocab_size))
+        if options.start == "target":
+            text = [*texts[0].prompt, *texts[0].answer]
+            start_from_target(head, model, torch.tensor([text], device=model.device))
+        return head
 
-    course = Course(
-        lesson=lesson,
-        texts=texts,
-        collate=lambda visit, met: side_by_side(met),
-        size=lambda text: len(text.prompt) + len(text.answer),
-        look=(lambda: measure().accepted.look) if job.held_out else None,
-    )
-    done = fit(course, options, job)
-    for parameter in head.parameters():  # what is measured is what is kept
-        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
-    found = measure() if job.held_out else None
-    if found:
-        job.say(f"held out, head as kept: {found.accepted.look.line}")
-    head.save(job.out / "head", dtype=_KEPT)
-    return {
-        "texts": len(texts),
-        "answer_tokens": sum(len(text.answer) for text in texts),
-        "steps": done.steps,
-        "epochs": done.visits,
-        "loss": round(done.last.get("loss", float("nan")), 4),
-        "agrees": round(done.last.get("agrees", float("nan")), 4),
-        "cost": done.cost.model_dump(mode="json", exclude_none=True),
-        "curve": done.curve,
-        "parameters": sum(p.numel() for p in head.parameters()),
-        "held_out_texts": len(job.held_out),
-        **covered(head.draft_ids, job.held_out),
-        "weights": str(job.out / "head"),
-        **({f"held_out_{name}": value for name, value in found.figures.items()} if found else {}),
-    }
+    def lesson_of(head: DraftHead) -> Lesson:
+        return Lesson(head, model, anchors=options.anchors, gamma=options.gamma, keep=options.keep_features)
 
+    def measure(lesson: Lesson) -> tuple[Accepted, Mapping[str, Any]]:
+        found = held_out(lesson, job.held_out, model.device)
+        return found.accepted, found.figures
 
-def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
-    model = job.target.model
-    config = _config(options, job.target)
-    head = DraftHead.random(config, device=model.device, seed=job.seed)
-    if size := config.draft_vocab_size:
-        head.set_draft_ids(most_frequent(texts, size, job.target.vocab_size))
-    if options.start == "target":
-        text = [*texts[0].prompt, *texts[0].answer]
-        start_from_target(head, model, torch.tensor([text], device=model.device))
-    return head
+    return train_head(options, job, new_head, lesson_of, measure)
 
 
 def _config(options: Options, target: LoadedModel) -> HeadConfig:

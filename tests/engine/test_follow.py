@@ -88,7 +88,7 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
     with attached(tiny_llama(VOCAB), capacity=90, max_rows=32, graphs=True) as engine:
         shallow = {"head": "random", "budget": 16, "depth": 1}
         method: Any = decoders.ready(decoders.with_options("jetspec", shallow), engine)
-        passes, slot = method.shared.passes, engine.alloc()
+        passes, slot = method.shared.rounds, engine.alloc()
         assert passes.open(slot) == slot
         result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
         for rows, follows in ((2, True), (3, False), (1, True)):
@@ -109,7 +109,7 @@ def test_where_others_have_drafted_a_round_waits_until_it_is_asked_for(monkeypat
         launched: list[int] = []
         own = head_pass.settle
         monkeypatch.setattr(head_pass, "settle", lambda device: launched.append(1) or own(device))  # type: ignore[func-returns-value]
-        seat = method.shared.passes._passes._seats[slot]
+        seat = method.shared.rounds._passes._seats[slot]
         for others, followed, waits in (
             (False, True, 1),
             (False, True, 0),
@@ -131,7 +131,7 @@ def test_where_others_have_drafted_a_round_waits_until_it_is_asked_for(monkeypat
 def test_a_slot_is_taken_once() -> None:
     with attached(tiny_llama(VOCAB), slots=2, capacity=60, max_rows=32) as engine:
         method: Any = decoders.ready(decoders.with_options("jetspec", {"head": "random", "budget": 16}), engine)
-        passes = method.shared.passes
+        passes = method.shared.rounds
         assert passes.open(1) == 1
         assert passes.open() == 0
         known = [seat.known for seat in passes._passes._seats]

@@ -158,7 +158,7 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
         method = ready(engine, head=kind, width=40)
         (record,) = run(engine, method, [ids])
         assert record.output_ids == truth[:30]
-    made = method.shared.passes._head
+    made = method.shared.rounds._head
     layers = layer_outputs(model, torch.tensor([[*ids, *truth]]))  # of a causal model: a beginning's are the same
     at = 1
     for found, accepted in zip(seen, [*record.accepted_lengths, 0], strict=False):
@@ -241,7 +241,7 @@ def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
     with attached(supported("qwen3"), capacity=60, max_rows=96) as engine:
         other = ready(engine)
         assert other.weights["head"] == "random"
-        other.shared.passes._head.save(tmp_path / "mine")
+        other.shared.rounds._head.save(tmp_path / "mine")
         mine = ready(engine, head=str(tmp_path / "mine"))
         assert mine.weights["head"] == "mine"
         assert len(mine.weights["head_sha256"]) == 64
@@ -258,14 +258,14 @@ def test_slots_come_back_however_a_sequence_ends() -> None:
         given_up = Runner(engine, lambda *_: Context(97, 0, random.Random(0)), 2).segment(method, requests)
         next(given_up)
         given_up.close()
-        assert [method.shared.passes.open() for _ in range(2)] == [0, 1]
+        assert [method.shared.rounds.open() for _ in range(2)] == [0, 1]
         with pytest.raises(ValueError, check=wording):
-            method.shared.passes.open()
+            method.shared.rounds.open()
 
 
 def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(supported("llama"), capacity=40, max_rows=64) as engine:
-        passes = ready(engine).shared.passes
+        passes = ready(engine).shared.rounds
         assert shared.draft_seconds(passes, 16, 20) > 0
         assert passes.open() == 0  # nothing is left in use
     monkeypatch.setattr(shared, "draft_seconds", lambda *_: 0.5)

@@ -16,6 +16,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.models import names
 from specbench.models.adapters import CARD
+from specbench.models.head_config import shipped
 from specbench.models.loader import LoadedModel, load
 from specbench.runner.loop import Request
 from specbench.runner.methods import default_settings, labels_of, make_methods, plan_methods
@@ -65,7 +66,7 @@ def test_a_head_belongs_to_an_alias(folder: Path) -> None:
     assert_small_and_explained(folder, "gsm8k-train", "steps", "loss", "accepted length")
     assert folder.name in names.aliases()
     method = folder.parts[-3]
-    assert import_module(f"specbench.methods.{method}.config").shipped(folder.name) == folder
+    assert shipped(method, folder.name) == folder
     decoder = import_module(f"specbench.methods.{method}.decoder")
     decoder.Decoder.check(decoder.Options(), folder.name)
 
