@@ -28,7 +28,7 @@ class Head(nn.Module):
 
     config: Any
     fc: nn.Linear
-    rotary_emb: nn.Module
+    rotary_emb: Any
     d2t: Tensor
 
     @staticmethod

@@ -28,7 +28,7 @@ STORE = TESTS / "wording"
 _VARIES = [
     (
         re.compile(
-            rf"{re.escape(str(Path(tempfile.gettempdir()).resolve()))}/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?"
+            rf"{re.escape(str(Path(tempfile.gettempdir()).resolve()))}/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[\w-]+"
         ),
         "<tmp>",
     ),
@@ -40,7 +40,8 @@ _VARIES = [
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "<address>"),
     (re.compile(re.escape(str(Path.home())) + "(?=/)"), "<home>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "<server>"),
-    (re.compile(r"\b\d{8}T\d{6}Z\b"), "<time>"),
+    (re.compile(r"(?:\d\n?){8}T(?:\d\n?){6}Z"), "<time>"),  # a long path is folded
+    (re.compile(r"[\d.]+(?= free\b|; free space| GiB are free)"), "<free>"),
     (re.compile(r"\.\d+\.tmp\b"), ".<process>.tmp"),
     (re.compile(r"(?m)^.*\bs left$\n?"), ""),
 ]
