@@ -103,7 +103,7 @@ def test_a_broken_off_repetition_goes_on_first(
         assert cli(*command, "--again", "--out", tmp_path).code == 130
     (half,) = (path for path in tmp_path.iterdir() if not (path / "DONE").exists())
     said = cli(*command, "--out", tmp_path)
-    assert wording(said.err)
+    assert wording.sentences(said.err)
     assert "done already" not in said.err
     assert (half / "DONE").exists()
 

@@ -54,7 +54,7 @@ def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, h
     (folder,) = (tmp_path / "runs").iterdir()
     graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in runs.rows_on_disk(folder).items()}
     assert graded == {"ar": "exact", "liar": None, "jacobi": "exact"}
-    assert wording(said.out)
+    assert wording.sentences(said.out)
 
 
 def test_noise_is_shared_or_own_and_nothing_else(cli: Any, own: Path) -> None:

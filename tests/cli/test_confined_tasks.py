@@ -43,6 +43,6 @@ def test_a_run_is_scored_and_right_answers_are_found_right(
     assert [row["accuracy"]["passed"] for row in json.loads(said.out)["summary"]["rows"]] == [2, 2]
     shown = cli.ok("show", folder, columns=200).out
     assert metric in shown
-    assert wording(" ".join(shown.split()))
+    assert wording.sentences(" ".join(shown.split()))
     listed = json.loads(cli.ok("list", "tasks", "--json").out)
     assert task in str(listed)

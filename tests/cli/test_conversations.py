@@ -116,7 +116,7 @@ def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been
             assert len(records(out)) == done
             if done == 1:
                 (folder,) = out.iterdir()
-                assert wording(cli.ok("show", folder).out)
+                assert wording.sentences(cli.ok("show", folder).out)
     _, resumed = run(cli, out, *command)
     assert ids(resumed) == ids(unbroken)
     assert [r.prompt_tokens for r in resumed] == [r.prompt_tokens for r in unbroken]

@@ -61,7 +61,7 @@ def test_a_cell_that_raises(cli: Any, tmp_path: Path, site: Path) -> None:
     assert said.code == 6
     fault = "method 'chaos' (from specbench-chaos) failed in draft (ValueError: no luck at decoder.py line"
     assert said.err.splitlines()[-1].startswith(f"error: chaos: {fault}")
-    assert wording(said.out)
+    assert wording.sentences(said.out)
     check(tmp_path / "out", fault)
 
 

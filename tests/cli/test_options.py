@@ -136,7 +136,7 @@ def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
         "base": "none",
     }  # fmt: skip
     assert not (folder / "verdicts.jsonl").exists(), "--no-score"
-    assert wording(said.out)
+    assert wording.sentences(said.out)
 
 
 @pytest.mark.parametrize("command", [["run"], ["sweep", "--method", "jacobi", "--grid", "n=2"], ["check-lossless"]])

@@ -109,7 +109,7 @@ def test_an_engine_that_fails_is_named_and_marked_and_the_others_go_on(
     assert [row.failed for row in rows.values()].count("") == 2
     assert read_whole(folder).complete
     shown = cli.ok("show", folder)
-    assert wording(shown.out)
+    assert wording.sentences(shown.out)
     assert "failed" in shown.out
 
 
@@ -202,7 +202,7 @@ def test_a_row_that_failed_stays_so_when_the_interrupted_run_goes_on(
     (folder / "requests.jsonl").write_text("".join(lines[:-1]))
     said = cli(*asked)
     assert said.code == 7
-    assert wording(said.err)
+    assert wording.sentences(said.err)
     assert [*tmp_path.iterdir()] == [folder]
     rows = rows_of(folder)
     assert rows["ar"].requests == PROMPTS

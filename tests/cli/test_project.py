@@ -28,7 +28,7 @@ def profile(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: Path) -> None:
     said = cli.ok(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "b200", "--profile", profile)
-    assert wording(said.out)
+    assert wording.sentences(said.out)
     (folder,) = tmp_path.iterdir()
     content = json.loads((folder / "projection-b200.json").read_text())
     assert set(content["rows"]) == {"ar", "jacobi"}
@@ -41,13 +41,13 @@ def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: P
     )
     assert 0 < row["low"] <= row["value"] <= row["high"] <= most * 1.5
     again = cli("show", folder)
-    assert wording(again.out)
+    assert wording.sentences(again.out)
     assert max(map(len, again.out.splitlines())) <= 80
     assert json.loads(cli("show", folder, "--json").out)["projections"] == [content]
     # The run itself is what it is without a projection, and another one is added to what is done.
     assert "projection" not in (folder / "summary.json").read_text()
     more = cli.ok(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "h100", "--profile", profile)
-    assert wording(more.err)
+    assert wording.sentences(more.err)
     assert len([*folder.glob("projection-*.json")]) == 2
 
 
@@ -67,7 +67,7 @@ def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: 
         seconds = times.seconds(round(cell["rows_per_step"]), round(context), 2)
         assert cell["predicted_decode_tok_s"] == pytest.approx(2 * cell["tokens_per_forward"] / seconds)
     # With its profile in it, the folder is still a sweep.
-    assert wording(cli("show", document["folder"]).out)
+    assert wording.sentences(cli("show", document["folder"]).out)
 
 
 def test_a_profile_of_another_model_is_refused_and_the_run_is_kept(cli: Any, profile: Path, tmp_path: Path) -> None:

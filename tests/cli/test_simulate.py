@@ -42,7 +42,7 @@ def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], colum
     shown = cli("show", run[1], columns=columns).out
     assert max(map(len, shown.splitlines())) <= columns
     words = " ".join(shown.split())
-    assert wording(words)
+    assert wording.sentences(words)
     assert "pass@1" not in words
     for label in ("jacobi", "pld"):
         lines = [line for line in shown.splitlines() if line.startswith(label)]

@@ -56,9 +56,9 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
     said = cli.ok("sweep", *TINY, *prompts, *GRID, "--limit", 7, "--held-out", 3, "--out", tmp_path, columns=140)
     folder = only(tmp_path)
     assert {path.name for path in folder.iterdir()} >= {"sweep.json", "cells.csv", "c1"}
-    assert wording(said.err)
+    assert wording.sentences(said.err)
     assert said.out.splitlines()[-1] == f"sweep: {folder}"
-    assert wording(said.out)
+    assert wording.sentences(said.out)
 
     cells = table(folder)
     assert list(cells.columns[:6]) == ["cell", "label", "method", "block_size", "concurrency", "set"]

@@ -38,7 +38,7 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> Non
     said = train(cli, prompts, out, "--limit", 5)
     assert said.code == 0, said.err
     assert "5/5 answers" in said.err
-    assert wording(said.err)
+    assert wording.sentences(said.err)
     card = json.loads((out / "card.json").read_text())
     assert (card["method"], card["texts"], card["held_out_texts"], card["steps"]) == ("jetspec", 3, 2, 2)
     assert card["options"]["block_size"] == 4
@@ -118,14 +118,14 @@ def test_given_answers_are_learnt_and_card_and_readme_say_whose_they_are(cli: An
     said = cli.ok(*learnt, *small)
     assert "answers  " not in said.err  # none was made
     assert not list(out.glob("answers*"))
-    assert wording(said.err)
+    assert wording.sentences(said.err)
     assert "as before training" not in said.err
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for folder in (out, out / "adapter"):
         assert json.loads((folder / "card.json").read_text())["given"] == {"lima.jsonl": digest}
     readme = (out / "adapter" / "README.md").read_text()
     assert f"{digest}" in readme
-    assert wording(readme)
+    assert wording.sentences(readme)
     assert "own answers" not in readme
     file.write_text('{"conversations": ["q"]}\n')
     said = cli("train", "jetspec", "--model", "config:tiny", "--prompts", file, "--given", "--out", tmp_path / "j",

@@ -186,7 +186,7 @@ def test_at_the_second_prompt_its_row_is_marked_and_the_others_go_on(way: str, s
     assert (ar.requests, ar.failed, leave.requests) == (3, "", 1)
     assert said in leave.failed
     assert summary.fastest is None
-    assert wording(done.out)
+    assert wording.sentences(done.out)
     if way.startswith("sys"):
         assert run(site, "--method", "leave").code == FAULT
         assert len(list((tmp_path / "runs").iterdir())) == 2, "a row that failed may have been mended: measured anew"
@@ -223,7 +223,7 @@ def test_what_ends_the_process_is_left_out_by_the_next_one(
     )
     done = run(site, "--method", "leave")
     assert done.code == FAULT, done.err
-    assert wording(done.err)
+    assert wording.sentences(done.err)
     found = RunFolder.load(made)
     assert found.finished
     assert before.items() <= {record.request_id: record.output_ids for record in found.records()}.items()

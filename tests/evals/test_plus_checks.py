@@ -73,7 +73,7 @@ def test_the_reference_runs_once_however_many_ask(checker: Checker, monkeypatch:
 
 
 def test_a_reference_that_does_not_run_is_the_machines_fault(checker: Checker) -> None:
-    with pytest.raises(EnvironmentRefused, check=wording):
+    with pytest.raises(EnvironmentRefused, match="ZeroDivisionError"):
         checker.check(reference("def f(x): return 1 / x", [[0]]), ("def f(x): return 0",), False)
 
 
@@ -148,7 +148,7 @@ def test_time_is_by_input_and_grows_with_the_reference(hasty: Checker) -> None:
     assert hasty.check(slow, (burn + "def f(s):\n    burn(3 * s)\n    return s",), False).passed
     verdict = hasty.check(slow, (burn + "def f(s):\n    burn(5 * s)\n    return s",), False)
     assert (verdict.reason, verdict.also) == ("timeout", {"base": True, "plus": False})
-    assert wording(verdict.detail)  # of the processor; of the clock where that is a busy one
+    assert "time" in verdict.detail  # of the processor; of the clock where that is a busy one
 
 
 def holds(out: Any, expected: Any, rule: str = "exact", atol: float = 0.0, args: Any = ()) -> bool:

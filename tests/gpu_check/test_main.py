@@ -54,14 +54,14 @@ def test_a_part_by_itself_takes_no_figures_of_another_device(
     Journal(tmp_path / "figures.jsonl").append("device", rehearse=True, name="another GPU", versions={})
     for _ in range(2):  # what was refused must not be what the next one goes by
         assert program.check(tmp_path, [GOOD], 60, rehearse=True, again=True) == 2
-    assert wording(capsys.readouterr().out)
+    assert wording.sentences(capsys.readouterr().out)
 
 
 def test_without_a_device_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.processes:no_device"))
     assert program.check(tmp_path, [GOOD], 60, rehearse=False) == 3
     assert list(Journal(tmp_path / "figures.jsonl").outcomes()) == ["device"]
-    assert wording((tmp_path / "gpu-check.md").read_text())
+    assert wording.sentences((tmp_path / "gpu-check.md").read_text())
 
 
 def test_a_misspelt_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,10 +118,10 @@ def test_another_file_than_the_published_one_and_none_are_refused(task_data: Pat
     for file in files[:count]:
         path = tmp_path / file.name
         with small_data.accept(*there):
-            with pytest.raises(UsageError, check=wording):
+            with pytest.raises(UsageError, match=file.name):
                 module.Task(module.Options(**options), tmp_path)
             path.write_bytes((task_data / file.name).read_bytes())
-            with pytest.raises(UsageError, check=wording):
+            with pytest.raises(UsageError, match=file.sha256):
                 module.Task(module.Options(**options), tmp_path)
         there.append(path)
     with small_data.accept(*there):
