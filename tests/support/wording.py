@@ -107,12 +107,13 @@ def snapshots(name: str) -> dict[str, list[str]]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def save(recorded: dict[str, list[str]], collected: set[str]) -> None:
-    """Write what was recorded; drop the snapshots of tests and parameters that are gone."""
+def save(recorded: dict[str, list[str]], collected: set[str], ran: set[str]) -> None:
+    """Write what was recorded; drop the snapshots of tests that compare nothing any more, or are gone."""
     STORE.mkdir(exist_ok=True)
     functions = {test.partition("[")[0] for test in collected}
     for name in {room(test) for test in collected}:
-        kept = {test: texts for test, texts in snapshots(name).items() if test in collected or _there(test, functions)}
+        others = {test: texts for test, texts in snapshots(name).items() if test not in ran}
+        kept = {test: texts for test, texts in others.items() if test in collected or _there(test, functions)}
         kept |= {test: texts for test, texts in recorded.items() if room(test) == name}
         if kept:
             text = json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False)
@@ -135,18 +136,24 @@ class Recorder:
         wording.recording = True
         self.recorded: dict[str, list[str]] = {}
         self.collected: set[str] = set()
+        self.ran: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         self.collected |= {item.nodeid.removeprefix("tests/") for item in items}
 
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.ran.add(item.nodeid.removeprefix("tests/"))
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         self.recorded |= node.workeroutput.get("recorded", {})
         self.collected |= set(node.workeroutput.get("collected", ()))
+        self.ran |= set(node.workeroutput.get("ran", ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput.update(recorded=wording.recorded, collected=sorted(self.collected))
+            found = {"recorded": wording.recorded, "collected": sorted(self.collected), "ran": sorted(self.ran)}
+            session.config.workeroutput.update(found)
         else:
-            save(self.recorded | wording.recorded, self.collected)
+            save(self.recorded | wording.recorded, self.collected, self.ran)
