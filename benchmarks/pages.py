@@ -13,6 +13,8 @@ what to print, so a new figure or table needs no Python:
     a link to the folder of a run
 ``picture run=demo name=across alt="…"``
     a picture of the committed report
+``words``
+    the definitions of the report's terms
 ``stated by=FILE``
     a number that is no run's, left as it stands; FILE is its source
 
@@ -43,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import evidence
+from specbench.report.page.build import vocabulary
 from specbench.results import read_run
 from specbench.results.pooled import Cost, pooled
 from specbench.results.read import ReadRun
@@ -279,6 +282,9 @@ def filled(text: str, page: Path) -> str:
             name = place(block.asked["run"]).name
             file = ROOT / "reports" / "report_pictures" / f"{name[:16]}-{name[-8:]}-{block.asked['name']}.svg"
             inner = f"![{block.asked['alt']}]({os.path.relpath(file, page.parent)})"
+        elif block.kind == "words":
+            terms = "".join(f"| {term['word']} | {term['means']} |\n" for term in vocabulary()["term"])
+            inner = f"\n| word | definition |\n| --- | --- |\n{terms}"
         elif block.kind == "link":
             inner = f"[{block.asked['text']}]({_link(block.asked['run'], page)})"
         return f"<!-- specbench: {block.kind}{block.words}-->{inner}<!-- /specbench -->"

@@ -217,7 +217,7 @@ def test_no_page_states_a_figure_without_its_source(page: Path) -> None:
     text = page.read_text()
     assert not by_hand(text)
     for block in pages.blocks(text):
-        assert block.kind in ("value", "table", "show", "link", "picture", "stated")
+        assert block.kind in ("value", "table", "show", "words", "link", "picture", "stated")
         assert block.kind != "stated" or (ROOT / block.asked["by"]).exists()
 
 
