@@ -68,23 +68,6 @@ def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_lef
         assert made.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("method", "setting", "says"),
-    [
-        ("jacobi", "jf.n=4", "(it must be in --method) 'jf'; known: ar, jacobi"),
-        (None, "jf.blocksize=4", "unknown option of jf 'blocksize'; did you mean block_size"),
-        (None, "jf.n=0", "option 'block_size' of jf: Input should be greater than or equal to 1"),
-        (None, "jf.preset=MM", "unknown preset of jf 'MM'"),
-        (None, "jf.n", "write METHOD.OPTION=VALUE"),
-        ("jg", "jf.n=4", "unknown method 'jg'; did you mean jf?"),
-    ],
-)
-def test_mistakes_are_said_as_without_one(entry: dict[str, Any], method: str | None, setting: str, says: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        plan("toy", method, setting)
-    assert says in str(raised.value)
-
-
 @pytest.fixture
 def checkpoint(entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The same alias, with a local folder for its hub id and two more for tokenizer and template."""

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 from support import runs
-from support.wording import wording
 
 from specbench.evals import data
 from specbench.results.schema import RequestRecord
-from specbench.runner.progress import RunProgress
-from specbench.tasks.mt_bench.task import Options, Task
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 8)
 
@@ -75,69 +72,6 @@ def test_each_task_runs_with_two_methods_and_its_table_is_legible(
         below = lines[next(at for at, line in enumerate(lines) if line.startswith("group ")) :]
         assert [line.split()[0] for line in below[2 : 2 + 2 * len(groups) : 2]] == groups
         assert [line.split()[-6] for line in below[3 : 3 + 2 * len(groups) : 2]]
-
-
-def test_turn_two_is_what_the_same_conversation_as_one_prompt_gives(cli: Any, tmp_path: Path) -> None:
-    methods = ("--method", "jacobi,lookahead")
-    _, talked = run(cli, tmp_path / "talk", "--task", "mt-bench", "--limit", 2, *methods)
-    prompts = {prompt.id: prompt for prompt in Task(Options(style="plain")).prompts(chat=False)}
-    first, second = ({(r.method, r.prompt_id): r for r in talked if r.turn == turn} for turn in (1, 2))
-    assert len(second) == 3 * 2
-    rows = [
-        {"prompt": prompts[prompt].after([record.text]).text, "id": f"{method}/{prompt}"}
-        for (method, prompt), record in first.items()
-    ]
-    file = tmp_path / "whole.jsonl"
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    _, asked = run(cli, tmp_path / "whole", "--task", "prompts", "--data-file", file, *methods)
-    fresh = {record.prompt_id: record for record in asked if record.method == record.prompt_id.partition("/")[0]}
-    for (method, prompt), record in second.items():
-        twin = fresh[f"{method}/{prompt}"]
-        for name in ("output_ids", "prompt_tokens", "output_tokens"):
-            assert getattr(record, name) == getattr(twin, name)
-
-
-def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been(
-    cli: Any, tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ("--task", "prompts", "--data-file", mine, "--method", "jacobi", "--temperature", 0.7)
-    _, unbroken = run(cli, tmp_path / "unbroken", *command)
-    assert len(unbroken) == 2 * (1 + 3 + 1)
-
-    def interrupt(self: RunProgress, record: RequestRecord) -> None:
-        raise KeyboardInterrupt
-
-    out = tmp_path / "broken"
-    with monkeypatch.context() as patched:
-        patched.setattr(RunProgress, "request", interrupt)
-        for done in range(1, len(unbroken) + 1):
-            error = cli.refused(130, "run", *TINY, "--out", out, *command)
-            assert error == "error: interrupted; finished requests are kept, repeat the command to go on"
-            assert len(records(out)) == done
-            if done == 1:
-                (folder,) = out.iterdir()
-                assert wording(cli.ok("show", folder).out)
-    _, resumed = run(cli, out, *command)
-    assert ids(resumed) == ids(unbroken)
-    assert [r.prompt_tokens for r in resumed] == [r.prompt_tokens for r in unbroken]
-
-
-def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: Any, tmp_path: Path, liar: str) -> None:
-    rows: dict[str, dict[str, Any]] = {}
-    for history in ("own", "ar"):
-        setting = f"mt-bench.history={history}"
-        out = tmp_path / history
-        command = ("--task", "mt-bench", "--limit", 2, "--first", "--method", liar)
-        said, found = run(cli, out, *command, "--task-set", setting)
-        first = {(r.method, r.prompt_id): r.text for r in found if r.turn == 1}
-        assert first["ar", "81"] != first["liar", "81"]
-        (folder,) = out.iterdir()
-        rows[history] = runs.rows_on_disk(folder)["liar"]
-        assert f"history {history}" in said.out
-    # What was asked unlike things is not graded: a first turn that lies makes the second one incomparable.
-    graded = {name: row["lossless"]["exact"] + row["lossless"]["lossy"] for name, row in rows.items()}
-    assert graded == {"own": 2, "ar": 4}
-    assert rows["ar"]["prompt_changed"] == 0
 
 
 def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tmp_path: Path) -> None:

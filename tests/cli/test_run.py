@@ -186,12 +186,6 @@ def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
         assert 0.5 * line["decode_share_s"] <= sum(map(sum, split.values())) <= line["decode_share_s"] + 1e-5
 
 
-def test_a_run_with_trace_does_not_go_on_in_one_without(cli: Any, tmp_path: Path, traced: Finished) -> None:
-    """The marks cost time: the requests of the two are not comparable."""
-    plain = cli.made(tmp_path, *TINY, *TRACED)
-    assert runs.config_on_disk(traced.folder)["digest"] != runs.config_on_disk(plain)["digest"]
-
-
 def test_a_run_shows_the_lie_and_is_not_refused(cli: Any, liar: str, tmp_path: Path) -> None:
     _, ar, lying = table(cli.ok(*TINY, "--method", liar, "--limit", 2, "--no-score", "--out", tmp_path).out)
     assert (ar[0], lying[0], lying[-1]) == ("ar", "liar", "lossy 2/2")

@@ -115,29 +115,6 @@ def test_one_that_comes_while_a_finalizer_runs_is_not_lost(
     assert sys.unraisablehook is hook
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_that_is_on_its_way_when_the_work_is_done_ends_nothing(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Released:
-        def __del__(self) -> None:
-            signal.raise_signal(number)
-            time.sleep(0)
-
-    sent, own = threading.Event(), signal.pthread_kill
-
-    def late(thread: int, which: int) -> None:
-        sent.set()
-        time.sleep(0.05)
-        own(thread, which)
-
-    monkeypatch.setattr(signal, "pthread_kill", late)
-    with termination():
-        Released()
-        assert sent.wait(5)
-    time.sleep(0.1)  # nothing is raised, and nobody is killed
-
-
 @pytest.mark.slow
 def test_a_run_that_is_terminated_keeps_its_records_and_goes_on(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"

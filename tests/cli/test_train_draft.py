@@ -41,16 +41,3 @@ def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Pat
     row = runs.rows_on_disk(made)["sps"]
     assert row["lossless"]["verdict"] == "exact"
     assert runs.config_on_disk(made)["methods"][1]["weights"]["draft"] == "draft"
-
-
-@pytest.mark.slow
-def test_trainings_of_a_draft_model_are_cells_of_a_sweep(cli: Any, model: Path, prompts: Path, tmp_path: Path) -> None:
-    base = ("--model", model, "--train", "draft", "--train-prompts", prompts, "--train-held-out", 1)
-    small = ("--train-set", "steps=2", "--train-set", "batch=2", "--train-set", "bf16=false", "--train-tokens", 8)
-    swept = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 6, "--limit", 2, "--grid", "k=1,2")
-    places = ("--out", tmp_path / "results", "--trained", tmp_path / "trained")
-    cli.ok("sweep", *base, *small, *swept, *places, "--train-grid", "layers=1,2")
-    (folder,) = (tmp_path / "results").iterdir()
-    entries = json.loads((folder / "trainings.json").read_text())["cells"]
-    assert [each["label"] for each in entries] == ["layers=1", "layers=2"], "an untrained draft model does not exist"
-    assert [each["settings"][0].partition("=")[0] for each in entries] == ["sps.draft"] * 2

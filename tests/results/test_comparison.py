@@ -130,15 +130,6 @@ def test_answers_that_differ_are_counted_and_their_verdicts_compared(made: Calla
     assert (found["accuracy_difference"]["gained"], found["accuracy_difference"]["lost"]) == (0, 0)
 
 
-def test_the_first_run_is_the_reference_of_all_others(made: Callable[..., Path]) -> None:
-    first, again, slower = made("first", noisy(1)), made("again", noisy(2)), made("slower", noisy(3, {"jetspec": 1.05}))
-    found = compared(first, again, slower)
-    assert [(r["run"], *r["methods"]) for r in found["rows"]] == [
-        ("B", "ar", "ar"), ("B", "jetspec", "jetspec"), ("C", "ar", "ar"), ("C", "jetspec", "jetspec"),
-    ]  # fmt: skip
-    assert row(found, "jetspec", "C") == {**row(compared(first, slower), "jetspec"), "run": "C"}
-
-
 def test_shared_engines_are_compared_by_their_shares(made: Callable[..., Path]) -> None:
     def busy(by: float) -> runs.Change:
         return lambda line: line.update(decode_share_s=line["decode_s"] * by)

@@ -508,12 +508,3 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, kept: int, gone: i
     assert (
         log.read_bytes() + (tmp_path / "requests.restarted.jsonl").read_bytes().splitlines(keepends=True)[-1] == before
     )
-
-
-def test_a_damaged_line_is_named_and_nothing_is_set_aside(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    log.write_bytes(b'{"request_id": "a"}\n{"request_id": }\n{"request_id": "b"}\n')
-    before = log.read_bytes()
-    with pytest.raises(UsageError, check=wording):
-        set_aside(log, {"a"})
-    assert (log.read_bytes(), names(tmp_path)) == (before, ["requests.jsonl"])

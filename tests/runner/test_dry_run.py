@@ -117,14 +117,6 @@ def test_steps_projected_onto_a_gpu_of_which_none_is_stored(store: Any) -> None:
     assert onto.seconds(1, 512).low == pytest.approx(same.seconds(1, 512).low / 2, rel=0.01)
 
 
-def test_a_profile_may_be_named_and_has_to_be_of_the_model(store: Any) -> None:
-    folder = store(here())
-    other = store(made_up_profile(), "other")
-    assert predicted(profile=folder)["steps"] == "measured"
-    with pytest.raises(UsageError, check=wording):
-        predicted(profile=other)
-
-
 def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_runs_own(store: Any) -> None:
     folder = store(here(gpu="h200"))  # in float32; a run there is in bfloat16
     for more in ({}, {"profile": folder}):
@@ -135,16 +127,6 @@ def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_run
     elsewhere = {**here().environment, "cpu": {"model": "another", "usable_cores": 3}}
     with pytest.raises(UsageError, check=wording):
         predicted(profile=store(here(environment=elsewhere), "elsewhere"))
-
-
-def test_sequences_together_share_weights_and_have_a_cache_each(store: Any) -> None:
-    store(here())
-    found = predicted(SMALL, grid=("n=8", "concurrency=1,4"))
-    (one, four) = (cell for cell in found["cells"] if cell["label"] == "jf n=8")
-    assert (one["concurrency"], four["concurrency"]) == (1, 4)
-    assert four["weight_bytes"] == one["weight_bytes"]
-    assert four["cache_bytes"] == 4 * one["cache_bytes"]
-    assert four["step_bytes"] > one["step_bytes"]
 
 
 def test_cells_that_the_machine_has_no_memory_for_are_told_apart(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

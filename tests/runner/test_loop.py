@@ -9,19 +9,15 @@ from typing import Any
 
 import pytest
 from support import decoders
-from support.decoders import WRONG, Clock, ToyEngine, answer, request, runner, toy
+from support.decoders import Clock, ToyEngine, answer, request, runner, toy
 from support.wording import wording
 
 from specbench.common.errors import PluginFault, UsageError
 from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
-from specbench.engine import engine as real
 from specbench.hardware.telemetry import GpuMeter, Snapshot
-from specbench.models.loader import load
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
 from specbench.results.summary import RunContents, summarise
-from specbench.runner.loop import Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import StopRule
 
@@ -273,13 +269,6 @@ def test_a_decoder_is_told_what_was_kept_of_its_tokens(
     assert record.output_tokens == kept
 
 
-def test_a_method_without_figures_and_a_run_without_a_gpu_have_none() -> None:
-    (record,) = runner(ToyEngine(Clock())).segment(toy(), [request(1, 3)])
-    assert record.measures == {}
-    (record,) = runner(ToyEngine(Clock())).segment(toy(), [request(1, 3)])
-    assert record.gpu is None
-
-
 # ------------------------------------------------------------------ simulated acceptance
 
 
@@ -428,34 +417,6 @@ def test_a_method_against_itself_shows_no_difference_and_five_per_cent_slower_is
     speedup = against_itself(0, 1.05)
     assert speedup["verdict"] == "slower"
     assert speedup["low"] <= 1 / 1.05 <= speedup["high"]
-
-
-def test_a_real_model_against_itself_on_the_wall_clock() -> None:
-    # Whether its interval contains 1 is up to the machine; that it is made of sane times is up to us.
-    model = load("config:tiny")
-    rule = StopRule(frozenset(), (), 12, model.decode)
-    prompts = [decoders.Request(f"p{n}", 0, [5 + n, 9, 11], rule) for n in range(6)]
-    methods = plan_methods(["ar", "ar"], [])
-    engine = real.Engine(model.model, capacity=16, max_rows=1)
-    try:
-        wall = Runner(engine, lambda label, request: decoders.Context(model.vocab_size, 0, random.Random(0)))
-        records = list(chain.from_iterable(wall.segment(m, [p]) for p in prompts for m in methods))
-    finally:
-        engine.close()
-    for ar, again in zip(records[::2], records[1::2], strict=True):
-        assert ar.output_ids == again.output_ids
-        assert min(ar.ttft_s, ar.decode_s, again.decode_s) > 0
-        assert ar.decode_share_s <= ar.decode_s
-    speedup = rows(records, 6)["ar#2"]["speedup"]
-    assert 0 < speedup["low"] <= speedup["value"] <= speedup["high"]
-
-
-def test_the_toys_are_what_they_say() -> None:
-    # The figures above rest on them: wrong guesses are wrong, and the acceptance is the one that was asked for.
-    engine = ToyEngine(Clock())
-    (record,) = runner(engine).segment(toy(4, (2, 0)), [request(1, 9)])
-    assert record.accepted_lengths == [3, 1, 3, 1]
-    assert [trees[0].tokens[1:] for trees in engine.trees][1] == (WRONG,) * 3
 
 
 def working(clock: Clock, begin: int, draft: int, observe: int) -> type[decoders.Decoder]:

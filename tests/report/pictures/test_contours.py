@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from support.asserting import known
 from support.runs import NOTHING, cells, measured_grid, plane
 from support.wording import wording
 
-from specbench.report.pictures import style
 from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
 
 
@@ -182,10 +180,3 @@ def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
 def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(ValueError, check=wording):
         contour(frame, "n", "pool")
-
-
-def test_the_same_cells_are_the_same_bytes(tmp_path: Path) -> None:
-    frame = set_at(measured_grid(without={(16, 2)}, decode_tok_s_half=2.0), 64, 4, best=True)
-    first = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "first.png")
-    again = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "again.png")
-    assert again.read_bytes() == first.read_bytes()

@@ -61,14 +61,6 @@ def test_the_table_is_there_where_there_is_something_to_see(tmp_path: Path) -> N
     assert "log-lik." not in lossy, "nobody has asked a model"
 
 
-def test_of_a_lottery_nothing_is_said(tmp_path: Path) -> None:
-    records = [*answers("ar", 8, decode_s=1.0, output_ids=lambda at: [2] * 25), *answers("jf", 8, decode_s=0.5)]
-    path = runs.folder(tmp_path, run_config(["jf"], 8, lot=["jf"]), records)
-    assert "looping" not in shown(read_run(path))
-    assert list(made_by_loops(row(path))) == []
-    assert text_tables(read_whole_run(path)) == []
-
-
 @pytest.mark.parametrize(("looping", "factor", "told"), [([0, 1], 4.0, True), ([0, 1], 1.3, False), ([], 4.0, False)])
 def test_a_speedup_that_falls_by_over_a_tenth_without_loops_says_so(
     tmp_path: Path, looping: list[int], factor: float, told: bool
