@@ -22,5 +22,3 @@ def test_json_has_every_row_with_its_bound(cli: Any) -> None:
     assert rows["cllm-forward/cllm-n-16-llama2-7b-gsm8k"]["also"] == {"fast_forwarded": 2.8, "stationary": 2.0}
     unknown = rows["jf-humaneval/eagle-3-another"]
     assert (unknown["parameters"], unknown["bandwidth_bound_tok_s"]) == (None, [])
-
-

@@ -103,11 +103,7 @@ console.entry()
 @pytest.mark.parametrize("code", [0, 6])
 @pytest.mark.parametrize(
     "body",
-    [
-        "threading.Thread(target=time.sleep, args=(60,)).start()",
-        "atexit.register(time.sleep, 60)",
-        "sys.stdout = None",
-    ],
+    ["threading.Thread(target=time.sleep, args=(60,)).start()", "atexit.register(time.sleep, 60)", "sys.stdout = None"],
     ids=["a thread", "an exit function", "no stream"],
 )
 def test_nothing_left_behind_keeps_a_command(body: str, code: int) -> None:

@@ -132,8 +132,6 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
     assert all(ids[0][key] == ids[1][key] for key in both)
 
 
-
-
 @pytest.mark.parametrize(
     ("argv", "says"),
     [

@@ -98,10 +98,7 @@ def test_a_quiet_run_has_figures_and_no_reason() -> None:
             "other processes took 22% of the cores (limit 5%)",
         ),
         # A quota of four on a host of 64, of which others have 62.
-        (
-            {"watch": watch(cores=64, usable=4, others_cores=62.0)},
-            "other processes took 50% of the cores (limit 5%)",
-        ),
+        ({"watch": watch(cores=64, usable=4, others_cores=62.0)}, "other processes took 50% of the cores (limit 5%)"),
         ({"watch": watch(others_cores=0.104)}, "other processes took 5.2% of the cores (limit 5%)"),
         ({"watch": watch(stolen_cores=0.2)}, "a hypervisor took 10% of the cores for other machines (limit 5%)"),
         (
@@ -115,10 +112,7 @@ def test_a_quiet_run_has_figures_and_no_reason() -> None:
         ({"watch": watch(slowed=[0, 2, 0, 0, 1, 0])}, "heat slowed the cores 3 times (limit 0)"),
         ({"bandwidth": memory(30, 18, 30, 18, 30, 18)}, "memory's bandwidth varied by 50% (limit 30%)"),
         ({"baseline": answers("ar", 2.0, lambda at: 1 + at % 2)}, "AR's step varied by 67% (limit 30%)"),
-        (
-            {"baseline": answers("ar", 2.0, lambda at: 1.0 if at < 8 else 1.28)},
-            "AR's step drifted by 28% (limit 25%)",
-        ),
+        ({"baseline": answers("ar", 2.0, lambda at: 1.0 if at < 8 else 1.28)}, "AR's step drifted by 28% (limit 25%)"),
         ({"baseline": gpu(AR, 2), "on_gpu": True}, "the GPU was throttled under 17% of the requests (limit 5%)"),
         ({"others": gpu(JF, 1), "on_gpu": True}, "the GPU was throttled under 8% of the requests (limit 5%)"),
         (

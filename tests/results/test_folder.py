@@ -412,13 +412,7 @@ def test_a_run_that_is_finished_or_cannot_be_stays_as_it_is(tmp_path: Path) -> N
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     newer = SCHEMA_VERSION + 2
-    for content in (
-        None,
-        '{"schema_version": 1, "meth',
-        "[1]",
-        "{}",
-        f'{{"schema_version": {newer}}}',
-    ):
+    for content in (None, '{"schema_version": 1, "meth', "[1]", "{}", f'{{"schema_version": {newer}}}'):
         if content is not None:
             (tmp_path / "run.json").write_text(content)
         with pytest.raises(UsageError, check=wording):

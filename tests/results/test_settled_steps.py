@@ -52,10 +52,7 @@ def test_what_was_settled_is_there_when_the_run_goes_on(tmp_path: Path) -> None:
               [[{"padded_to": {"1": True}}]], [[{"padded_to": {"1": 1.0}}]], [[{"padded_to": {"1": 2, "2": None}}]]]
 )  # fmt: skip
 def test_what_does_not_say_what_rows_are_padded_to_is_refused(wrong: Any, tmp_path: Path) -> None:
-    with (
-        RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder,
-        pytest.raises(UsageError, match=r"steps\.json"),
-    ):
+    with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder, pytest.raises(UsageError, match=r"steps\.json"):
         stored(folder, {"engines": wrong}).read(STEPS)
 
 

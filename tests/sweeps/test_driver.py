@@ -264,10 +264,7 @@ def test_a_sweep_in_use_is_refused_and_a_refused_one_leaves_no_lock(tmp_path: Pa
     assert beside.refused == len(worker.decoded) == 40
     counts(records(path))
     sweep(tmp_path, concurrency=(1, 2))
-    with (
-        RunFolder.reopen(path / "c2"),
-        pytest.raises(EnvironmentRefused, check=wording),
-    ):
+    with RunFolder.reopen(path / "c2"), pytest.raises(EnvironmentRefused, check=wording):
         sweep(tmp_path, concurrency=(1, 2))
     RunFolder.reopen(path / "c1").close()
     sweep(tmp_path, concurrency=(1, 2))

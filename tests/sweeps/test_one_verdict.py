@@ -24,10 +24,7 @@ from specbench.sweeps.search import Search
 from specbench.sweeps.table import cells
 
 LABELS = [f"toy n={2**at}" for at in range(1, 5)]
-HEAD = {
-    "cells": {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in LABELS},
-    "too_large": {},
-}
+HEAD = {"cells": {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in LABELS}, "too_large": {}}
 MACHINE: Any = {"name": "t", "environment": {"device": {"name": "a CPU"}}}
 
 

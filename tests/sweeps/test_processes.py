@@ -113,10 +113,7 @@ def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: 
 
 
 def test_an_error_of_the_users_reaches_the_parent_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
-    with (
-        processes(1, partial(make, [*CELLS, "bad n=2"])) as executor,
-        pytest.raises(UsageError, check=wording),
-    ):
+    with processes(1, partial(make, [*CELLS, "bad n=2"])) as executor, pytest.raises(UsageError, check=wording):
         answered(executor.run(tasks(labels=[*CELLS, "bad n=2"])))
     assert "Traceback" not in capfd.readouterr().err
 

@@ -95,11 +95,7 @@ def request(*args: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"until": ["x"], "temperature": 0.7, "do_sample": True},
-        {"until": "x", "max_gen_toks": LENGTH},
-    ],
+    "how", [{"until": ["x"], "temperature": 0.7, "do_sample": True}, {"until": "x", "max_gen_toks": LENGTH}]
 )
 def test_answers_that_cannot_be_made_are_refused(folder: Path, how: dict[str, Any]) -> None:
     asked = EngineLM(load(str(folder)), lambda line: None, LENGTH)
