@@ -65,7 +65,6 @@ def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) 
     assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 2
     lines = [line.split() for line in said.out.splitlines()]
     at = next(number for number, words in enumerate(lines) if words[:2] == ["method", "prompts"])
-    # Two prompts at two samplings each are two prompts.
     assert lines[at + 2][:5] == ["jacobi", "2", "2", "·", "100%"]
     assert lines[at + 3][:5] == ["liar", "2", "0", "·", "0%"]
     parted = [words for words in lines if words[:1] == ["HumanEval/0"]]

@@ -40,9 +40,6 @@ def blocks(cli: Any, columns: int) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------ the list
-
-
 def test_the_json_has_all_of_it(cli: Any) -> None:
     rows = listed(cli)
     shown = rows["cllm-math-7b"]
@@ -109,9 +106,6 @@ def test_weights_are_counted_where_a_step_is_and_are_the_same(tmp_path: Path) ->
             assert list_models._parameters({**values, **other}) == shape.parameters, name
     assert counted == 4
     assert list_models._bf16_gb(None) is list_models._bf16_gb(tmp_path) is None
-
-
-# ------------------------------------------------------------------------------------------------------ what is here
 
 
 def into_cache(cache: Path, hub: str, files: Path) -> None:

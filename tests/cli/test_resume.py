@@ -19,12 +19,10 @@ COMMAND = (
     *("run", "--model", "config:tiny", "--limit", PROMPTS, "--max-new-tokens", 16, "--temperature", 0.7, "--seed", 3),
     "--out",
 )
-# Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
 TIMES = {
     "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "latency_median_s", "tpot_median_s", "speedup",
     "e2e_speedup", "ttft_speedup", "positions", "step_ratio", "peak_memory_bytes", "gpu",
 }  # fmt: skip
-# Everything in a line of requests.jsonl that depends on when it ran.
 WHEN = {
     "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s",
     "peak_memory_bytes", "gpu",
@@ -195,7 +193,6 @@ def test_a_row_that_learns_and_is_broken_off_starts_again_and_nothing_is_lost(
     assert complete <= set(after), "a repeat that was complete stays"
     assert [line for line in before if line not in left] == after[: len(before) - len(left)]
     assert whole_lines(folder / "requests.restarted.jsonl") == aside + left
-    # And all is as if nobody had touched it: ids, lengths, places, figures.
     assert answers(folder) == answers(unbroken)
     assert counts(folder) == counts(unbroken)
     assert (folder / "DONE").exists()

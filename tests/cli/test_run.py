@@ -121,7 +121,6 @@ def test_list_json(cli: Any) -> None:
     }  # fmt: skip
     for name, some in expected.items():
         assert some <= {row[name] for row in json.loads(cli("list", f"{name}s", "--json").out)}
-    # Every option with its default and its range.
     rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
     assert rows["ar"]["options"] == {}
     free = {name for name, row in rows.items() if not row["trained"] and row["lossless"]}

@@ -88,7 +88,6 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
         assert ids == by_key[f"ar|{rest}"], f"{label} is not lossless on {rest}"
     assert all(row["lossless"] for row in runs.rows_on_disk(folder / "c1").values())
 
-    # From its files, in text and in JSON, nothing is decoded.
     shown = cli("show", folder, columns=140)
     assert (shown.code, shown.out) == (0, said.out)
     told = cli("show", folder, "--json")
@@ -123,7 +122,6 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         assert sorted(at["prompts"].dropna()) == ([6, 12, 12, 12] if count == 1 else [12] * 4)
         assert Counter(at["stopped"].dropna()) == ({"halved": 1, "too large": 1} if count == 1 else {"too large": 1})
         assert len(cells[(cells["concurrency"] == count) & (cells["set"] == "held-out")]) == 2
-    # The same requests at either, whoever was dropped.
     ids = [
         {line["request_id"]: line["output_ids"] for line in lines(only(tmp_path / "out"), count)} for count in (1, 2)
     ]

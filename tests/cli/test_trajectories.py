@@ -34,7 +34,6 @@ def test_prompts_become_states(cli: Any, prompts: Path, tmp_path: Path) -> None:
     assert max(map(len, said.out.splitlines())) <= 80
     made = list(read(out))
     assert [(len(each.answer), len(each.blocks)) for each in made] == [(9, 3)] * 4
-    # Once more: everything is there, also where another folder is named for the same answers.
     again = collect(cli, out, *asked, "--json")
     assert again.code == 0, again.err
     found = json.loads(again.out)

@@ -44,9 +44,6 @@ def row(found: dict[str, Any], label: str, run: str = "B") -> dict[str, Any]:
     return next(row for row in found["rows"] if (row["run"], row["methods"][1]) == (run, label))
 
 
-# ------------------------------------------------------------------ what is told
-
-
 def test_a_planted_slow_down_of_5_percent_is_told_and_only_a_proven_one_counts(made: Callable[..., Path]) -> None:
     first, again = made("first", noisy(1)), made("another", noisy(8))
     slower = made("slower", noisy(3, {"jetspec": 1.05}))
@@ -141,9 +138,6 @@ def test_shared_engines_are_compared_by_their_shares(made: Callable[..., Path]) 
     assert row(compared(*pair), "jetspec")["speedup"]["value"] == pytest.approx(2)
 
 
-# ------------------------------------------------------------------ what is allowed, and said
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -170,9 +164,6 @@ def test_another_model_may_have_its_prompts_in_other_tokens(made: Callable[..., 
     found = compared(made("plain"), runs.derived(tmp_path / "other", None, other_model))
     assert wording(found["differs"]["B"])
     assert row(found, "jetspec")["answers_differ"] == 0  # by their text
-
-
-# ------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(

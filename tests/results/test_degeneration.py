@@ -147,6 +147,3 @@ def test_later_turns_follow_other_answers_and_are_not_compared() -> None:
     ]
     (_, row) = summarise(RunContents(run_config(["jf"], 2), [*first, *later])).rows
     assert known(row.text).agreement == 1
-
-
-# ------------------------------------------------------------------------------------------------------ a committed run

@@ -173,7 +173,6 @@ def verdicts(found: Any) -> list[str]:
 def test_every_verdict_of_a_disturbed_run_is_marked_and_nothing_else_changes() -> None:
     quiet, loud = summary(watch=watch()), summary(watch=watch(stolen_cores=0.62))
     before, after = (verdicts(found.model_copy(update={"fastest": None}).written()) for found in (quiet, loud))
-    # Three rows, each with two speedups and more, once more in each of three groups, and the A/A check.
     assert len(before) == len(after) > 3 * 2 * 4
     assert {"faster", "no difference shown"} <= {*before}
     assert after == [f"{UNSURE}{verdict}" for verdict in before]

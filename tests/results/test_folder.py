@@ -93,9 +93,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# Atomic JSON
-
-
 def test_json_replaces_the_old_content_which_a_reader_has_whole(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json_atomic(path, {"speedup": 1.5})
@@ -156,9 +153,6 @@ def test_an_unwritable_place_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentRefused, check=wording):
         check_writable(tmp_path / "file")
-
-
-# The log
 
 
 def test_lines_come_back_and_are_on_disk_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,9 +272,6 @@ def test_sigkill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> Non
     log = RequestLog(path)
     log.append({"i": log.kept})
     assert len(list(log.read())) == log.kept > 6
-
-
-# The run folder
 
 
 def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,8 +429,6 @@ def test_a_new_folder_has_its_name_on_disk_before_it_is_used(
         path = write_folder(tmp_path, "profile", DIGEST, lambda draft: None)
     assert seen == [[path.name]], "else a power cut takes the folder and all that is written to it"
 
-
-# Requests that are set aside
 
 # As FULL_DISK; takes the requests in argv[3] out of a log.
 ASIDE = """

@@ -100,9 +100,6 @@ def test_columns_that_only_some_rows_have() -> None:
     assert frame["x"].isna().tolist() == [True, False, False, True, True]
 
 
-# ------------------------------------------------------------------ what is refused
-
-
 def test_a_run_under_way_is_read_as_it_stands(copy: Path) -> None:
     lines = (copy / "requests.jsonl").read_text().splitlines(keepends=True)
     (copy / "requests.jsonl").write_text("".join(lines[:-1]))

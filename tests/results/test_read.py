@@ -55,9 +55,6 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-# ------------------------------------------------------------------ older runs
-
-
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     read = read_run(folder)
@@ -66,9 +63,6 @@ def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     assert all(row.method in text for row in read.summary.rows)
     assert LEGEND.split(".")[0] in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
-
-
-# ------------------------------------------------------------------ what newer ones add
 
 
 def split(line: dict[str, Any]) -> None:

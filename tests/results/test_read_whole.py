@@ -154,7 +154,6 @@ def test_it_is_refused_by_name_in_one_line(sound: Path, tmp_path: Path, kind: st
 
 
 def test_files_of_two_runs_in_one_folder_are_refused(sound: Path, tmp_path: Path) -> None:
-    # The requests and verdicts of another run of the same methods on the same prompts: only the sums tell.
     def shorter(line: dict[str, Any]) -> None:
         line["accepted_lengths"][-1] -= 1
         line["output_ids"].pop()

@@ -114,7 +114,6 @@ def test_a_step_that_grows_with_its_context_is_honest(order: Callable[[list[int]
     assert not marked(found)
     assert found.spread < 0.06
     assert found.drift < 0.06
-    # What is beyond it is seen as ever.
     hit = [step * (1.4 if 10 <= at < 24 else 1.0) for at, step in enumerate(growing(contexts))]
     assert marked(of(*hit, contexts=contexts))
 

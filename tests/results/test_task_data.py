@@ -69,9 +69,6 @@ def test_what_a_task_reads_is_recorded_when_it_is_made_and_when_it_is_asked(
         assert (found.sha256, found.verified) == (hashlib.sha256(content).hexdigest(), False)
 
 
-# -------------------------------------------------------------------------------------------------------- the scorer
-
-
 def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:
     other = UNKNOWN.model_copy(update={"sha256": "d" * 64})
     renamed = other.model_copy(update={"name": "aime25.parquet"})

@@ -113,9 +113,6 @@ def test_any_trajectory_is_the_plain_one(made: RequestRecord) -> None:
         assert (state.cells[0].mark, state.cells[0].id) == ("root", made.output_ids[places[0]])
 
 
-# ------------------------------------------------------------------ CLLM's figures
-
-
 def decoded(target: ToyTarget, n: int, budget: int, seed: int, stops: frozenset[int]) -> RequestRecord:
     engine = ToyEngine(Clock())
     engine.target = target
@@ -164,9 +161,6 @@ def test_a_cllm_run_counts_what_its_trajectory_shows() -> None:
         seen += counted
     assert sum(still for _, still in seen) > 30
     assert len({fast for fast, _ in seen}) > 5
-
-
-# ------------------------------------------------------------------ what there is nothing to see of
 
 
 def small(**changes: Any) -> RequestRecord:

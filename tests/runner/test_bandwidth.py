@@ -51,7 +51,6 @@ class World(execution.Silent):
         self.open = False
         self.phases = list[str]()
 
-    # What a session does.
     def pad_as(self, steps: Any, products: Any) -> None: ...
     def warm_up(self, prepared: Any, methods: Any = None) -> None:
         self.did.append("warm")
@@ -87,7 +86,6 @@ class World(execution.Silent):
     def close(self) -> None:
         self.open = False
 
-    # What hears of it.
     def phase(self, text: str) -> None:
         self.phases.append(text)
 
@@ -221,15 +219,11 @@ def test_where_it_cannot_be_read_the_run_goes_on_and_says_why_once(
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.refused, len(found.readings)) == (why, readings)
-    # On another day there is a compiler.
     better = Beside(FORWARDS, folder, world, 0.0, World().opened, lambda: 0.0)
     better.before(9)
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.refused, len(found.readings)) == ("", readings + 1)
-
-
-# ------------------------------------------------------------------ of which runs
 
 
 def session(weight_bytes: int = bandwidth.LEAST_WEIGHTS, device: str = "cpu") -> Any:
@@ -274,8 +268,6 @@ def test_a_model_of_unknown_shape_has_readings_and_no_share(folder: RunFolder, m
     assert found is not None
     assert (found.forwards, len(found.readings)) == ({}, 1)
 
-
-# ------------------------------------------------------------------ what a forward reads
 
 SHAPE = ModelShape(
     matmul=1000, head=100, embedding=0, embedding_width=10, tied=True, small=3,

@@ -72,7 +72,6 @@ def test_the_whole_grid_of_the_published_sweep(store: Any) -> None:
     assert (largest["weight_bytes"], largest["cache_bytes"], largest["step_bytes"], largest["fits"]) == (
         4 * 134_515_008, taken.cache, taken.step, True,
     )  # fmt: skip
-    # Nothing is stored, so that no step time is said, and how to come by them is.
     assert (found["steps"], largest["step_s"], largest["times_ar"]) == ("none", None, None)
     assert found["hint"] == (
         "No profile of smollm2-135m tells step times; specbench profile --model smollm2-135m stores them."
@@ -90,7 +89,6 @@ def test_steps_by_the_profile_of_this_machine(store: Any) -> None:
         assert cell["times_ar"] == pytest.approx(times.seconds(cell["rows"], 512) / times.seconds(1, 512))
         assert cell["step_low_s"] is None
         assert cell["measured_rows"] is True
-    # Beyond its rows it still says something, and that it is beyond.
     (wide,) = predicted(SMALL, grid=("n=256",), settings=("K=2", "pool=16"))["cells"][1:]
     assert (wide["measured_rows"], wide["step_s"]) == (False, pytest.approx(times.seconds(4337, 512)))
 

@@ -178,9 +178,6 @@ def test_only_the_process_that_opened_a_log_writes_to_it(tmp_path: Path) -> None
     assert list(log.read()) == [{"a": 2}]
 
 
-# ------------------------------------------------------------------ trees that only an engine can refuse
-
-
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     with models.attached(models.supported("llama"), slots=2, capacity=64, max_rows=8) as made:
@@ -213,9 +210,6 @@ def test_a_tree_that_the_model_cannot_take(case: str, together: int, engine: Eng
     with pytest.raises(PluginFault, check=wording):
         list(runner.segment(guest, requests))
     assert [record.output_ids for record in runner.segment(good, requests)] == before
-
-
-# ------------------------------------------------------------------ time
 
 
 def slept(seconds: float, value: Any) -> Any:

@@ -33,9 +33,6 @@ def rows(records: Sequence[RequestRecord], prompts: int, **config: Any) -> dict[
     }
 
 
-# ------------------------------------------------------------------ one sequence at a time
-
-
 def test_every_figure_of_a_run_of_known_costs() -> None:
     # A forward costs 4 s plus 1 s a row. Prompts of 3 tokens, 25 tokens each: 1 from the prefill, 24 decoded.
     # AR: 24 steps of 5 s. The toy: 5 rows, 3 guesses right, so 4 tokens a step: 6 steps of 9 s.
@@ -112,8 +109,6 @@ def test_the_prefill_emits_one_token_for_every_method() -> None:
         list(runner(engine).segment(toy(2, decoder=Greedy), [request(1, 4)]))
     assert engine.occupied == 0
 
-
-# ------------------------------------------------------------------ several sequences at a time
 
 BUDGETS = [9, 1, 4, 17, 6, 2, 30, 5, 3]
 
@@ -220,9 +215,6 @@ def test_a_consumer_that_stops_early_leaves_no_slot_occupied() -> None:
         assert engine.occupied == 0
 
 
-# ------------------------------------------------------------------ what a decoder asks for and tells
-
-
 def test_a_decoder_sees_the_best_tokens_it_asks_for_from_the_prefill_on_and_no_others() -> None:
     seen = []
 
@@ -269,9 +261,6 @@ def test_a_decoder_is_told_what_was_kept_of_its_tokens(
     assert record.output_tokens == kept
 
 
-# ------------------------------------------------------------------ simulated acceptance
-
-
 class Guessing(decoders.Decoder):
     """Drafts a chain of tokens that no answer has."""
 
@@ -312,9 +301,6 @@ def test_nothing_is_forced_on_a_method_that_is_not_simulated() -> None:
     (ar,) = runner(engine, **simulating(3)).segment(toy(label="ar"), [request(1, 5)])
     assert ar.output_ids == [answer([1], at) for at in range(5)]
     assert engine.forced == [{}] * 4
-
-
-# ------------------------------------------------------------------ the GPU
 
 
 def metered(clock: Clock, watts: float, cost: int = 0) -> GpuMeter:
@@ -388,9 +374,6 @@ def test_what_leaves_nothing_behind() -> None:
     (record,) = made.segment(toy(), [request(1, 3)])
     assert record.gpu is not None
     assert record.gpu.energy_j == pytest.approx(500 * record.latency_s)
-
-
-# ------------------------------------------------------------------ A/A: a method against itself
 
 
 def against_itself(seed: int, slowdown: float) -> dict[str, Any]:

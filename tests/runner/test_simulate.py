@@ -66,7 +66,6 @@ def test_which_rows_are_told_what() -> None:
     forced = force(tree, 2, lambda known: 50)
     assert forced == [7, 50, 50, COMPUTED, COMPUTED]
     assert accepted(tree, forced, [7, 8, 8, 9, 9]) == ([0, 1], 50)
-    # Wanted deeper, the path goes through the second, and the first is told the same.
     assert force(tree, 3, lambda known: 50) == [7, 8, 8, 50, COMPUTED]
     tree = TokenTree.chain([1, 2, 3], drafts_only=True)
     assert force(tree, 3, lambda known: 50) == [50, COMPUTED, COMPUTED]

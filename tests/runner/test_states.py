@@ -97,9 +97,6 @@ def open_session(model: Any, *methods: Any, slots: int = 1, **more: Any) -> Sess
     return Session(model, methods or (DIARY, TWIN, COLD), capacity=48, slots=slots, **more)
 
 
-# ------------------------------------------------------------------ places
-
-
 def test_places_are_those_of_starting_and_not_of_ending_where_several_run_together(model: Any) -> None:
     with open_session(model, slots=3) as session:
         records = [*session.decode(DIARY, asked(5, 6, 7, 8, 9, budgets=(30, 4, 12)))]
@@ -190,9 +187,6 @@ def test_times_that_change_nothing_do_not_empty_a_row(model: Any) -> None:
         records += session.decode(session.methods[0], asked(7))
     assert [record.place for record in records] == [1, 2, 1], "it is another method from here on"
     assert session.methods[0].shared == [(1, 0.5)]
-
-
-# ------------------------------------------------------------------ broken off
 
 
 def answered(label: str, *prompts: int, repeat: int = 0) -> list[RequestRecord]:

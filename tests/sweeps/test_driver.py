@@ -161,7 +161,6 @@ def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(t
     assert (path / "c1" / "DONE").exists()
     assert told.started == [(1, 24, 24 + 24)], "done and, at most, all"
     assert told.requests == 24
-    # A third one, and back to the first: nothing is decoded for it.
     path, worker = sweep(tmp_path, [*CELLS, "toy n=32"])
     assert {key.split("|")[0] for key in worker.decoded} == {"ar", "toy n=32"}
     assert {key.split("|")[2] for key in worker.decoded} == {"2"}
@@ -238,7 +237,6 @@ def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
     for count in (1, 4):
         assert json.loads((path / f"c{count}" / "run.json").read_text())["concurrency"] == count
     assert len(worker.decoded) == 48
-    # One more decodes that one only.
     again, worker = sweep(tmp_path, CELLS[:2], concurrency=(2,))
     assert again == path
     assert head(path)["concurrency"] == [1, 2, 4]

@@ -63,7 +63,6 @@ def reference(folder: Path) -> Any:
 def test_each_item_is_that_of_lm_evals_own_backend(
     folder: Path, tasks: Any, shots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that forwards take some choices of three, and windows several forwards.
     monkeypatch.setattr(likelihood, "ROWS", 24)
     said: list[str] = []
     mine = evaluate(EngineLM(load(str(folder)), said.append, LENGTH), tasks, num_fewshot=shots)
