@@ -13,7 +13,6 @@ from support.models import byte_tokenizer
 from support.wording import wording
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.cli import list_models
 from specbench.methods.eagle3.config import HeadConfig as Eagle3Config
 from specbench.methods.eagle3.head import DraftHead as Eagle3Head
 from specbench.methods.jetspec.config import HeadConfig as JetspecConfig
@@ -77,35 +76,6 @@ def test_sizes_are_those_of_the_configurations_that_are_here_and_no_others(cli: 
         shape = configured_shape(names.resolve(f"config:{name}"), "bfloat16")
         assert shape is not None
         assert rows[f"config:{name}"]["bf16 GB"] == round(shape.parameters * shape.weight_bytes / 1e9, 3)
-
-
-MADE_UP: dict[str, dict[str, Any]] = {
-    "a mixture": {"model_type": "qwen3_moe"},
-    "biases": {"model_type": "qwen3", "attention_bias": True},
-    "more biases": {"mlp_bias": True},
-    "a window": {"model_type": "qwen2", "use_sliding_window": True},
-    "no width": {"hidden_size": None},
-    "no heads": {"num_attention_heads": 0, "head_dim": None},
-    "a llama": {},
-    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": False},
-    "qwen3": {"model_type": "qwen3", "head_dim": 32},
-    "mistral": {"model_type": "mistral", "num_key_value_heads": None},
-}
-
-
-def test_weights_are_counted_where_a_step_is_and_are_the_same(tmp_path: Path) -> None:
-    values = json.loads(names.configs()["tiny"].read_text(encoding="utf-8"))
-    counted = 0
-    for name, other in MADE_UP.items():
-        file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps({**values, **other}))
-        shape = configured_shape(names.resolve(f"config:{file}"), "bfloat16")
-        assert (list_models._bf16_gb(file) is None) == (shape is None), name
-        if shape is not None:
-            counted += 1
-            assert list_models._parameters({**values, **other}) == shape.parameters, name
-    assert counted == 4
-    assert list_models._bf16_gb(None) is list_models._bf16_gb(tmp_path) is None
 
 
 def into_cache(cache: Path, hub: str, files: Path) -> None:

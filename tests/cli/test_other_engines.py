@@ -149,15 +149,6 @@ def test_check_lossless_grades_them_and_tests_what_they_sample(cli: Any) -> None
     assert all(each["answers"] == 2 * 2 * 6 for each in found["distributions"])
 
 
-def test_an_upgraded_engine_is_measured_anew(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    asked = (*TINY, "--limit", 1, "--method", "ar,hf:ar", "--out", tmp_path)
-    cli.ok(*asked)
-    assert wording(cli.ok(*asked).err)
-    monkeypatch.setattr("specbench.backends.hf.Backend.version", classmethod(lambda owner, options: "99.0"))
-    assert "done already" not in cli.ok(*asked).err
-    assert len([*tmp_path.iterdir()]) == 2
-
-
 def test_a_row_of_another_precision_is_held_against_its_own_kind_alone(
     cli: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

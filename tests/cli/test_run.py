@@ -107,13 +107,6 @@ def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
     assert json.loads(cli("show", folder, "--requests", "--json").out)["requests"] == finished.requests
 
 
-def test_run_json_is_the_only_thing_on_stdout(cli: Any, tmp_path: Path) -> None:
-    made = finish(cli, tmp_path, "--limit", 1, "--temperature", 0.7, "--concurrency", 2, "--json", "--no-score")
-    (run,) = json.loads(made.said.out)
-    assert (run["folder"], run["task"]) == (str(made.folder), "humaneval")
-    assert {row["method"]: row["requests"] for row in run["rows"]} == {"ar": 1, "jacobi": 1}
-
-
 def test_list_json(cli: Any) -> None:
     expected = {
         "method": {"ar", "jacobi"}, "task": {"humaneval"}, "model": {"smollm2-135m", "config:tiny"},

@@ -6,17 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.wording import wording
 
 from specbench.training.trajectory import read, shard_path
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(5)))
-    return file
 
 
 def collect(cli: Any, out: Path, *more: Any) -> Any:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-from typing import Any
-
 import pytest
 from support import runs
-from support.models import prepared
 from support.wording import wording
 
-from specbench.common import Prompt
 from specbench.common.errors import UsageError
-from specbench.evals import data, scoring
+from specbench.evals import scoring
 from specbench.results.schema import RunConfig, TaskData
 
 KNOWN = TaskData(name="known.jsonl", sha256="a" * 64, bytes=10, revision=None, verified=True)
@@ -33,40 +27,6 @@ def test_data_are_no_part_of_the_digest_and_absent_where_there_are_none() -> Non
     ]
     for made in (config(), config(KNOWN, UNKNOWN)):
         assert RunConfig.model_validate_json(made.model_dump_json()) == made
-
-
-def test_what_a_task_reads_is_recorded_when_it_is_made_and_when_it_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from support import models
-
-    files = [
-        data.DataFile.model_validate({"name": name, "licence": "MIT", "source": "https://example.org"})
-        for name in ("made.jsonl", "asked.jsonl")
-    ]
-    for file in files:
-        (tmp_path / file.name).write_text(f'{{"file": "{file.name}"}}\n')
-    plan = models.TaskPlan
-
-    def reading(card: Any, options: Any, module: Any, data_dir: Path | None) -> Any:
-        class Task(module.Task):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args)
-                data.resolve(files[0], tmp_path)
-
-            def prompts(self, chat: bool) -> Any:
-                data.resolve(files[1], tmp_path)
-                return super().prompts(chat)
-
-        module.Task = Task
-        return plan(card, options, module, data_dir)
-
-    monkeypatch.setattr(models, "TaskPlan", reading)
-    spec = prepared([Prompt("line", "Once", False)]).spec
-    for file, found in zip(files, spec.data, strict=True):
-        content = (tmp_path / file.name).read_bytes()
-        assert (found.name, found.bytes) == (file.name, len(content))
-        assert (found.sha256, found.verified) == (hashlib.sha256(content).hexdigest(), False)
 
 
 def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:

@@ -76,16 +76,6 @@ def test_eight_branches_of_a_request_are_spread_over_it() -> None:
     assert spread([], 5) == []
 
 
-def test_of_tokens_that_the_target_has_not_nothing_is_asked() -> None:
-    model = supported("llama")
-    vocab = model.config.vocab_size
-    asked, answer = prompt(5, vocab), prompt(4, vocab, seed=3)
-    with attached(model, slots=1, capacity=20) as engine:
-        mine = record(answer, [1, 1, 1], [(0, [vocab]), (1, [3, 4]), (2, [-1])])
-        assert [each.tokens for each in rate_request(engine, asked, mine)] == [2]
-        assert rate_request(engine, asked, record(answer, [1, 1, 1], [(0, [5, vocab])])) == []
-
-
 def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

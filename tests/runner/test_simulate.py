@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from itertools import islice, repeat
 from statistics import fmean, pstdev
 
 import pytest
@@ -107,14 +106,6 @@ def test_lengths_have_the_mean_and_the_spread_asked_for(mean: float, spread: flo
     assert min(drawn) >= 1
     assert fmean(drawn) == pytest.approx(mean, abs=0.08)  # four standard errors of the widest
     assert pstdev(drawn) == pytest.approx(spread, rel=0.03)
-
-
-def test_without_a_spread_draws_are_floor_and_ceiling() -> None:
-    (asked,) = parse(["3.4"], {"jacobi": 16}, ()).values()
-    lengths, rng = Lengths(asked), random.Random(0)
-    assert {lengths.draw(rng) for _ in range(1000)} == {3, 4}
-    assert set(islice(map(lengths.draw, repeat(rng)), 1000)) == {3, 4}
-    assert str(asked) == "3.4 ± 0.49"
 
 
 def test_whom_it_is_asked_of() -> None:

@@ -292,12 +292,6 @@ def gen_judgment(
     return found
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """A file of JSON lines."""
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
-
-
 class ToyJudge:
     """Says what ``says`` makes of a prompt, and keeps what it was asked."""
 

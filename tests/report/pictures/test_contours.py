@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
-from support.asserting import known
-from support.runs import NOTHING, cells, measured_grid, plane
+from support.runs import NOTHING, measured_grid, plane
 from support.wording import wording
 
 from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
@@ -154,17 +153,6 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     ends = [[float(y) for _, y in segment] for segment in drawn.get_segments()]
     assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["decode_tok_s"]]
-
-
-def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
-    frame = measured_grid()
-    frame["decode_tok_s"] = 70.0
-    between = known(band(speed(contour(frame, "n", "pool")), 20, 1.5))
-    assert between[0] <= 70 <= between[1]
-    further = cells([{"method": "ar"}, {"pool": 2, "decode_tok_s": 1000.0}])
-    panel = speed(contour(pd.concat([measured_grid(), further], ignore_index=True), "n", "pool"))
-    assert len(marks(panel, MEASURED)) == 12
-    assert marks(panel, MISSING) == set()
 
 
 @pytest.mark.parametrize(
