@@ -59,7 +59,6 @@ def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: 
 
     Args:
         name, entry: its own.
-        known: the aliases.
         config: of its weights, where it is here.
     """
     from specbench.models import names

@@ -94,7 +94,6 @@ def plan(name: str, into: Path | None = None) -> Scaffold:
     """What ``specbench new-method`` would write.
 
     Args:
-        name: of the method.
         into: folder for a package of its own; default is the checkout that the working directory is in, and the
             working directory itself where it is in none.
 

@@ -103,7 +103,6 @@ def over_bandwidth(claim: Claim, parameters: int, bytes_per_weight: float, gpu: 
         claim: whose baseline is held against it.
         parameters: weights that a token reads, in elements.
         bytes_per_weight: 2 for bf16 and fp16.
-        gpu: its datasheet figures.
     """
     bound = gpu.bandwidth_gb_s * 1e9 / (parameters * bytes_per_weight)
     share = None if claim.baseline_tok_s is None else float(claim.baseline_tok_s) / bound

@@ -87,12 +87,7 @@ def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
 
 
 def check(catalog: Catalog, run: Run) -> list[Check]:
-    """Every figure of every published row of the methods that a run has; those that can be compared come first.
-
-    Args:
-        catalog: the published rows.
-        run: a finished one.
-    """
+    """Every figure of every published row of the methods that a run has; those that can be compared come first."""
     here = setting(run)
     found: list[tuple[int, Check]] = []
     for claim in catalog.claims:

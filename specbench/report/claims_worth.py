@@ -70,7 +70,6 @@ def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Ran
         catalog: knows the size of the claim's model and the boards of its GPU.
         claim: whose model and GPU are meant.
         tpf: tokens per forward.
-        rows: of the method's step.
 
     Returns:
         None where model size, GPU or its peak is not known.
@@ -97,7 +96,6 @@ class Setting:
 
     Attributes:
         device: as the driver names it.
-        memory_bytes: of it.
     """
 
     config: RunConfig

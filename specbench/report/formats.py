@@ -23,7 +23,6 @@ def write(frame: pd.DataFrame, to: str, file: TextIO) -> None:
     Args:
         frame: as :func:`specbench.load` returns it.
         to: name of the format.
-        file: what is written to.
     """
     FORMATS[to](frame, file)
 

@@ -55,7 +55,6 @@ class Lane:
     """One method's answer.
 
     Attributes:
-        method: its label.
         arrivals: in order of time; the prefill's first, then each forward's.
     """
 
@@ -100,7 +99,6 @@ class Race:
     """Answers to one prompt side by side.
 
     Attributes:
-        prompt: its id.
         lanes: in the order asked for.
         notes: what those who watch have to know, a sentence each.
     """
@@ -132,7 +130,6 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
     """The race of ``methods``, in that order.
 
     Args:
-        config: of the run.
         records: its requests, with traces of their tokens.
         methods: labels, from 2 to :data:`MOST`.
         request: a prompt's id; None takes a :func:`typical` one.

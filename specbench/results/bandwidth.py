@@ -87,8 +87,6 @@ class Bandwidth(Record):
         """Bytes that a method's target forwards had to read, over its decode seconds, over the median bandwidth.
 
         Args:
-            label: the method's.
-            records: its finished requests.
             shared: sequences were stepped together. One forward then serves several of them, and records say how many
                 steps a sequence was in, but not with how many others: weights that were read once for all of them
                 would be counted for each. So there is no share.

@@ -23,7 +23,6 @@ class OverEngine:
     """Our AR over one other engine's.
 
     Attributes:
-        row: theirs.
         ratio: our decode speed over theirs; ``low`` and ``high`` are its 95 % interval, None where there is none.
         ttft_ratio: the same of the first token.
     """
@@ -90,12 +89,7 @@ def step_time(row: MethodSummary) -> StepTime | None:
 
 
 def where(rows: Sequence[MethodSummary], over: OverEngine) -> str:
-    """Where our time goes beside another engine's, in a sentence; empty where one of the two was not counted.
-
-    Args:
-        rows: of the run.
-        over: the other engine.
-    """
+    """Where our time goes beside another engine's, in a sentence; empty where one of the two was not counted."""
     ours = step_time(next(row for row in rows if row.method == BASELINE))
     theirs = step_time(over.row)
     if ours is None or theirs is None:

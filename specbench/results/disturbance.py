@@ -91,7 +91,6 @@ def disturbance(
         baseline: AR's finished requests.
         others: those of the other methods, for what a GPU did under them.
         concurrency, passes: as for :func:`specbench.results.step_spread.step_spread`.
-        on_gpu: the model ran on one.
         watch: the looks; None where there were none, as in old runs.
         bandwidth: the readings; None where memory was not to be read.
 
@@ -152,7 +151,6 @@ def reason(name: str, figure: Limited) -> str:
 
     Args:
         name: of a field of :class:`Disturbed`.
-        figure: its value.
     """
 
     def shown(value: float) -> str:

@@ -23,7 +23,6 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
     """The figures of a method.
 
     Args:
-        records: its finished requests.
         shared: they shared the engine (concurrency above 1), so their share of its time counts.
     """
     found = counts(records, shared)

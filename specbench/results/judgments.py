@@ -72,7 +72,6 @@ def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[s
     """One entry per judge, JSON-ready.
 
     Args:
-        judgments: of one run.
         methods: labels in the order of the run.
 
     Returns:

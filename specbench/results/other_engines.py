@@ -21,10 +21,7 @@ def other_engine(
     """The figures of another engine's row; None for one of ours.
 
     Args:
-        spec: the row.
-        specs: all rows of the run.
         by_method: requests by row.
-        engines: what is known of them.
         over_own: losslessness against the same engine's plain decoding, by label.
     """
     if not spec.engine:

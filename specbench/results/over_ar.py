@@ -55,7 +55,6 @@ def over_ar(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRec
 
     Args:
         baseline: AR's requests, or those of another row that takes its place.
-        mine: the method's.
         shared: they shared the engine (concurrency above 1), so their share of its time counts.
     """
     pairs = Pairs.of(baseline, mine, shared)
@@ -278,7 +277,6 @@ def speedup_of(found: Ratio, each: PerPrompt | None, prompts: int | None = None)
 
     Args:
         found: of units that were timed independently.
-        each: how these units fared.
         prompts: in all of them, where a unit has several.
     """
     if math.isnan(found.value):

@@ -138,7 +138,6 @@ class Compared:
         interval: of the value, 95 %; None on too few documents.
         gained, lost: documents that only the second has right, and only the first; None where it is no share.
         p_value: of McNemar's test of these two.
-        verdict: in words.
     """
 
     task: str

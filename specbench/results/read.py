@@ -127,8 +127,6 @@ def whole_records(
     """The requests of a run, one after the other, checked against the run's other files.
 
     Args:
-        folder: the run.
-        config: its configuration.
         traces, scored: as for :func:`read_run`.
 
     Raises:

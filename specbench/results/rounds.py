@@ -119,7 +119,6 @@ def round_of(record: RequestRecord, number: int) -> Round:
     """The tree of one target forward of a request from a traced run.
 
     Args:
-        record: of the request.
         number: of the forward, from 1.
 
     Raises:

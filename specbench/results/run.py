@@ -23,11 +23,7 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Run:
-    """What ``specbench.run`` returns; any run folder can be given to it.
-
-    Attributes:
-        folder: the run's.
-    """
+    """What ``specbench.run`` returns; any run folder can be given to it."""
 
     folder: Path
 

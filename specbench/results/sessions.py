@@ -24,9 +24,7 @@ def session_figures(
     """A method's throughput over its whole sessions; None of a run without any.
 
     Args:
-        config: of the run.
         baseline: AR's requests.
-        mine: the method's.
     """
     problems, shared = config.task.chain, config.concurrency > 1
     sessions = _sessions(mine, problems)

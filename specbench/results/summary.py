@@ -100,9 +100,6 @@ class RunContents:
         """What a run's folder holds, with what its caller knows better.
 
         Args:
-            folder: of the run.
-            config: its configuration.
-            records: those that count.
             known: further fields, in place of the folder's.
 
         Raises:

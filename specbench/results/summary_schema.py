@@ -166,7 +166,6 @@ class AtPosition(_Part):
     Attributes:
         start, end: tokens after the first: those behind ``start`` up to ``end``.
         prompts: of which both answers reach it.
-        speedup: in the window.
         so_far: of the answers from their beginning to ``end``.
     """
 
@@ -199,11 +198,9 @@ class SessionFigures(_Part):
 
     Attributes:
         sessions: whole ones.
-        problems: of each.
         average_tok_s: all output tokens over all seconds, prefills included.
         peak_tok_s: over the fastest of a session's windows, which follow each other; median of sessions; decoding
             alone.
-        window_tokens: of a window.
         windows_tok_s: of every window since the beginning, over all sessions that reach it; decoding alone.
         turns: by place in the session, of whole sessions.
     """
@@ -313,7 +310,6 @@ class WithoutLoops(_Part):
     """A row's speed over another one on the prompts on which no answer of either ends in a loop.
 
     Attributes:
-        prompts: that are left.
         dropped: from both rows alike.
     """
 
@@ -446,10 +442,8 @@ class Fastest(_Part):
     """The row with the highest speedup, and what speaks for it.
 
     Attributes:
-        method: its label.
         among: rows that it is the best of.
         low, high: an interval of its speedup that allows for its having been chosen; None where there is none.
-        verdict: by that interval.
         as_good: the rows that the prompts do not tell apart from the best, itself first.
         told_apart: whether there were enough prompts to rule one out.
     """

@@ -35,8 +35,6 @@ def with_texts(
     """A summary whose rows say what their texts are like.
 
     Args:
-        summary: of these records.
-        config: the run's configuration.
         records: its finished requests, any order.
         likelihoods: by request key; empty or None where no model was asked.
     """
@@ -79,7 +77,6 @@ def without_loops(baseline: Answers, mine: Answers, shared: bool) -> WithoutLoop
 
     Args:
         baseline: AR's requests, or those of another row that takes its place.
-        mine: the method's.
         shared: they shared the engine, see :func:`specbench.results.over_ar.over_ar`.
 
     Returns:

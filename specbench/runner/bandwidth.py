@@ -160,9 +160,7 @@ def beside(
     """What reads memory beside a run; None where that would say nothing of it.
 
     Args:
-        sessions: of the run, opened.
         simulated: its methods whose acceptance is decided by lot; of these no time stands for a machine's.
-        folder: the run's.
         say: is told what goes on.
         rows: of other engines; those at the precision of the run read the same weights.
         patience: seconds that it may wait, see :class:`Beside`.

@@ -23,10 +23,8 @@ def rate_branches(
 
     Args:
         engine: of the target, idle, with a free slot and room for prompt and answer.
-        prepared: what was asked.
         records: the answers; those without branches cost nothing, and those whose branches ``branches.jsonl`` has
             already.
-        folder: the run's.
         note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
 
     Raises:
@@ -58,7 +56,6 @@ def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -
     Args:
         engine: with a free slot.
         prompt: token ids.
-        record: its answer, with branches.
     """
     words = int(engine.model.get_output_embeddings().weight.shape[0])
     # A drafter may make up tokens that the target has not: of these there is nothing to ask.

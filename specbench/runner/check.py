@@ -96,9 +96,7 @@ def check_lossless(
     """Decodes every prompt once with every method and grades the answers.
 
     Args:
-        resolved: the plan.
         task: one of its tasks.
-        model: its model.
         engines: those of earlier checks; the plan's other engines answer from there. Not needed where it has none.
 
     Raises:

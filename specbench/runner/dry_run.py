@@ -35,7 +35,6 @@ def dry_run(
     """What a run of each method alone would take.
 
     Args:
-        resolved: what was asked for.
         methods: AR first.
         slots: numbers of sequences stepped together; every method is told at each.
         profile: folder of the step times to predict with; default is what is stored.

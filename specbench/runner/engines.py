@@ -35,8 +35,6 @@ class RunningEngines:
     """The rows of other engines in a run, as sessions have methods; close it when the run is over.
 
     Args:
-        rows: of the run.
-        session: of the run's own model.
         folder: of the run; what is known of the engines is kept there.
         say: is told what goes on.
     """
@@ -52,9 +50,6 @@ class RunningEngines:
 
     def start(self, prepared: Prepared) -> list[str]:
         """Starts and warms up all of them.
-
-        Args:
-            prepared: the task of the run.
 
         Returns:
             Labels of those that did not start, and of those that failed before the run was interrupted.

@@ -32,7 +32,6 @@ def grade(
     Args:
         engine: idle; decodes with the model of the records.
         methods: of the records; the noise floor is measured with rows of their largest tree.
-        prepared: what they were asked.
         records: answers, AR's among them.
         sampling: how tokens were chosen at the temperature that a task prescribes; of None, elsewhere.
         rows: of the records, those of other engines.

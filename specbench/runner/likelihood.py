@@ -36,8 +36,6 @@ def rate(
 
     Args:
         engine: of that model, idle, with a free slot and room for prompt and answer.
-        prepared: what was asked.
-        records: the answers.
         folder: the run's; texts that its ``likelihoods.jsonl`` has already are not rated again.
         note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
 

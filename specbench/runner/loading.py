@@ -33,10 +33,6 @@ def load_models(
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """Loads what a run decodes with.
 
-    Args:
-        resolved: the run.
-        say: takes a line before each.
-
     Returns:
         The model, and what it was made from, in its precision; None where the run has no row of that.
 

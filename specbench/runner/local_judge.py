@@ -19,18 +19,12 @@ from specbench.runner.stop import StopRule
 
 
 class LocalJudge:
-    """A loaded model with a session of its own. Close it when done.
-
-    Attributes:
-        spec: the record.
-    """
+    """A loaded model with a session of its own. Close it when done."""
 
     def __init__(self, model: LoadedModel, prompts: Sequence[JudgePrompt], *, max_tokens: int) -> None:
         """
         Args:
-            model: the judge.
             prompts: all that it will be asked; the cache is made for the longest that fits.
-            max_tokens: of a judgment.
 
         Raises:
             UsageError: its chat template takes no system prompt, or the engine does not run this model.

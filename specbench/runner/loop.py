@@ -176,7 +176,6 @@ class Runner:
         """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
 
         Args:
-            method: the method to run.
             requests: in this order.
             number: stored with each record; times of one segment share a clock.
 

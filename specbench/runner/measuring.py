@@ -24,8 +24,6 @@ class Measured:
     """A finished task of a plan.
 
     Attributes:
-        task: its name.
-        folder: the run's.
         projection: onto another GPU, where the plan asks for one.
     """
 
@@ -38,9 +36,6 @@ def measure(plan: Plan) -> Iterator[Measured]:
     """Runs the tasks of a plan, one after the other; each is yielded when it is finished.
 
     All prompts of all tasks are read and checked before the first is run.
-
-    Args:
-        plan: as the user gave it.
 
     Raises:
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.

@@ -48,7 +48,6 @@ def plan_rows(labels: Mapping[str, str], settings: Settings, urls: Sequence[str]
 
     Args:
         labels: label of each row -> its method; that of another engine is ENGINE:MODE.
-        settings: of all labels.
         urls: addresses of servers that the user runs, each ``LABEL=URL`` or ``ENGINE=URL``.
 
     Raises:
@@ -152,7 +151,6 @@ def settings_of_all(labels: Mapping[str, str], option: str, value: str) -> list[
     Args:
         labels: label of each row -> its method.
         option: every row whose method has an option of this name gets it.
-        value: its value.
 
     Raises:
         UsageError: none of them has.

@@ -20,7 +20,6 @@ class Turns:
     """Turns: what each method was asked, turn by turn; a turn after the first follows the answers before it.
 
     Args:
-        prepared: the task.
         done: texts of the answers that are there already, by request key.
     """
 
@@ -51,8 +50,6 @@ class Order:
     slots to fill it holds several fillings, see :func:`specbench.results.blocks.blocks_of`, of one temperature.
 
     Args:
-        resolved: the run.
-        prepared: its task.
         done: texts of the answers that are there already, by request key.
         repeats: which of the plan's repeats; default is all of them.
     """

@@ -34,7 +34,6 @@ class Passage:
 
     Attributes:
         text: not blank.
-        file: its name.
         sha256: of the file.
     """
 
@@ -58,7 +57,6 @@ class Rated:
     """A text under one model.
 
     Attributes:
-        model: its name.
         fingerprint: of its weights.
         dtype: of its weights.
         ids: tokens of the text.
@@ -146,7 +144,6 @@ def rate_text(
 
     Args:
         loaded: the model; as it was afterwards.
-        passage: the text.
         context: tokens of a window; None is :data:`CONTEXT`, or what the model takes.
         stride: see :func:`windows`; None is half of the context.
         told: (tokens done, tokens in all) at the start and after each window.

@@ -24,7 +24,6 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     """Writes a run's projection beside its summary.
 
     Args:
-        folder: of the run.
         gpu: onto which.
         profile: of the run's model on the run's device.
 

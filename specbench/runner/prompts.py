@@ -35,8 +35,6 @@ class Prepared:
     """A task, ready to be run.
 
     Attributes:
-        task: as planned.
-        spec: the record.
         budget: tokens of an answer.
         prompts: by id, in the order of the data; a sweep's in that in which they are used.
         longest: tokens that the longest prompt of any turn can have.
@@ -109,9 +107,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     """Reads a task's data, renders and tokenises its prompts, and checks that they fit.
 
     Args:
-        plan: the run.
         task: one of its tasks.
-        model: what renders and tokenises.
         held_out: of a sweep: so many further prompts, behind those of the plan's limit; these are then in the order of
             the draw, because a search may use the first few of them alone.
 

@@ -96,7 +96,6 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
     """A plan with its names looked up; every mistake in it is found here, before torch is imported.
 
     Args:
-        plan: as the user gave it.
         expand: makes the methods; default is a row for each name.
         by_machine: bound trees that nobody has sized, see :mod:`specbench.runner.bounding`.
 

@@ -69,7 +69,6 @@ class Session:
         sampling: how tokens are chosen where a request names no temperature; its seed is also that of drafts.
         capacity: tokens of the longest sequence, its answer included.
         slots: sequences stepped together at most.
-        kernels: how the engine steps.
         name: what the user calls the model; default is its own name.
         weights: the causal LM to decode with where it is not the model's own, as in training.
         drafts: loads draft models by name; without it a method that wants one is refused.
@@ -82,7 +81,6 @@ class Session:
         methods: as they decode, with what they brought.
         calibration: as it was given.
         calibrated: labels of the methods whose settings were chosen by such times.
-        engine: theirs.
         notes: what methods found that the user has to know, a line each.
 
     Raises:
@@ -203,10 +201,8 @@ class Session:
         """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt.
 
         Args:
-            prepared: the task that comes after.
             methods: of this session; default is all.
             together: sequences stepped together; default is all slots.
-            tokens: of an answer to it.
         """
         longest, methods = prepared.longest, self.methods if methods is None else methods
         requests = self.warm_up_requests(prepared, longest, tokens, together)
@@ -268,7 +264,6 @@ class Session:
         """Decodes requests of one temperature without interruption; yields each as it ends.
 
         Args:
-            method: of this session.
             requests: in this order.
             number: stored with each record; times of one stretch share a clock.
             together: sequences stepped together; default is all slots.
@@ -365,7 +360,6 @@ def session_of(
     """The session of a run.
 
     Args:
-        resolved: the run.
         model: its model, or the one that it was made from.
         capacity: tokens of the longest sequence, its answer included.
         methods: those of the run that decode in it; default is all.

@@ -195,9 +195,6 @@ class SharedState:
     parameter, evenly spread; also hooks and the training mode of its modules. What it can miss: a write of that kind to
     values between those, buffers such as rotary frequencies, copies of weights that the engine holds, code that was
     replaced, and whatever is changed and changed back within one request.
-
-    Args:
-        model: of the engine that decodes.
     """
 
     def __init__(self, model: nn.Module) -> None:

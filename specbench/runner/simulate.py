@@ -174,7 +174,6 @@ def force(
     likes could lead further down, and the deepest row wins.
 
     Args:
-        tree: of the step.
         wanted: tokens to emit, 1 or more: accepted drafts and the target's own next token.
         strange: a token that is not among those it is given; ends the path.
         stop_ids: tokens that are not accepted.

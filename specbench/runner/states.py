@@ -21,11 +21,7 @@ class _Row:
 
 
 class States:
-    """The states of a session's rows.
-
-    Args:
-        methods: its methods.
-    """
+    """The states of a session's rows."""
 
     def __init__(self, methods: Sequence[Method]) -> None:
         self._methods = {method.label: method for method in methods if method.stateful}
@@ -60,7 +56,6 @@ def broken_off(
     """The records of stateful rows that were left in the middle of a repeat: what they had learnt is gone.
 
     Args:
-        records: of a run.
         stateful: labels of its stateful rows.
         requests: of a row, in one repeat.
 

@@ -43,7 +43,6 @@ def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified
     """The trace of a finished answer.
 
     Args:
-        output: its kept tokens.
         accepts: kept tokens of each step.
         steps: in the same order.
 

@@ -21,7 +21,6 @@ def warm_up_ids(model: LoadedModel, length: int, timed: Collection[Sequence[int]
     tokens.
 
     Args:
-        model: its tokenizer and vocabulary.
         length: tokens; at least 1.
         timed: token ids of each timed prompt.
     """

@@ -60,7 +60,6 @@ class Asked:
     """What was asked for.
 
     Attributes:
-        grid: the cells.
         out: folder that receives the sweep's folder.
         kind, until: of the :class:`~specbench.sweeps.search.Search`.
         data_dir: where task data are, before the other places.

@@ -71,11 +71,7 @@ class Executor(Protocol):
 
 
 class Here:
-    """One worker in this process.
-
-    Args:
-        make: makes it.
-    """
+    """One worker in this process."""
 
     alone = True
 

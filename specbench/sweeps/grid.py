@@ -128,7 +128,6 @@ def expand(
 
     Args:
         labels, settings: as :func:`specbench.runner.methods.make_methods` takes them.
-        axes: what varies.
         insist: take more than :data:`MANY` cells.
         asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or
             a swept preset, replaces. Default is all.

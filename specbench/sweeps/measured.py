@@ -39,7 +39,6 @@ class Measured:
         """Pooled seconds per token of plain decoding over those of a cell, on the prompts that both have in its pass.
 
         Args:
-            label: a cell.
             prompts: count only these.
 
         Returns:

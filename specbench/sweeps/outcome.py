@@ -19,11 +19,7 @@ _SHOWN = ("label", "concurrency", "set", "prompts", "tokens_per_forward", "decod
 
 @dataclass(frozen=True)
 class Sweep:
-    """What ``specbench.sweep`` returns; any sweep folder can be given to it.
-
-    Attributes:
-        folder: the sweep's.
-    """
+    """What ``specbench.sweep`` returns; any sweep folder can be given to it."""
 
     folder: Path
 

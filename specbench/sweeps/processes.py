@@ -36,7 +36,6 @@ def places(count: int, devices: Sequence[str] = ()) -> list[Place]:
     """So many places with an even share of this process's cores each.
 
     Args:
-        count: of workers.
         devices: values of CUDA_VISIBLE_DEVICES, one per worker; none on a machine without.
 
     Raises:
@@ -68,7 +67,6 @@ class Processes:
 
     Args:
         make: makes the worker; has to be picklable, and importable in a process that begins from nothing.
-        where: the places.
 
     Raises:
         SpecbenchError: a worker cannot begin, or they differ in what they work on.

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 def run_sweep(plan: SweepPlan) -> Path:
     """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
 
-    Args:
-        plan: as the user gave it.
-
     Returns:
         The sweep's folder.
 

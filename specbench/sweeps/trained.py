@@ -36,7 +36,6 @@ class Entry(BaseModel):
 
     Attributes:
         label: its values; :data:`UNTRAINED` of the model itself.
-        values: by option.
         model, settings: what loads its weights; None where it was not trained.
         cost: see ``specbench.training.cost``.
         left_out: there were not hours enough.
@@ -73,7 +72,6 @@ class ReadTrainings:
         path: its folder.
         method: that was trained.
         model: that it was trained for.
-        entries: the trainings.
         sweeps: of each, by label.
         cells: a row per training and cell: ``training``, its options, its cost, and the columns of
             :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0. Empty before the first sweep is

@@ -75,7 +75,6 @@ class Due:
     """What a training will take, or that it is done.
 
     Attributes:
-        label: its values.
         predicted: None of one that is done.
         hours: that it took, or will take.
     """
@@ -94,7 +93,6 @@ def sweep_trainings(
     """Trains what is missing and sweeps every model, going on where the same call stopped.
 
     Args:
-        plan: as the user gave it.
         trainer: of the method that is trained.
         told: takes what all trainings will take, before the first of them begins.
         say: takes a line for the user.

@@ -95,7 +95,6 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
     """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions.
 
     Args:
-        found: what it is of.
         claims: with the published rows of the methods that were measured.
     """
     races = races_of(found)

@@ -195,7 +195,6 @@ class Grid:
     Attributes:
         title, said: above it.
         answer: the answer's token at each position, from 0.
-        states: its lines.
         legend: mark -> its sign, what it means.
         plain: the same as lines of text, for formats without tables of many columns.
         open: whether it is unfolded.

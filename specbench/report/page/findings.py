@@ -45,7 +45,6 @@ def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
     """The findings of a report.
 
     Args:
-        found: what it is of.
         races: by run id, see :func:`races_of`.
     """
     shown, every = pictured(found), _largest(found)

@@ -34,8 +34,6 @@ def write_race(race: Race, run: Run | ReadRun, path: Path, speed: float = 1.0) -
     """Writes the page.
 
     Args:
-        race: what it shows.
-        run: whose conditions it says.
         path: of the file.
         speed: times as fast as the race was, until its reader chooses another.
 

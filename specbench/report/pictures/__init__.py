@@ -28,7 +28,6 @@ class Picture:
 
     Attributes:
         name: of its file, without suffix; no two of a sweep have the same.
-        draw: draws it.
     """
 
     name: str

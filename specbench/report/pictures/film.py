@@ -41,7 +41,6 @@ def write_film(race: Race, path: Path, speed: float) -> Path:
     """Writes the film; ``path`` holds either what it held or the whole new film.
 
     Args:
-        race: what it shows.
         path: with one of :data:`SUFFIXES`.
         speed: times as fast as the race was.
 

@@ -57,7 +57,6 @@ def place(
     Args:
         axes: with all else drawn and its limits set; a later change of them is not followed.
         points: of the texts, in the axes' data.
-        texts: as many.
         avoid: [n, 2] further points, in the axes' data, that no text should hide.
         lines: [k, 2] corners of each line that no text should hide, in the axes' data.
     """

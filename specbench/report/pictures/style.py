@@ -133,7 +133,6 @@ def panels(
     """A figure and its axes, [rows, columns], laid out so that nothing is clipped.
 
     Args:
-        width: of the figure, inches.
         height: of the figure, inches; ``HEIGHT`` a row without it.
         layout: None for a figure whose panels are placed by hand.
         axes: further arguments of ``Figure.subplots``, such as ``sharey``.

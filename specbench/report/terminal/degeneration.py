@@ -27,7 +27,6 @@ def texts(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
 
     Args:
         run: content of ``run.json``.
-        summary: its figures.
     """
     if run.get("simulated") or not any(map(_worth_seeing, summary.rows)):
         return []

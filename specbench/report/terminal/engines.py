@@ -21,7 +21,6 @@ def engines(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]
 
     Args:
         run: content of ``run.json``.
-        summary: its figures.
     """
     rows = [row for row in summary.rows if row.other]
     failed = [row for row in summary.rows if row.failed]

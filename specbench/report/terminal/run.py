@@ -40,7 +40,6 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
 
     Args:
         run: content of ``run.json``.
-        summary: its figures.
         judged: scores by judge, see :func:`specbench.results.judgments.scores`.
     """
     model, task, sampling = run["model"], run["task"], run["sampling"]

@@ -201,7 +201,6 @@ def advice(
         run: content of a ``run.json`` of the sweep.
         cells: as :func:`specbench.sweeps.table.cells` makes it, at one concurrency.
         curve: (rows, seconds) of steps measured here.
-        method: its name.
 
     Returns:
         JSON-ready: ``best`` (its row, None where nothing was measured), ``set`` (what to give ``--set``), ``faster``

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def costs_table(due: Sequence[Due], max_hours: float | None = None) -> RenderableType:
-    """What trainings will take, before the first of them begins.
-
-    Args:
-        due: all of them.
-        max_hours: the bound on all together.
-    """
+    """What trainings will take, before the first of them begins."""
     made = _table("training", ("tokens", "FLOPs", "hours"))
     for each in due:
         will = each.predicted

@@ -37,7 +37,6 @@ def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level:
     magnitude: the spread it rests on is then known to a third at best.
 
     Args:
-        ratio: of the prompts measured.
         difference: as a share, 0.03 for 3 %.
         power: see :func:`detectable`.
         level: of the interval that has to exclude 1.

@@ -168,7 +168,6 @@ def verdict(interval: Interval | None, among: Interval | None = None) -> Verdict
     Tables, sweeps, contours and advice all have theirs from here, so that they cannot contradict each other.
 
     Args:
-        interval: of the speedup by itself.
         among: of a row among others, one that holds together with theirs; see
             :func:`specbench.results.stats.many`. A row that only its own interval calls faster may be the luckiest of
             many equal ones.

@@ -34,7 +34,6 @@ class EngineLM(TemplateLM):
     """EngineLM: a loaded model, in the form of lm-eval's models.
 
     Args:
-        loaded: the model.
         say: takes a line for the user.
         max_length: tokens of a text; default is the model's own.
         concurrency: answers generated together.

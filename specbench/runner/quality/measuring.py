@@ -37,7 +37,6 @@ def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measu
     """Asks each model of a plan its tasks, and writes what comes of it.
 
     Args:
-        plan: as the user gave it.
         say: takes a line for the user.
 
     Returns:
@@ -83,8 +82,6 @@ def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str
     """What lm-eval's runner finds of a model.
 
     Args:
-        loaded: the model.
-        plan: how it is asked.
         manager: as :func:`specbench.runner.quality.asked.find_tasks` gives it.
         say: takes a line for the user.
 
