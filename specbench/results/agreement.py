@@ -1,8 +1,4 @@
-"""Agreement: how far answers are those of another row that ran free, position by position. No torch.
-
-Not the share of tokens that a model would say next behind the other one's text: that forgives every departure at the
-next token, and is above 90% where not half of the positions agree.
-"""
+"""Agreement: how far answers are those of another row that ran free, position by position."""
 
 from __future__ import annotations
 
@@ -13,11 +9,8 @@ from itertools import takewhile
 
 @dataclass(frozen=True)
 class Agreement:
-    """What is to be said of pairs of answers.
-
-    Attributes:
-        share: positions with the same token over those that either answer has.
-        prefix_tokens: tokens before the first difference, mean over pairs.
+    """Agreement over pairs of answers: share of equal positions (over those that either answer has), mean common
+    prefix.
     """
 
     share: float
@@ -25,11 +18,7 @@ class Agreement:
 
 
 def agreement(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Agreement | None:
-    """How far pairs of answers agree; None without any position.
-
-    Args:
-        pairs: token ids of an answer, and of the other row's to the same request.
-    """
+    """Compare pairs of token ids, an answer and the other row's answer to the same request; None without any position."""
     prefixes, same, positions = list[int](), 0, 0
     for mine, other in pairs:
         equal = [a == b for a, b in zip(mine, other, strict=False)]

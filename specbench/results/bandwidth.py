@@ -1,7 +1,7 @@
 """Bandwidth: what memory gave while a run on a CPU was measured, and the share of it that a method's forwards took.
 
-A forward of few rows has to read every weight, so that decoding cannot be faster than memory is. How fast that is
-differs between machines, and on a shared one from minute to minute. No torch.
+A forward of few rows reads every weight, so decoding cannot be faster than memory, whose speed differs between machines
+and, on a shared one, from minute to minute.
 """
 
 from __future__ import annotations
@@ -51,13 +51,10 @@ class Reading(Record):
 
 
 class Bandwidth(Record):
-    """What is known of memory in a run: the content of ``bandwidth.json``.
+    """The content of ``bandwidth.json``: readings in order, and by method label the bytes that a forward of its target
+    reads.
 
-    Attributes:
-        forwards: by method label, what a forward of its target has to read.
-        readings: in the order in which they were taken.
-        refused: why there are none, in a sentence without its full stop; empty where nothing was in the way.
-        waited_s: seconds that stretches have waited for memory to give what it gave before (``--patience``).
+    ``refused`` says why there are no readings; ``waited_s`` are the seconds that segments have waited (``--patience``).
     """
 
     forwards: dict[str, ForwardBytes] = Field(default_factory=dict)
@@ -86,10 +83,8 @@ class Bandwidth(Record):
     def share(self, label: str, records: Sequence[RequestRecord], *, shared: bool = False) -> float | None:
         """Bytes that a method's target forwards had to read, over its decode seconds, over the median bandwidth.
 
-        Args:
-            shared: sequences were stepped together. One forward then serves several of them, and records say how many
-                steps a sequence was in, but not with how many others: weights that were read once for all of them
-                would be counted for each. So there is no share.
+        None where sequences were stepped together: one forward then serves several of them, and weights that were read
+        once would be counted for each.
         """
         forwards, seconds = sum(r.target_forwards for r in records), sum(r.decode_s for r in records)
         if shared or not self.readings or label not in self.forwards or not forwards or not seconds:

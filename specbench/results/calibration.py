@@ -21,12 +21,7 @@ Rows = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class StoredTimes(BaseModel):
-    """Times that were measured once, before anything was timed.
-
-    Attributes:
-        times: seconds of something, or of a step by its rows.
-        measured_utc: when.
-    """
+    """Times that were measured once before anything was timed: seconds, or (rows, seconds) of a step."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -74,11 +69,8 @@ def _says_product(shape: dict[str, Any]) -> bool:
 
 
 class SettledSteps(BaseModel):
-    """The content of ``steps.json``: what the engines of a run chose by measuring.
-
-    Attributes:
-        engines: for each engine its measured steps, which decide what rows are padded to.
-        products: for each engine what computes its products of few rows.
+    """The content of ``steps.json``, by engine: measured steps, which decide the padding of rows, and products of few
+    rows.
     """
 
     engines: list[list[Annotated[dict[str, Any], AfterValidator(_padding)]]]

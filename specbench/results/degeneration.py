@@ -1,8 +1,7 @@
-"""Degeneration: how much of an answer is one loop up to its end, and how many of its n-grams differ. No torch.
+"""Degeneration: how much of an answer is one loop up to its end, and how many of its n-grams differ.
 
-A text that repeats itself is easy to draft: what a method gains on it, it gains by the text and not by its drafting
-("2 2 2 2 …" after a bad fine-tuning). Both figures are of the token ids of an answer's text: the stop token and what
-belongs to a stop string are left out, because a loop that was stopped is a loop too.
+A text that repeats itself is easy to draft. Figures are of the token ids of an answer's text, without the stop token
+and what belongs to a stop string: a loop that was stopped is a loop too.
 """
 
 from __future__ import annotations
@@ -29,24 +28,15 @@ GRAMS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Loop:
-    """A suffix that repeats its first ``period`` tokens to its end; the last round may be broken off.
-
-    Attributes:
-        start: its first token.
-        period: tokens of a round.
-    """
+    """A suffix that repeats its first ``period`` tokens to its end; the last round may be broken off."""
 
     start: int
     period: int
 
 
 def loops(ids: Sequence[int], rounds: int, longest: int = LONGEST) -> Iterator[Loop]:
-    """The loops that token ids end in, that of the shortest round first.
-
-    Args:
-        ids: token ids.
-        rounds: that a loop has at least, whole ones.
-        longest: tokens of the longest round looked for.
+    """The loops that token ids end in, shortest round first; at least ``rounds`` whole rounds of at most ``longest``
+    tokens.
     """
     for period in range(1, min(longest, len(ids) // rounds) + 1):
         same = len(ids)
@@ -70,13 +60,10 @@ def distinct(ids: Sequence[int], n: int) -> float | None:
 
 @dataclass(frozen=True)
 class Degeneration:
-    """What is to be said of some answers.
+    """Loops and n-grams of some answers.
 
-    Attributes:
-        looping: answers that end in a closing loop.
-        share: tokens of closing loops over all kept tokens; None without any.
-        distinct: by n, the mean over answers of :func:`distinct`; those shorter than n are left out. By answer, because
-            of all answers together it falls with their number.
+    ``share`` is tokens of closing loops over all kept tokens; ``distinct`` is by n the mean over answers of
+    :func:`distinct`.
     """
 
     looping: int
@@ -95,11 +82,7 @@ def loops_at_its_end(record: RequestRecord) -> bool:
 
 
 def degeneration(answers: Sequence[tuple[Sequence[int], int]]) -> Degeneration:
-    """The figures of some answers.
-
-    Args:
-        answers: of each the token ids of its text, and how many tokens were kept of it in all.
-    """
+    """The figures of some answers: of each the token ids of its text, and how many tokens were kept in all."""
     found = [(ids, closing_loop(ids)) for ids, _ in answers]
     lengths = [len(ids) - loop.start for ids, loop in found if loop]
     tokens = sum(kept for _, kept in answers)

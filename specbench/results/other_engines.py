@@ -18,12 +18,7 @@ def other_engine(
     engines: Engines,
     over_own: Mapping[str, Mapping[str, Any] | Lossless],
 ) -> OtherEngine | None:
-    """The figures of another engine's row; None for one of ours.
-
-    Args:
-        by_method: requests by row.
-        over_own: losslessness against the same engine's plain decoding, by label.
-    """
+    """The figures of another engine's row; None for one of ours."""
     if not spec.engine:
         return None
     plain, tally = plain_of(spec, specs), over_own.get(spec.label)

@@ -29,19 +29,11 @@ class Run:
 
     @cached_property
     def summary(self) -> RunSummary:
-        """The figures of its methods, AR first; see :class:`RunSummary`.
-
-        Raises:
-            UsageError: the folder holds no run, or a damaged one.
-        """
+        """The figures of its methods, AR first; see :class:`RunSummary`."""
         return read_run(self.folder, traces=False).summary
 
     def frame(self, *, text: bool = False) -> pd.DataFrame:
-        """A row per request, as :func:`specbench.load` makes it.
-
-        Args:
-            text: with the answers.
-        """
+        """A row per request, as :func:`specbench.load` makes it."""
         from specbench.results.frame import load
 
         return load(self.folder, text=text)
