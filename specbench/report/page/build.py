@@ -1,8 +1,4 @@
-"""Report document: from what was gathered to sections.
-
-First what won in short and the fastest method of each run, then runs, sweeps and profiles, then what each ran on, and
-the definitions, word for word those of ``words.toml``, which the README has too.
-"""
+"""Report document: from what was gathered to sections."""
 
 from __future__ import annotations
 
@@ -50,14 +46,7 @@ if TYPE_CHECKING:
 def build_what_can_be(found: Gathered, *, claims: bool = False) -> tuple[Document, Gathered]:
     """Build the report of what can be shown, and return it with what it is of.
 
-    A folder that is readable may still hold figures that no table or picture takes. When building fails, each folder
-    is tried alone, and those that fail are left out by name.
-
-    Args:
-        found, claims: as of :func:`build`.
-
-    Raises:
-        UsageError: no folder can be shown.
+    When building fails, each folder is tried alone, and those that fail are left out by name.
     """
     try:
         return build(found, claims=claims), found
@@ -92,11 +81,7 @@ def _each_alone(found: Gathered) -> Gathered:
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
-    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions.
-
-    Args:
-        claims: with the published rows of the methods that were measured.
-    """
+    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions."""
     races = races_of(found)
     short = [in_short(found, races)] if pictured(found) else []
     sections = [*short, overview(found), *_tasks(found)]

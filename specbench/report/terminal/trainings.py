@@ -36,11 +36,7 @@ def costs_table(due: Sequence[Due], max_hours: float | None = None) -> Renderabl
 
 
 def trainings_table(read: ReadTrainings) -> RenderableType:
-    """What every training and cell gained, the fastest first, and what stands behind the figures.
-
-    Args:
-        read: the folder's content.
-    """
+    """What every training and cell gained, the fastest first, and what the figures rest on."""
     if read.cells.empty:
         return Group(Text("No training was swept yet.", "dim"), *_missing(read))
     cells = read.cells[(read.cells["set"] == "tuning") & (read.cells["method"] != BASELINE)]
