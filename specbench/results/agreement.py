@@ -18,7 +18,7 @@ class Agreement:
 
 
 def agreement(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Agreement | None:
-    """Compare pairs of token ids, an answer and the other row's answer to the same request; None without any position."""
+    """Compare pairs of token ids, two rows' answers to the same request; None without any position."""
     prefixes, same, positions = list[int](), 0, 0
     for mine, other in pairs:
         equal = [a == b for a, b in zip(mine, other, strict=False)]

@@ -19,7 +19,7 @@ NEAR = 0.95
 
 @dataclass(frozen=True)
 class OverEngine:
-    """Our AR over one other engine's: decode speed with its 95 % interval (None where there is none), and first token."""
+    """Our AR over one other engine's: decode speed with its 95 % interval (or None), and first token."""
 
     row: MethodSummary
     ratio: float

@@ -19,7 +19,7 @@ from specbench.results.summary_schema import Gpu, MethodFigures
 
 
 def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) -> MethodFigures:
-    """The figures of a method; ``shared`` at concurrency above 1, where a request's share of the engine's time counts."""
+    """The figures of a method; ``shared`` above concurrency 1, where a request's share of the time counts."""
     found = counts(records, shared)
     tokens, forwards = found["tokens"], sum(r.target_forwards for r in records)
     decode_s = sum(r.decoding_s(shared) for r in records)

@@ -114,7 +114,7 @@ class RunFolder:
 
     @classmethod
     def find_unfinished(cls, out: Path, digest: str) -> RunFolder | None:
-        """The newest folder of this configuration without ``DONE``, locked; refused while another process writes to it."""
+        """The newest folder of this configuration without ``DONE``, locked; refused while another process has it."""
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
             try:
                 run = cls.load(path).run

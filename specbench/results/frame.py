@@ -62,7 +62,7 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
 
 
 def load_methods(*folders: str | Path) -> pd.DataFrame:
-    """The summaries of runs, a row per method; columns as in :data:`METHOD`, arguments and errors as of :func:`load`."""
+    """The summaries of runs, a row per method; columns as in :data:`METHOD`, arguments as of :func:`load`."""
     return table((row for name, path in _runs(folders) for row in _methods(name, path)), METHOD)
 
 

@@ -68,7 +68,7 @@ def over_ar(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRec
 
 @dataclass(frozen=True)
 class Measure:
-    """What a speedup is of: seconds of a request (its share of the steps where the engine is shared) and their tokens."""
+    """What a speedup is of: seconds of a request (its share of a shared engine's steps) and their tokens."""
 
     seconds: Callable[[RequestRecord, bool], float]
     tokens: Callable[[RequestRecord], float]

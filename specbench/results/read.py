@@ -264,7 +264,7 @@ def write_projection(folder: RunFolder, gpu: str, content: Mapping[str, Any]) ->
 
 
 def read_whole(path: Path) -> ReadRun:
-    """A finished run of which every file agrees with the others; else UsageError names the folder and says what to do."""
+    """A finished run of which every file agrees with the others; else UsageError names the folder."""
     folder = RunFolder.load(path)
     if not folder.finished:
         raise UsageError(f"{path} is not finished; repeat its command to go on")

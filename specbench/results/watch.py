@@ -48,7 +48,7 @@ class Watch(Record):
         return sum(look.seconds for look in self.looks)
 
     def others_share(self) -> float | None:
-        """Share of the run's cores that other processes took beyond what a quota leaves them; None where it is unknown."""
+        """Share of the run's cores that other processes took beyond what a quota leaves them; None if unknown."""
         taken = [(None if look.others_cores is None else _beyond(look.others_cores, look), look) for look in self.looks]
         return _share([(cores, look.usable, look.seconds) for cores, look in taken])
 

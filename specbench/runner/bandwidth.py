@@ -46,23 +46,15 @@ class Says(Protocol):
 
 
 class Beside:
-    """Takes the readings of a run and keeps them in its folder; close it when the run is over.
+    """Takes the readings of a run and keeps them in its folder, after those that are there; close it when the run is
+    over.
 
-    The probe is half a gigabyte and may have to be built, so it is opened for the first reading and not before: a run
-    of which nothing is left to decode reads nothing. Where it cannot be had, the run goes on without.
+    The probe takes half a gigabyte and may have to be built, so it is opened for the first reading; without it the run
+    goes on. With ``patience`` (seconds in all) a segment waits until memory gives again what it gave before. It reads
+    on meanwhile and does not sleep: idle cores of a virtual machine may be put together, and a reading after a sleep is
+    half of what memory gives.
 
-    A neighbour of a virtual machine comes and goes. With ``patience`` a stretch waits until memory gives again what it
-    gave before. It reads on meanwhile and does not sleep: idle cores of a virtual machine may be put together, and then
-    a reading behind a sleep is half of what memory gives, whatever the neighbours do. Nothing is chosen by how it came
-    out, and the readings that stay are those beside what was timed.
-
-    Args:
-        forwards: by method label, what a forward of its target has to read.
-        folder: of the run; earlier readings in it stay.
-        say: is told what goes on.
-        patience: seconds that it may wait for memory, in all.
-        opened: opens the probe; takes what to call with a line before it is built.
-        clock: in seconds; replaced by a fake one in tests.
+    ``forwards`` says by method label what a forward of its target reads.
     """
 
     def __init__(
@@ -83,21 +75,13 @@ class Beside:
         self._refused = False
 
     def before(self, segment: int) -> None:
-        """Reads, unless the last reading of this process was a moment ago.
-
-        Args:
-            segment: number of the stretch that comes next.
-        """
+        """Read, unless the last reading of this process was a moment ago; ``segment`` comes next."""
         if self._last is None or self._clock() - self._last >= APART:
             self._read(segment)
             self._wait(segment)
 
     def behind(self, segment: int) -> None:
-        """Reads when all is decoded, and nothing where nothing was.
-
-        Args:
-            segment: number of the last stretch.
-        """
+        """Read after the last segment, and nothing where nothing was decoded."""
         if self._last is not None:
             self._read(segment + 1)
 
@@ -157,13 +141,9 @@ def beside(
     rows: Sequence[Row] = (),
     patience: float = 0.0,
 ) -> Iterator[Beside | None]:
-    """What reads memory beside a run; None where that would say nothing of it.
+    """Bandwidth probe for this run, or None where memory bandwidth does not matter (GPU, small or simulated model).
 
-    Args:
-        simulated: its methods whose acceptance is decided by lot; of these no time stands for a machine's.
-        say: is told what goes on.
-        rows: of other engines; those at the precision of the run read the same weights.
-        patience: seconds that it may wait, see :class:`Beside`.
+    Other engines' ``rows`` at the precision of the run read the same weights.
     """
     on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
     if simulated or not on_cpu or min(session.model.spec.weight_bytes for session in sessions) < LEAST_WEIGHTS:
@@ -188,10 +168,9 @@ def beside(
 
 
 def forward_bytes(shape: ModelShape, capacity: int) -> ForwardBytes:
-    """What a forward of one row has to read, behind anything from no to ``capacity`` cached tokens.
+    """What a forward of one row has to read, after 0 to ``capacity`` cached tokens.
 
-    Rows of a tree come on top of it: each reads its embedding and writes and reads its own part of the cache, which is
-    nothing beside the weights.
+    Further rows of a tree read an embedding and their own part of the cache, which is negligible.
     """
     # Between these it is a straight line: beyond its window a layer reads no more.
     ends = {layers.window - 1 for layers in shape.attention if layers.window is not None}

@@ -97,11 +97,7 @@ class Drawing(Flags):
 
     @property
     def drawn_by(self) -> int | None:
-        """The seed by which ``--limit`` draws; None takes the first of the data.
-
-        Raises:
-            UsageError: ``--first`` without what it is of, or beside a seed.
-        """
+        """The seed by which ``--limit`` draws; None takes the first of the data."""
         if self.first and self.prompt_seed is not None:
             raise UsageError(
                 "--first takes prompts in the order of the data, by no seed; leave one of --first, --prompt-seed out"
@@ -182,11 +178,7 @@ class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
         return SamplingSpec(temperature=self.temperature or 0.0, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     def plan(self, **more: Any) -> Plan:
-        """The run of these options.
-
-        Args:
-            more: further fields of a run, or other values for these; each is checked.
-        """
+        """The run of these options; ``more`` are further fields or other values."""
         shared = (Concurrent if isinstance(self, Concurrent) else Decoding).model_fields
         return given(Plan, {**{name: getattr(self, name) for name in shared}, **more})
 

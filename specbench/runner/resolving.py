@@ -39,11 +39,8 @@ class Resolved:
 
     Attributes:
         plan: with what an alias or a preset decided written out: given as a command, it resolves to the same.
-        methods: AR first, then the user's in their order.
-        rows: of other engines, in the user's order.
-        tasks: in the user's order.
-        base: the model that the run's was made from; plain decoding of it is a further row, :data:`BASE`.
-        simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
+        base: what the run's model was made from; plain decoding of it is a further row, :data:`BASE`.
+        simulated: method label -> simulated acceptance.
         notes: what an alias and a preset set of all this, a line each for the user.
     """
 
@@ -95,12 +92,8 @@ Expand = Callable[[Mapping[str, str], Settings], tuple[Method, ...]]
 def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = False) -> Resolved:
     """A plan with its names looked up; every mistake in it is found here, before torch is imported.
 
-    Args:
-        expand: makes the methods; default is a row for each name.
-        by_machine: bound trees that nobody has sized, see :mod:`specbench.runner.bounding`.
-
-    Raises:
-        UsageError: an unknown name or a bad option.
+    ``expand`` makes the methods (default: a row for each name); ``by_machine`` bounds trees, see
+    :mod:`specbench.runner.bounding`.
     """
     plan, notes = _by_preset(plan)
     _ = plan.drawn_by  # says what is wrong with --first and --prompt-seed
@@ -160,9 +153,8 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:
     """What ``--head`` stands for, and what ``--model`` decides where the user did not.
 
-    Returns:
-        The methods as named, their labels, all settings, those of them that the user did not write, and the line that
-        says what the alias set: the user could have typed it.
+    The methods as named, their labels, all settings, those of them that the user did not write, and the line on the
+    alias.
     """
     source = names.resolve(plan.model)
     alias = names.aliases().get(plan.model, {})

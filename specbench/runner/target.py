@@ -27,17 +27,10 @@ def target_of(
     warn: Callable[[str], None] = lambda line: None,
     measured: Callable[..., Any] = lambda name, take, by_rows=False: take(),
 ) -> Target:
-    """The target of an engine.
+    """The target of an engine, as methods see it.
 
-    Args:
-        loaded: where the engine's model is from; in training the engine's weights are no longer these.
-        engine: decodes with the target.
-        name: what the user calls the model; default is its own name.
-        load: draft models by name.
-        measured: takes times by name, or has them from before.
-        note: takes what draft heads have to say for the record.
-        warn: takes a line for the user.
-        kernels: ``backend`` that was asked for, ``graphs`` and ``compile``: those of draft models are alike.
+    ``load`` gives draft models by name, ``measured`` times by name; ``note`` takes what draft heads have to say for the
+    record, ``warn`` a line for the user. ``kernels`` are those of draft models too.
     """
     kernels = kernels or {}
     kept: dict[Hashable, Any] = {}

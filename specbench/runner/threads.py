@@ -1,7 +1,7 @@
 """Threads of a step on a CPU: those that a plan asks for, else as many as there are free cores.
 
-Threads wait for each other after every product of a step. One that has to wait for its core holds up all, each time, so
-one thread more than there are free cores costs far more than the core that it lacks.
+Threads wait for each other after every product, so one thread more than there are free cores costs far more than it
+gives.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ def set_threads(wanted: int | None) -> None:
 
 
 def leave_cores(others: Others, say: Callable[[str], None]) -> None:
-    """Takes no thread that gets no core, where neither a plan nor the environment says how many: others may have it.
-
-    Args:
-        others: made some time ago.
-        say: takes a line where there are fewer than otherwise.
+    """Leave cores that others use, where neither a plan nor the environment says how many threads; ``say`` takes a
+    line.
     """
     global _fewer
     if "OMP_NUM_THREADS" in os.environ:
@@ -62,11 +59,7 @@ def fewer_than_usual() -> bool:
 
 
 def as_before(run: Mapping[str, Any]) -> None:
-    """Goes on with the threads that a run began with, of which speed and the order of sums depend.
-
-    Args:
-        run: content of its ``run.json``; one that does not say leaves them as they are.
-    """
+    """Go on with the threads of a run's ``run.json``: speed and the order of sums depend on them."""
     then = ((run.get("environment") or {}).get("cpu") or {}).get("torch_threads")
     if isinstance(then, int) and then > 0 and "OMP_NUM_THREADS" not in os.environ and then != torch.get_num_threads():
         set_threads(then)

@@ -9,12 +9,7 @@ from specbench.models import names
 
 
 def notes(model: str, methods: Sequence[str]) -> Iterator[str]:
-    """A line on each method that the model was not trained for, as far as its ``method.toml`` says what to expect.
-
-    Args:
-        model: as of ``--model``.
-        methods: names.
-    """
+    """A line on each method that the model was not trained for, as far as its ``method.toml`` says what to expect."""
     known = names.aliases()
     mine = known.get(model, {}).get("method")
     for name in dict.fromkeys(methods):

@@ -17,13 +17,7 @@ APART_SHARE = 0.01
 
 
 class Watcher:
-    """Takes the looks of a run and keeps them in its folder.
-
-    Args:
-        folder: of the run; earlier looks in it stay.
-        look: the kernel's counters; replaced by made-up ones in tests, as is the clock.
-        clock: that of the looks, in seconds.
-    """
+    """Takes the looks of a run and keeps them in its folder, after those that are there. The clock is in seconds."""
 
     def __init__(
         self, folder: Keeps, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
@@ -34,11 +28,7 @@ class Watcher:
         self._last: Seen | None = None
 
     def before(self, segment: int) -> None:
-        """Looks, unless the last look of this process was a moment ago.
-
-        Args:
-            segment: number of the stretch that comes next.
-        """
+        """Look, unless the last look of this process was a moment ago; ``segment`` comes next."""
         if self._first is None or self._last is None:
             self._first = self._last = self._look()  # what happened before it was no run
             return
@@ -47,11 +37,7 @@ class Watcher:
             self._keep(segment)
 
     def behind(self, segment: int) -> None:
-        """Looks when all is decoded, and not where nothing was.
-
-        Args:
-            segment: number of the last stretch.
-        """
+        """Look after the last segment, and not where nothing was decoded."""
         if self._last is not None:
             self._keep(segment + 1)
 

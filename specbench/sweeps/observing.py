@@ -33,11 +33,8 @@ class Notebook:
 
 
 class Observer:
-    """Takes the readings and looks of one part of a sweep; close it when the next part begins.
-
-    Args:
-        known: what was found beside the part before.
-        opened: makes what reads memory; None where that says nothing of the part.
+    """Takes the readings and looks of one part of a sweep, after the ``known`` ones; close it when the next part
+    begins.
     """
 
     def __init__(self, known: Conditions, opened: Callable[[Notebook], AbstractContextManager[Beside | None]]) -> None:
@@ -48,11 +45,7 @@ class Observer:
         self._number: int | None = None
 
     def before(self, segment: int) -> None:
-        """Reads and looks, unless that was done a moment ago.
-
-        Args:
-            segment: number of the stretch that comes next.
-        """
+        """Read and look, unless that was done a moment ago; ``segment`` comes next."""
         self._number = segment
         self._watcher.before(segment)
         if self._bandwidth:

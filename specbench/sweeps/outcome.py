@@ -29,11 +29,7 @@ class Sweep:
 
     @property
     def summary(self) -> Mapping[int, SweepFindings]:
-        """What was found, by the number of sequences stepped together: the fastest cell, and those as fast as it.
-
-        Raises:
-            UsageError: the folder holds no sweep, or a damaged one.
-        """
+        """By the number of sequences stepped together: the fastest cell, and those as fast as it."""
         return {count: read.summary.sweep or SweepFindings() for count, read in self._read.runs.items()}
 
     def frame(self) -> pd.DataFrame:

@@ -30,14 +30,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class ReadSweep:
-    """A sweep as it is on disk, finished or not.
-
-    Attributes:
-        path: its folder.
-        head: content of ``sweep.json``.
-        runs: its run folders by concurrency, ascending.
-        cells: :func:`cells`.
-    """
+    """A sweep as it is on disk, finished or not: ``sweep.json``, its run folders by concurrency, and :func:`cells`."""
 
     path: Path
     head: Mapping[str, Any]
@@ -51,11 +44,7 @@ class ReadSweep:
 
 
 def read_sweep(path: Path) -> ReadSweep:
-    """Reads a sweep folder.
-
-    Raises:
-        UsageError: not a sweep, damaged, or of a newer version.
-    """
+    """Read a sweep folder."""
     head = read_head(path)
     runs = {count: _read(place) for count, place in part_folders(path)}
     times = None

@@ -72,12 +72,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Due:
-    """What a training will take, or that it is done.
-
-    Attributes:
-        predicted: None of one that is done.
-        hours: that it took, or will take.
-    """
+    """What a training will take in hours, or took; ``predicted`` is None of one that is done."""
 
     label: str
     predicted: Predicted | None
@@ -90,18 +85,10 @@ def sweep_trainings(
     told: Callable[[Sequence[Due]], None],
     say: Callable[[str], None],
 ) -> Path:
-    """Trains what is missing and sweeps every model, going on where the same call stopped.
+    """Train what is missing and sweep every model, going on where the same call stopped; returns the folder.
 
-    Args:
-        trainer: of the method that is trained.
-        told: takes what all trainings will take, before the first of them begins.
-        say: takes a line for the user.
-
-    Returns:
-        The folder: ``trainings.json``, and the folder of a sweep for each model.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished trainings and requests are kept.
+    It holds ``trainings.json``, and the folder of a sweep for each model. ``told`` takes what all trainings will take,
+    before the first of them begins.
     """
     axes = _axes(plan)
     chosen = [
