@@ -1,4 +1,4 @@
-"""``specbench list models``: the aliases, what each loads, and draft heads that go with it. No torch, no network."""
+"""``specbench list models``: the aliases, what each loads, and draft heads that go with it."""
 
 from __future__ import annotations
 

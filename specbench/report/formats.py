@@ -1,4 +1,4 @@
-"""Formats: a table as CSV, JSON, Markdown or LaTeX for other tools. No torch."""
+"""Formats: a table as CSV, JSON, Markdown or LaTeX for other tools."""
 
 from __future__ import annotations
 

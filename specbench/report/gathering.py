@@ -1,6 +1,6 @@
 """What a report is made of: the runs, sweeps and profiles under some folders, each read whole or left out by name.
 
-Records are read one after the other and kept as counts, so that a run of any length takes little memory. No torch.
+Records are read one after the other and kept as counts, so that a run of any length takes little memory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ from specbench.report.terminal.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
 from specbench.results.judgments import read_judgments, scores
 from specbench.results.pooled import Cost
-from specbench.results.read import (
-    read_config,
-    read_projections,
-    read_summary,
-    summary_so_far,
-    whole_records,
-)
+from specbench.results.read import read_config, read_projections, read_summary, summary_so_far, whole_records
 from specbench.results.stats import Ratio, paired_ratio
 from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.sweep_folder import is_sweep

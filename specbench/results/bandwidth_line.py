@@ -1,4 +1,4 @@
-"""Bandwidth line: what memory gave during a run, and how much of it each method took, in words. No torch."""
+"""Bandwidth line: what memory gave during a run, and how much of it each method took, in words."""
 
 from __future__ import annotations
 

@@ -73,11 +73,7 @@ def step_time(row: MethodSummary) -> StepTime | None:
     if row.step_s is None:
         return None
     share = row.bandwidth_share
-    return StepTime(
-        row.step_s,
-        None if share is None else row.step_s * share,
-        (row.phases or {}).get("host_s"),
-    )
+    return StepTime(row.step_s, None if share is None else row.step_s * share, (row.phases or {}).get("host_s"))
 
 
 def where(rows: Sequence[MethodSummary], over: OverEngine) -> str:

@@ -1,4 +1,4 @@
-"""Engine line: what a run's engine chose and what its captures cost, in words. No torch."""
+"""Engine line: what a run's engine chose and what its captures cost, in words."""
 
 from __future__ import annotations
 

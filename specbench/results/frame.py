@@ -57,6 +57,9 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
         The columns of :data:`REQUEST`, times in seconds, then ``option_NAME`` for the options of the methods,
         ``correct_NAME`` for further metrics, ``measure_NAME`` for figures of the methods' own and ``gpu_NAME`` where
         the GPU told something. Plain decoding is the rows with method "ar". Unfinished runs are as they stand.
+
+    Raises:
+        UsageError: none is given; or one is no run, given twice, damaged or of a newer version.
     """
     return table((row for name, path in _runs(folders) for row in _requests(name, path, text)), REQUEST)
 

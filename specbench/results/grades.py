@@ -1,4 +1,4 @@
-"""Grades of answers against AR's, counted over prompts (DESIGN §6). No torch; the grading is the runner's."""
+"""Grades of answers against AR's, counted over prompts (DESIGN §6). The grading is the runner's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgments: ``judgments.jsonl`` of a run folder, a line each, and the mean ratings that follow from them. No torch."""
+"""Judgments: ``judgments.jsonl`` of a run folder, a line each, and the mean ratings that follow from them."""
 
 from __future__ import annotations
 

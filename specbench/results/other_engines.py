@@ -1,4 +1,4 @@
-"""Other engines: what a row of another engine has beside the figures of a method. No torch."""
+"""Other engines: what a row of another engine has beside the figures of a method."""
 
 from __future__ import annotations
 

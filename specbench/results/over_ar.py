@@ -1,4 +1,4 @@
-"""Over AR: a method's requests held against AR's, one by one, as ratios and differences with intervals. No torch."""
+"""Over AR: a method's requests held against AR's, one by one, as ratios and differences with intervals."""
 
 from __future__ import annotations
 

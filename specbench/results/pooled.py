@@ -1,4 +1,4 @@
-"""Pooled: what runs of one configuration on several tasks say together, every prompt of all of them once. No torch."""
+"""Pooled: what runs of one configuration on several tasks say together, every prompt of all of them once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quality: what lm-eval found of a model, and the difference of two models on the same documents. No torch.
+"""Quality: what lm-eval found of a model, and the difference of two models on the same documents.
 
 A metric keeps its value for each document, so that any two such files are compared in pairs, whenever they were made.
 """

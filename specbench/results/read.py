@@ -1,4 +1,4 @@
-"""Reader: a run back from its files; for figures to rest on, only a finished one whose files agree. No torch."""
+"""Reader: a run back from its files; for figures to rest on, only a finished one whose files agree."""
 
 from __future__ import annotations
 

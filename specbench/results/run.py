@@ -1,4 +1,4 @@
-"""Run: a finished run as Python has it, its folder, its summary and its tables. No torch."""
+"""Run: a finished run as Python has it, its folder, its summary and its tables."""
 
 from __future__ import annotations
 

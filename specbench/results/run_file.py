@@ -1,4 +1,4 @@
-"""Run file: what ``run.json`` says beside the configuration, and how it is read. No torch.
+"""Run file: what ``run.json`` says beside the configuration, and how it is read.
 
 Whoever shows a run takes these fields from plain dictionaries; what is read has their types or is refused.
 """

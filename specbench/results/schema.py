@@ -1,4 +1,4 @@
-"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise. No torch."""
+"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: throughput over conversations of chained problems, whose context grows as they go. No torch."""
+"""Sessions: throughput over conversations of chained problems, whose context grows as they go."""
 
 from __future__ import annotations
 

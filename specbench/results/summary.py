@@ -45,16 +45,7 @@ from specbench.results.over_ar import (
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.sessions import session_figures
 from specbench.results.stats import INTERVAL, Many, proportion_interval
-from specbench.results.summary_schema import (
-    Accuracy,
-    Again,
-    Fastest,
-    Lossless,
-    Memory,
-    MethodSummary,
-    Rate,
-    RunSummary,
-)
+from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
 from specbench.results.texts import with_texts
 from specbench.results.verdicts import read_scores
 from specbench.results.watch import WATCH, Watch

@@ -1,4 +1,4 @@
-"""Sweep folder: ``sweep.json``, which says what a sweep is made of, and the run folders beside it. No torch."""
+"""Sweep folder: ``sweep.json``, which says what a sweep is made of, and the run folders beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: how the tokens of a request came, read from a record that does not contradict itself. No torch.
+"""Traces: how the tokens of a request came, read from a record that does not contradict itself.
 
 What is drawn of a generation, step by step, as a trajectory or as one tree, comes from here.
 """

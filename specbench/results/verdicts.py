@@ -1,4 +1,4 @@
-"""Verdicts: ``verdicts.jsonl`` of a scored run, right or wrong by request. No torch."""
+"""Verdicts: ``verdicts.jsonl`` of a scored run, right or wrong by request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Watch: what else the machine did while a run decoded, in looks between its stretches: the content of ``watch.json``.
 
-What a kernel does not tell is None and nowhere an error. No torch.
+What a kernel does not tell is None and nowhere an error.
 """
 
 from __future__ import annotations

@@ -55,11 +55,7 @@ def rate(
                     continue
                 found = known[text] if text in known else rated[answer]
                 line = Likelihood(
-                    text=text,
-                    requests=requests,
-                    tokens=len(answer),
-                    answer=answer_hash(answer),
-                    log_likelihood=found,
+                    text=text, requests=requests, tokens=len(answer), answer=answer_hash(answer), log_likelihood=found
                 )
                 log.append(line.model_dump(mode="json"))
     except (RuntimeError, MemoryError) as error:

@@ -26,13 +26,7 @@ from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.results import RequestRecord
 from specbench.results.schema import GpuTrace, request_key
-from specbench.runner.returned import (
-    checked_branches,
-    checked_forwards,
-    checked_guesses,
-    checked_measures,
-    wrong_tree,
-)
+from specbench.runner.returned import checked_branches, checked_forwards, checked_guesses, checked_measures, wrong_tree
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import Output, StopRule
 from specbench.runner.trace import Verified, spread, token_trace, verified

@@ -1,4 +1,4 @@
-"""Methods of a plan: names and settings as written to rows with checked options. No torch."""
+"""Methods of a plan: names and settings as written to rows with checked options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plan: the one list of run options. The command line, Python's keyword arguments and the record come from it.
 
-An option is one field here, and its use. No torch.
+An option is one field here, and its use.
 """
 
 from __future__ import annotations
@@ -227,18 +227,10 @@ class Plan(Concurrent, Waiting):
     again: bool = flag(False, "--again", help="Measure anew what a finished run in --out has already.", recorded=False)
     trace: bool = flag(False, "--trace", help="Split each step's time into phases (slows steps down a bit).")
     project: str | None = flag(
-        None,
-        "--project",
-        help="Add what this would be on another GPU; see list gpus.",
-        metavar="GPU",
-        recorded=False,
+        None, "--project", help="Add what this would be on another GPU; see list gpus.", metavar="GPU", recorded=False
     )
     profile: Path | None = flag(
-        None,
-        "--profile",
-        help="Step times for --project; else they are measured.",
-        exists="folder",
-        recorded=False,
+        None, "--profile", help="Step times for --project; else they are measured.", exists="folder", recorded=False
     )
 
     def recorded(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Protocols of published rows by name (``presets.toml``): task, prompt, budget and temperature. No torch."""
+"""Protocols of published rows by name (``presets.toml``): task, prompt, budget and temperature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rescoring: verdicts on the answers of a run that is there already, without generating anything again. No torch."""
+"""Rescoring: verdicts on the answers of a run that is there already, without generating anything again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it. No torch."""
+"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it."""
 
 from __future__ import annotations
 

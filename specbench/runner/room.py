@@ -1,4 +1,4 @@
-"""Room: whether the trees of a plan fit in this machine's memory, before a model is loaded for them. No torch."""
+"""Room: whether the trees of a plan fit in this machine's memory, before a model is loaded for them."""
 
 from __future__ import annotations
 

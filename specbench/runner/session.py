@@ -345,10 +345,7 @@ def session_of(
 
     def draft_model(spec: str) -> LoadedModel:
         return load(
-            spec,
-            dtype=model.spec.dtype,
-            device=str(model.model.device),
-            trust_remote_code=plan.trust_remote_code,
+            spec, dtype=model.spec.dtype, device=str(model.model.device), trust_remote_code=plan.trust_remote_code
         )
 
     try:

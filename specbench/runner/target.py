@@ -46,12 +46,7 @@ def target_of(
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         made = Engine(
-            model,
-            slots=engine.slots,
-            capacity=engine.capacity,
-            max_rows=max_rows,
-            sampling=engine.sampling,
-            **kernels,
+            model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling, **kernels
         )
         engine.at_close(made.close)
         for line in made.notes:

@@ -1,4 +1,4 @@
-"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read. No torch."""
+"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untrained: what a method that lives on training is expected to give on a model that has none of it. No torch."""
+"""Untrained: what a method that lives on training is expected to give on a model that has none of it."""
 
 from __future__ import annotations
 

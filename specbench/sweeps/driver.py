@@ -1,4 +1,4 @@
-"""A sweep from its grid to its files: which cell on which prompts next, records kept as they come. No torch."""
+"""A sweep from its grid to its files: which cell on which prompts next, records kept as they come."""
 
 from __future__ import annotations
 

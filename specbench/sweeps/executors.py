@@ -1,4 +1,4 @@
-"""Where a sweep's tasks run. No torch here: workers are made where they work."""
+"""Where a sweep's tasks run. Workers are made where they work."""
 
 from __future__ import annotations
 

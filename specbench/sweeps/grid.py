@@ -1,4 +1,4 @@
-"""Which cells a sweep has, worked out and checked before any model is loaded. No torch."""
+"""Which cells a sweep has, worked out and checked before any model is loaded."""
 
 from __future__ import annotations
 

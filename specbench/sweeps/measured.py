@@ -1,4 +1,4 @@
-"""Measured: what a sweep's cells took on every prompt so far, and what that says of them. No torch, no clock."""
+"""Measured: what a sweep's cells took on every prompt so far, and what that says of them."""
 
 from __future__ import annotations
 

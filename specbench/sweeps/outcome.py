@@ -1,4 +1,4 @@
-"""Sweep: a sweep as Python has it, its folder, what it found and its table. No torch."""
+"""Sweep: a sweep as Python has it, its folder, what it found and its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding. No torch."""
+"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding."""
 
 from __future__ import annotations
 

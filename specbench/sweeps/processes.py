@@ -34,10 +34,7 @@ def places(count: int, devices: Sequence[str] = ()) -> list[Place]:
     if not share:
         raise SpecbenchError(f"{count} workers on {len(cores)} cores would wait for each other; lower --workers")
     return [
-        Place(
-            tuple(cores[at * share : (at + 1) * share]),
-            {"CUDA_VISIBLE_DEVICES": devices[at]} if devices else {},
-        )
+        Place(tuple(cores[at * share : (at + 1) * share]), {"CUDA_VISIBLE_DEVICES": devices[at]} if devices else {})
         for at in range(count)
     ]
 

@@ -1,4 +1,4 @@
-"""Search: which cells a sweep decodes next, all of them, or fewer as the slow ones fall out. No torch, no clock."""
+"""Search: which cells a sweep decodes next, all of them, or fewer as the slow ones fall out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep as a table, a row per cell, from its files alone. No torch."""
+"""A sweep as a table, a row per cell, from its files alone."""
 
 from __future__ import annotations
 

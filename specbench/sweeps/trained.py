@@ -1,4 +1,4 @@
-"""Trained sweep: the folder of a sweep over trainings, and its table, from files alone. No torch."""
+"""Trained sweep: the folder of a sweep over trainings, and its table, from files alone."""
 
 from __future__ import annotations
 

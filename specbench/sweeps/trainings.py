@@ -80,10 +80,7 @@ class Due:
 
 
 def sweep_trainings(
-    plan: TrainedSweepPlan,
-    trainer: Trainer,
-    told: Callable[[Sequence[Due]], None],
-    say: Callable[[str], None],
+    plan: TrainedSweepPlan, trainer: Trainer, told: Callable[[Sequence[Due]], None], say: Callable[[str], None]
 ) -> Path:
     """Train what is missing and sweep every model, going on where the same call stopped; returns the folder.
 

@@ -269,12 +269,7 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
             figures = [cells.NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
-            figures = [
-                which,
-                cells.figure(row.tokens_per_forward, 2),
-                cells.ratio(chosen(row.speedup)),
-                _verdict(row),
-            ]
+            figures = [which, cells.figure(row.tokens_per_forward, 2), cells.ratio(chosen(row.speedup)), _verdict(row)]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
 

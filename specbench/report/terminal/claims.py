@@ -1,4 +1,4 @@
-"""Published tables in the terminal: what their rows have in common, and what tells them apart. No torch."""
+"""Published tables in the terminal: what their rows have in common, and what tells them apart."""
 
 from __future__ import annotations
 

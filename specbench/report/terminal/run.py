@@ -25,11 +25,7 @@ from specbench.results.grades import ORDER
 from specbench.results.judgments import remarks
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
-from specbench.results.summary_schema import (
-    MethodSummary,
-    Rate,
-    RunSummary,
-)
+from specbench.results.summary_schema import MethodSummary, Rate, RunSummary
 
 #: Letters of a row's name that stand in one line.
 _LABEL = 10

@@ -1,4 +1,4 @@
-"""Plan of ``specbench quality``: which models, asked which tasks of lm-eval. No torch."""
+"""Plan of ``specbench quality``: which models, asked which tasks of lm-eval."""
 
 from __future__ import annotations
 
