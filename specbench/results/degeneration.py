@@ -1,4 +1,4 @@
-"""Degeneration: how much of an answer is one loop up to its end, and how many of its n-grams differ.
+"""Degeneration: how much of an answer is one loop up to its end, how many of its n-grams differ, and agreement.
 
 A text that repeats itself is easy to draft. Figures are of the token ids of an answer's text, without the stop token
 and what belongs to a stop string: a loop that was stopped is a loop too.
@@ -6,8 +6,9 @@ and what belongs to a stop string: a loop that was stopped is a loop too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import mean
 
 from specbench.results.schema import RequestRecord
@@ -92,3 +93,24 @@ def degeneration(answers: Sequence[tuple[Sequence[int], int]]) -> Degeneration:
         share=sum(lengths) / tokens if tokens else None,
         distinct={n: mean(known) if known else None for n, known in shares.items()},
     )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement over pairs of answers: share of equal positions (over those that either answer has), mean common
+    prefix.
+    """
+
+    share: float
+    prefix_tokens: float
+
+
+def agreement(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Agreement | None:
+    """Compare pairs of token ids, two rows' answers to the same request; None without any position."""
+    prefixes, same, positions = list[int](), 0, 0
+    for mine, other in pairs:
+        equal = [a == b for a, b in zip(mine, other, strict=False)]
+        same += sum(equal)
+        positions += max(len(mine), len(other))
+        prefixes.append(sum(takewhile(bool, equal)))
+    return Agreement(same / positions, sum(prefixes) / len(prefixes)) if positions else None

@@ -3,7 +3,7 @@
 * ``looping``, ``loop_share``, ``distinct_n``: see :mod:`specbench.results.degeneration`.
 * ``log_likelihood_per_token``: see :mod:`specbench.results.likelihoods`.
 * ``agreement``, ``common_prefix_tokens``: with the base model's plain decoding where the run has that row, else with
-  AR's; first turns alone. See :mod:`specbench.results.agreement`.
+  AR's; first turns alone. See :mod:`specbench.results.degeneration`.
 * ``without_loops``: a row's speed on those prompts alone where neither side's answer ends in a loop.
 """
 
@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from specbench.results.agreement import agreement
-from specbench.results.degeneration import degeneration, loops_at_its_end, text_ids
+from specbench.results.degeneration import agreement, degeneration, loops_at_its_end, text_ids
 from specbench.results.figures import ratio
 from specbench.results.likelihoods import Likelihood, per_token
 from specbench.results.over_ar import DECODE, Key, Pairs

@@ -72,7 +72,7 @@ class Shared(Protocol):
 
 
 class Memory(Protocol):
-    """What the runner needs of :class:`specbench.runner.memory.PeakMemory`."""
+    """What the runner needs of :class:`specbench.runner.session.PeakMemory`."""
 
     def reset(self) -> None: ...
     def peak(self) -> int: ...

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.backends import is_row
 from specbench.backends.rows import Row
-from specbench.common import UsageError
+from specbench.common import UsageError, registry
 from specbench.decoding import Method
 from specbench.models import names
 from specbench.results import BASELINE
 from specbench.results.schema import BASE, MethodSpec, SamplingSpec, SimulatedAcceptance
-from specbench.runner import untrained
 from specbench.runner.bounding import bound
 from specbench.runner.methods import (
     Settings,
@@ -107,7 +106,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
     _check_rows(plan, rows, expand)
     own = {label: name for label, name in labels.items() if not is_row(name)}
     bounds, why = bound(plan, own, given) if by_machine else ({}, [])
-    notes += [*untrained.notes(plan.model, [*own.values()]), *why]
+    notes += [*_untrained(plan.model, [*own.values()]), *why]
     settings, task_settings = (*plan.settings, *added, *written(bounds)), (*plan.task_settings, *asks)
     methods = expand(own, merged(given, bounds))
     for each in methods:
@@ -214,3 +213,23 @@ def _some(flag: str, text: str) -> list[str]:
     if not found:
         raise UsageError(f"{flag} names nothing; see specbench list {flag.removeprefix('--')}s")
     return found
+
+
+def _untrained(model: str, methods: Sequence[str]) -> Iterator[str]:
+    """A line on each method that the model was not trained for, as far as its ``method.toml`` says what to expect."""
+    known = names.aliases()
+    mine = known.get(model, {}).get("method")
+    for name in dict.fromkeys(methods):
+        expected = registry.method(name).info.get("untrained")
+        if expected is None or name == mine:
+            continue
+        line = (
+            f"{name}: {model} is not known to be trained for it; without training it gave {expected['gave']} "
+            f"({expected['run']})"
+        )
+        trained = {alias: entry for alias, entry in known.items() if entry.get("method") == name}
+        of_model = [alias for alias, entry in trained.items() if entry.get("base") == model]
+        shipped = [alias for alias, entry in trained.items() if "adapter" in entry]
+        if found := of_model or shipped or list(trained):
+            line += f"; trained for it: --model {' or '.join(found)}"
+        yield line

@@ -27,7 +27,6 @@ from specbench.results.schema import MEMORY, SWITCH, SimulatedAcceptance
 from specbench.runner.calibration import Calibration
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
-from specbench.runner.memory import peak_memory
 from specbench.runner.native import native_of
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
@@ -373,3 +372,23 @@ def open_gpu(device: torch.device) -> Nvml | None:
     if device.type != "cuda":
         return None
     return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
+
+
+class PeakMemory:
+    """The allocator's high-water mark of one GPU: tensors, weights and cache included, what it keeps in reserve not."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def reset(self) -> None:
+        """Begins anew, from what is held now."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak(self) -> int:
+        """Bytes, the most since :meth:`reset`."""
+        return torch.cuda.max_memory_allocated(self._device)
+
+
+def peak_memory(device: torch.device) -> PeakMemory | None:
+    """That of a device; None for a CPU, whose memory torch does not count."""
+    return PeakMemory(device) if device.type == "cuda" else None

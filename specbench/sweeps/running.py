@@ -20,9 +20,9 @@ from specbench.runner.room import Room
 from specbench.sweeps import grid
 from specbench.sweeps.driver import Asked, drive
 from specbench.sweeps.grid import Grid
-from specbench.sweeps.outcome import Sweep
 from specbench.sweeps.plan import SweepPlan, TunePlan
 from specbench.sweeps.progress import SweepProgress
+from specbench.sweeps.table import Sweep
 
 if TYPE_CHECKING:
     from specbench.sweeps.executors import Executor

@@ -9,12 +9,12 @@ import pytest
 from support.asserting import known
 from support.runs import answers, run_config
 
-from specbench.results.agreement import agreement
 from specbench.results.degeneration import (
     LEAST,
     LONGEST,
     ROUNDS,
     Loop,
+    agreement,
     closing_loop,
     degeneration,
     distinct,

@@ -32,7 +32,7 @@ from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
 from specbench.report.terminal.degeneration import aside
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import watched_line
 from specbench.results.engine_line import engine_line
 from specbench.results.run_file import device_name, known

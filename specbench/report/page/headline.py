@@ -11,7 +11,7 @@ from specbench.report.page.document import Cell, Column, Row, Source, Table
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.notes import LEGEND
 from specbench.results import BASELINE
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.run_file import device_name

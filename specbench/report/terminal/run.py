@@ -18,7 +18,7 @@ from specbench.report.terminal.figures import accuracy, lossless, name, number, 
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.session import session_table
 from specbench.results import BASELINE
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import UNSURE, disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER

@@ -8,7 +8,7 @@ from support import runs
 from support.runs import CHAINED, turn
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.session import session_figures
+from specbench.report.page.run_tables import session_figures
 
 
 def test_the_picture_and_its_table(tmp_path: Path) -> None:
