@@ -33,11 +33,8 @@ FORWARDS = {"ar": ForwardBytes(contexts=[0], nbytes=[1e9])}
 
 
 class World(execution.Silent):
-    """A session, a probe and what hears of both, on one clock; ``did`` is what happened, in order.
-
-    Attributes:
-        speeds: GB/s that memory gives, reading by reading, and then the last one; empty: more each time.
-        fails: the reading that cannot be had, counted from 1; 0 is opening the probe.
+    """A session, a probe and what hears of both, on one clock; ``speeds`` are GB/s by reading, ``fails`` the failing
+    one.
     """
 
     methods = METHODS
