@@ -445,7 +445,7 @@ def derived(
     source: Path = GSM8K,
     labels: tuple[str, ...] = ("ar", "jetspec"),
 ) -> Path:
-    """A run folder, named by its start and the hash of its configuration; unscored without ``right``."""
+    """A finished run of some rows of a committed one; ``request`` and ``run`` change lines and ``run.json``."""
     content = json.loads((source / "run.json").read_text())
     content["methods"] = [spec for spec in content["methods"] if spec["label"] in labels]
     if run:
