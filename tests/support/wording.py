@@ -40,6 +40,7 @@ _VARIES = [
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "<address>"),
     (re.compile(re.escape(str(Path.home())) + "(?=/)"), "<home>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "<server>"),
+    (re.compile(r"(?<=\.py line )\d+"), "<line>"),
     (re.compile(r"\b\d{8}T\d{6}Z\b"), "<time>"),
     (re.compile(r"\.\d+\.tmp\b"), ".<process>.tmp"),
     (re.compile(r"(?m)^.*\bs left$\n?"), ""),
