@@ -76,11 +76,10 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line.
+    """Run a command line and return its exit code.
 
-    Returns:
-        0 ok; 1 not quiet; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault;
-        7 another engine's; 130 interrupted, results kept; 143 likewise by SIGTERM.
+    0 ok; 1 not quiet; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault; 7
+    another engine's; 130 interrupted, results kept; 143 likewise by SIGTERM.
     """
     with termination() as ended:
         code = _run(sys.argv[1:] if argv is None else list(argv))

@@ -16,11 +16,10 @@ _LEAVE_S = 2.0  # that exit functions of libraries may take
 
 
 def entry() -> None:
-    """Runs the command line and exits with its code.
+    """Run the command line and exit with its code.
 
-    What runs guests' code runs in a child of this process, which then waits and imports nothing more. Garbage is not
-    looked for before a command runs: imports make next to none, and looking through what they make is a tenth of
-    ``--help`` or more.
+    What runs plug-ins runs in a child of this process, which then waits and imports nothing more. The garbage collector
+    is off until a command runs: a tenth of ``--help`` or more.
     """
     gc.disable()
     try:

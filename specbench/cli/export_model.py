@@ -49,11 +49,7 @@ class ExportModelPlan(Noting, Loading):
         return self.out or Path("exported", safe_name(f"{name}-{self.dtype}") + (".gguf" if self.to == "gguf" else ""))
 
 
-@options.takes(
-    ExportModelPlan,
-    shown=("model", "to", "dtype", "vocabulary", "out"),
-    without=("device", "data_dir"),
-)
+@options.takes(ExportModelPlan, shown=("model", "to", "dtype", "vocabulary", "out"), without=("device", "data_dir"))
 def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
     """Write a model's weights for other engines, unchanged, and compare the copy with the model bit for bit.
 

@@ -1,4 +1,4 @@
-"""``specbench list models``: the aliases, what each loads, and draft heads that go with it. No torch, no network."""
+"""``specbench list models``: the aliases, what each loads, and draft heads that go with it."""
 
 from __future__ import annotations
 
@@ -55,13 +55,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
-    """All about an alias or a shape.
-
-    Args:
-        name, entry: its own.
-        known: the aliases.
-        config: of its weights, where it is here.
-    """
+    """All about an alias or a shape."""
     from specbench.models import names
 
     base = _weights(entry, known)

@@ -51,11 +51,10 @@ class Scaffold:
     """A method to be written.
 
     Attributes:
-        name: its registered name.
         root: folder that all its files go into.
         files: text by path within ``root``.
         owned: paths within ``root`` that must not be there yet.
-        next: command lines that try it, to be run where ``specbench new-method`` was.
+        next: command lines that try it.
     """
 
     name: str
@@ -65,15 +64,7 @@ class Scaffold:
     next: tuple[str, ...]
 
     def write(self) -> list[Path]:
-        """Writes the files, all of them or, where something is in the way, none.
-
-        Returns:
-            Their paths, in the order written.
-
-        Raises:
-            UsageError: one of them, or their folder, is there already.
-            EnvironmentRefused: the disk would not take them.
-        """
+        """Write the files and return their paths, all of them or, where something is in the way, none."""
         for owned in self.owned:
             if (self.root / owned).exists() or (self.root / owned).is_symlink():
                 raise UsageError(f"{self.root / owned} is there already; choose another name or move it away")
@@ -91,15 +82,10 @@ class Scaffold:
 
 
 def plan(name: str, into: Path | None = None) -> Scaffold:
-    """What ``specbench new-method`` would write.
+    """What ``specbench new-method`` would write: into the checkout of the working directory, else a package ``into`` a
+    folder.
 
-    Args:
-        name: of the method.
-        into: folder for a package of its own; default is the checkout that the working directory is in, and the
-            working directory itself where it is in none.
-
-    Raises:
-        UsageError: the name cannot be a method's, or is taken.
+    Raises UsageError for a name that cannot be a method's, or is taken.
     """
     _check(name)
     root = _checkout(Path.cwd()) if into is None else None

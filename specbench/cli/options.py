@@ -25,15 +25,9 @@ P = TypeVar("P", bound=Flags)
 def takes(
     plan: type[P], *, shown: Sequence[str], without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a command of a function: it takes the fields of ``plan`` as options, and gets the plan they make.
+    """Make a command of a function whose first parameter is the plan: it takes the plan's fields as options.
 
-    Args:
-        plan: its fields, see :class:`specbench.common.options.Flags`.
-        shown: fields that ``--help`` shows, in this order; ``--help-all`` shows the others too.
-        without: fields that this command has not.
-
-    Returns:
-        A decorator. The function's first parameter is the plan; further ones are typer's, as ever.
+    See :class:`specbench.common.options.Flags`. ``--help`` shows the fields ``shown``, ``--help-all`` the others too.
     """
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -82,11 +76,7 @@ _ALL = typer.Option(False, "--help-all", help="Show every option and exit.", is_
 
 
 def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
-    """Typer's option of one field of a plan, for a command that takes no whole one.
-
-    Args:
-        changes: typer's arguments that are other ones here, ``help`` for one.
-    """
+    """Typer's option of one field of a plan, for a command that takes no whole one; ``changes`` such as ``help``."""
     info, written = plan.model_fields[field], flag_of(plan, field)
     default = list(info.default) if isinstance(info.default, tuple) else ... if info.is_required() else info.default
     metavar = written.metavar or _stands_for(info.annotation)
@@ -140,11 +130,7 @@ def _optional(given: Any) -> Any:
 
 
 def _with_latest(given: Any) -> Any:
-    """What was given, as paths or as texts, with the folder's name for LATEST.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The paths or texts given, with the folder's name for LATEST."""
     if isinstance(given, (list, tuple)):
         return [_with_latest(each) for each in given]
     name, colon, method = str(given).partition(":")

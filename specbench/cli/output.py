@@ -49,12 +49,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], title: s
 
     # Two blanks between columns: 80 columns are few.
     made = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        title=title,
-        title_justify="left",
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left"
     )
     for at, column in enumerate(columns):
         last = at == len(columns) - 1

@@ -95,11 +95,7 @@ def _settings(plan: ProfilePlan) -> Settings:
 
 
 def _counts(flag: str, text: str, most: int | None = None, add: int | None = None) -> tuple[int, ...]:
-    """Ascending whole numbers of a comma-separated list.
-
-    Raises:
-        UsageError: something else is in it.
-    """
+    """Ascending whole numbers of a comma-separated list."""
     found = {add} if add else set()
     for word in split(text):
         number = whole(word)

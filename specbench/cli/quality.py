@@ -9,9 +9,7 @@ from specbench.runner.quality.plan import QualityPlan
 
 
 @options.takes(
-    QualityPlan,
-    shown=("models", "tasks", "include", "limit", "shots", "chat", "out"),
-    without=("model", "data_dir"),
+    QualityPlan, shown=("models", "tasks", "include", "limit", "shots", "chat", "out"), without=("model", "data_dir")
 )
 def quality(
     plan: QualityPlan,

@@ -18,12 +18,7 @@ _PAGES = (".html", ".htm")
 
 
 def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
-    """Shows a race, or writes it into the file ``out``: a page as .html, a film as .gif or .mp4.
-
-    Raises:
-        UsageError: methods or a prompt that cannot be raced, or a file of another kind.
-        EnvironmentRefused: the file cannot be written, or no ffmpeg is installed for a film.
-    """
+    """Show a race, or write it into the file ``out``: a page as .html, a film as .gif or .mp4 (by ffmpeg)."""
     from specbench.report.race import race
     from specbench.report.terminal.race import as_data, play
     from specbench.results.disturbance import disturbance_line

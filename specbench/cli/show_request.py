@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class View:
-    """What is to be seen of a request.
-
-    Attributes:
-        trajectory: its states over positions.
-        round: the tree of this forward, from 1. With neither: step by step.
-        out: file for a picture of it, instead of the terminal.
-    """
+    """What to show of a request: step by step, states over positions, or the tree of a forward; ``out`` draws it."""
 
     trajectory: bool = False
     round: int | None = None
@@ -33,11 +27,7 @@ class View:
 def view(
     request: str | None, method: str | None, race: str | None, trajectory: bool, number: int | None, out: Path | None
 ) -> View:
-    """The view that the options of ``show`` ask for.
-
-    Raises:
-        UsageError: they do not go together.
-    """
+    """The view that the options of ``show`` ask for."""
     asked = {"--method": method is not None, "--trajectory": trajectory, "--round": number is not None}
     for flag, there in asked.items():
         if there and request is None:
@@ -55,12 +45,7 @@ def view(
 
 
 def show_request(read: ReadRun, request: str, method: str | None, seen: View, as_json: bool) -> None:
-    """Prints the generations that ``request`` names.
-
-    Raises:
-        UsageError: none is named, its record holds no trace, or the view is of one and there are several.
-        EnvironmentRefused: the picture cannot be written.
-    """
+    """Print the generations that ``request`` names."""
     found = find(read, request, method)
     if not (seen.trajectory or seen.round is not None):
         _show_steps(read, found, as_json)
@@ -136,11 +121,7 @@ def _say_simulated(read: ReadRun, record: RequestRecord) -> None:
 
 
 def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]:
-    """The records of a key, or of a prompt: of one method where it is named, else of all.
-
-    Raises:
-        UsageError: no such method, or no such request; names the nearest ones.
-    """
+    """The records of a key, or of a prompt: of one method where it is named, else of all."""
     labels = [spec.label for spec in read.config.methods]
     if method is not None and method not in labels:
         raise unknown("method in this run", method, labels)

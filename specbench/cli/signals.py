@@ -27,12 +27,11 @@ class Termination:
 
 @contextmanager
 def termination() -> Iterator[Termination]:
-    """Raises KeyboardInterrupt for SIGTERM too, inside; whoever holds Ctrl-C back holds that back with it.
+    """Raise KeyboardInterrupt for SIGTERM too, inside; code that delays Ctrl-C delays it too.
 
-    A second one within half a second is the same one, and is not raised again while the first is dealt with. One that
-    comes while a finalizer runs would be lost, since no exception leaves that: it is raised again behind it. In
-    threads, and where somebody has a handler for SIGTERM, it is left alone. Children that are started anew have the
-    usual one.
+    A second one within half a second is the same one. One that comes while a finalizer runs would be lost, since no
+    exception leaves that: it is raised again afterwards. Threads, and a handler for SIGTERM that is there, are left
+    alone.
     """
     found = Termination()
     main = threading.current_thread() is threading.main_thread()

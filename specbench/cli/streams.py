@@ -26,10 +26,8 @@ _BARS = re.compile(r"(\x1b\[[0-9;]*[mAK]|\r)")
 class _Lasting(io.RawIOBase):
     """A descriptor to write to, which takes everything: what cannot be written any more is dropped.
 
-    A reader that has gone, a full disk or a terminal that hung up ends no measurement.
-
-    Attributes:
-        lost: why the first bytes were dropped; None while all could be written.
+    A reader that has gone, a full disk or a terminal that hung up ends no measurement. ``lost`` says why bytes were
+    dropped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -58,11 +56,7 @@ class _Lasting(io.RawIOBase):
 
 
 class Stream(io.TextIOWrapper):
-    """stdout or stderr: as it was, but that it bears any end, has any letter, and obeys nobody's control sequences.
-
-    Attributes:
-        rich_proxied_file: the same without the last, where rich looks for it: its consoles have sequences of their own.
-    """
+    """stdout or stderr that bears any end, has any letter, and obeys no control sequences but rich's own."""
 
     def __init__(self, was: io.TextIOWrapper) -> None:
         self.raw = _Lasting(was.fileno())
@@ -78,10 +72,9 @@ class Stream(io.TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Makes the three standard streams such that nothing about them can end a command. Once, when a process starts.
+    """Make the three standard streams such that nothing about them can end a command. Once, when a process starts.
 
-    One that was closed is an empty file: whatever is opened next would have its number otherwise, and get what is
-    printed.
+    One that was closed becomes an empty file, or whatever is opened next would get its number and what is printed.
     """
     for descriptor in range(3):
         try:
@@ -103,11 +96,9 @@ def open_streams() -> None:
 
 
 def closing(code: int) -> int:
-    """Writes what is left in the streams.
+    """Write what is left in the streams; ``code``, or :data:`UNWRITTEN` where all went well and stdout did not take it.
 
-    Returns:
-        ``code``, but :data:`UNWRITTEN` where all went well and stdout did not take it. A reader that has gone, as in
-        ``specbench list methods | head``, had enough.
+    A reader that has gone, as in ``specbench list methods | head``, had enough.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # no stream of ours

@@ -1,9 +1,9 @@
-"""Supervisor: a process without torch that watches the one which measures, and says what it cannot say itself.
+"""Supervisor: a process without torch that watches the one which measures, and reports what that one cannot.
 
-A guest's code can end a process in ways that nothing inside of it survives: a crash in a library, an exit past Python,
-a loop in C. So the command runs in a child, made by fork before anything is imported, and this process waits. Where a
-row ends the child, a new one goes on without that row in the same run's folder. Signals are passed on, and the child
-is never left behind.
+A plug-in's code can end a process in ways that nothing inside of it survives: a crash in a library, an exit past
+Python, a loop in C. So the command runs in a child, forked before anything is imported, and this process waits. Where a
+row ends the child, a new one goes on without that row in the same run's folder. Signals are passed on, and the child is
+never left behind.
 """
 
 from __future__ import annotations
@@ -42,10 +42,8 @@ def watched(argv: Sequence[str]) -> bool:
 
 
 def supervise() -> int | None:
-    """Forks, watches and goes on, until the command has come to its end.
-
-    Returns:
-        None in a child, which has to do the work; in this process the exit code.
+    """Fork, watch and go on, until the command has come to its end; the exit code, or None in a child, which does the
+    work.
     """
     gone: dict[tuple[str, str], str] = {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)

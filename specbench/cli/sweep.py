@@ -46,11 +46,7 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
 
 
 def refuse_failed(cells: Any) -> None:
-    """Raises :class:`~specbench.common.errors.PluginFault` where the code of a cell's method failed, when all is shown.
-
-    Args:
-        cells: of a :class:`specbench.sweeps.table.ReadSweep`.
-    """
+    """Raise :class:`~specbench.common.errors.PluginFault` where a cell's method failed, when all is shown."""
     from specbench.common.errors import PluginFault
 
     failed = cells[cells["fault"].notna()]
@@ -89,13 +85,7 @@ def _trained(plan: TrainedSweepPlan) -> Path:
 
 
 def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
-    """Prints a sweep over trainings.
-
-    Args:
-        path: its folder.
-        as_json: one JSON document instead.
-        write: also write the CSV and the picture into it.
-    """
+    """Print a sweep over trainings; ``write`` also writes the CSV and the picture into its folder."""
     from specbench.report.terminal.trainings import trainings_table
     from specbench.sweeps.trained import read_trainings
 
@@ -121,13 +111,7 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
 
 
 def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
-    """Prints a sweep.
-
-    Args:
-        read: a :class:`specbench.sweeps.table.ReadSweep`.
-        as_json: one JSON document instead.
-        write: also write the CSV and the pictures into its folder.
-    """
+    """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
     from specbench.report.terminal.sweep import sweep_table
 
     run = next(iter(read.runs.values())).run

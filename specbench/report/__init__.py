@@ -1,4 +1,4 @@
-"""Report: everything people see. It reads files and computes nothing that is not in results. No torch."""
+"""Report: everything people see. It reads files and computes nothing that is not in results."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,6 @@
-"""Published speedups as printed (``claims.toml``), and what a GPU's bandwidth allows their baselines. No torch.
+"""Published speedups as printed (``claims.toml``), and what a GPU's bandwidth allows their baselines.
 
-Figures are decimals and keep the digits of the publication: 1.50 says more than 1.5, and a speedup is compared with its
-own tok/s to within half a unit of the last digit of each.
+Figures are decimals and keep the digits of the publication: 1.50 says more than 1.5.
 """
 
 from __future__ import annotations
@@ -63,11 +62,8 @@ class Claim(Record):
 class Catalog(Record):
     """All of ``claims.toml``.
 
-    Attributes:
-        claims: in the file's order.
-        parameters: weights that a token reads, in elements, of each model whose size is known.
-        gpus: boards that a publication may mean by a GPU's name, as :data:`specbench.hardware.gpus.GPUS` names them,
-            slowest memory first.
+    ``parameters`` are weights that a token reads, in elements, by model; ``gpus`` the boards that a publication may
+    mean by a GPU's name, slowest memory first.
     """
 
     claims: tuple[Claim, ...]
@@ -96,14 +92,8 @@ class Bandwidth(Record):
 def over_bandwidth(claim: Claim, parameters: int, bytes_per_weight: float, gpu: gpus.Gpu) -> Bandwidth:
     """AR tok/s that the GPU's bandwidth allows: weights read once a token, KV cache and activations left out.
 
-    A baseline far below it waits for kernels to be launched and not for memory. A method that puts more rows into such
-    a step gets them nearly free, and would gain less over a faster baseline.
-
-    Args:
-        claim: whose baseline is held against it.
-        parameters: weights that a token reads, in elements.
-        bytes_per_weight: 2 for bf16 and fp16.
-        gpu: its datasheet figures.
+    A baseline far below it waits for kernels to be launched and not for memory: more rows in such a step are nearly
+    free.
     """
     bound = gpu.bandwidth_gb_s * 1e9 / (parameters * bytes_per_weight)
     share = None if claim.baseline_tok_s is None else float(claim.baseline_tok_s) / bound
@@ -111,11 +101,7 @@ def over_bandwidth(claim: Claim, parameters: int, bytes_per_weight: float, gpu: 
 
 
 def read(text: str) -> Catalog:
-    """A catalog of claims from TOML, laid out as ``claims.toml``.
-
-    Raises:
-        UsageError: no TOML, or an unknown or missing field.
-    """
+    """A catalog of claims from TOML, laid out as ``claims.toml``; UsageError for another layout."""
     # Floats as written: a float would forget the last zero of 1.50.
     data = toml.parse(text, "claims", _TODO, parse_float=Decimal)
     rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]

@@ -1,8 +1,8 @@
-"""Check of published rows: which of them a run repeats, which it does not, and which it cannot speak of. No torch.
+"""Check of published rows: which of them a run repeats, which it does not, and which it cannot speak of.
 
 A figure is repeated where the 95% interval of ours covers it, to within half a unit of its last digit, or where ours,
-if it has no interval, is within :data:`TOLERANCE` of it. Nothing is compared that was measured on something else: then
-the verdict is a reason. Tokens per forward do not hang on the GPU; speeds do.
+if it has no interval, is within :data:`TOLERANCE` of it. What was measured on something else gets a reason as its
+verdict. Tokens per forward do not depend on the GPU; speeds do.
 """
 
 from __future__ import annotations
@@ -44,13 +44,10 @@ _PUBLISHED_DTYPES = ("bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Check:
-    """One printed figure of a published row beside the row of a run that is most like it.
+    """One printed figure (TPF, speedup, tok/s, score, …) of a published row and the same of our row that is most like
+    it.
 
-    Attributes:
-        row: label of ours.
-        figure: TPF, speedup, tok/s, score, or the name of a further one.
-        ours, low, high: the same figure of ours with its interval; None where there is none.
-        why: reasons why it is not comparable; of others what to bear in mind.
+    ``why`` says why it is not comparable, or what to bear in mind.
     """
 
     claim: Claim
@@ -75,11 +72,7 @@ class _Ours:
 
 
 def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
-    """What :func:`check` says of a run folder.
-
-    Raises:
-        UsageError: not a run folder, damaged, of a newer version, or not finished.
-    """
+    """What :func:`check` says of a run folder; it has to be finished."""
     run = read_whole_run(folder)
     if not run.complete:
         raise UsageError(f"{folder} is not finished; repeat its command to go on, and then check it")
@@ -87,12 +80,7 @@ def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
 
 
 def check(catalog: Catalog, run: Run) -> list[Check]:
-    """Every figure of every published row of the methods that a run has; those that can be compared come first.
-
-    Args:
-        catalog: the published rows.
-        run: a finished one.
-    """
+    """Every figure of every published row of the methods that a run has; those that can be compared come first."""
     here = setting(run)
     found: list[tuple[int, Check]] = []
     for claim in catalog.claims:

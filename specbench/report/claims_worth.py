@@ -1,9 +1,9 @@
-"""Published rows beside measured ones: how alike they are, and what a claim is worth over a strong baseline. No torch.
+"""Published rows next to measured ones: how alike they are, and what a claim is worth over a strong baseline.
 
-A speedup is TPF × step ratio, and the step ratio has AR's step in it: over a baseline that waits for its own launches a
-forward of many rows looks free. So a claim is shown in three ways: as printed; its printed tok/s over the AR that the
-GPU's bandwidth allows, which is hard on a method whose own engine waited too; and its TPF with both at the bound of the
-roofline, which is the most that any engine could make of it. A strong engine's speedup lies between the last two.
+A speedup is TPF × step ratio, and over a baseline that waits for its own launches a forward of many rows looks free. So
+a claim is shown as printed; as its printed tok/s over the AR that the GPU's bandwidth allows; and as its TPF with both
+at the bound of the roofline, the most that any engine could make of it. A strong engine's speedup lies between the last
+two.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ class Range:
 class Worth:
     """What a claim comes to; None where the publication does not give what it takes.
 
-    Attributes:
-        step_ratio: its speedup over its TPF: AR's step time over the method's, as measured there.
-        baseline_share: its AR's tok/s over what the bandwidth allows.
-        over_bound: its tok/s over the AR that the bandwidth allows.
+    ``step_ratio`` is its speedup over its TPF; ``baseline_share`` its AR's tok/s, and ``over_bound`` its own, over the
+    AR that the bandwidth allows.
     """
 
     step_ratio: float | None
@@ -64,16 +62,8 @@ def worth(catalog: Catalog, claim: Claim) -> Worth:
 def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Range | None:
     """The speedup if AR and the method both ran at the roofline: TPF × (AR's bound over that of ``rows`` rows).
 
-    Weights are read once a step and multiplied once a row; cache and attention are left out, and so is drafting.
-
-    Args:
-        catalog: knows the size of the claim's model and the boards of its GPU.
-        claim: whose model and GPU are meant.
-        tpf: tokens per forward.
-        rows: of the method's step.
-
-    Returns:
-        None where model size, GPU or its peak is not known.
+    Weights are read once a step and multiplied once a row; cache, attention and drafting are left out. None where model
+    size, GPU or its peak is not known.
     """
     parameters = catalog.parameters.get(claim.model)
     if parameters is None:
@@ -93,12 +83,7 @@ def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Ran
 
 @dataclass(frozen=True)
 class Setting:
-    """What a measured row was measured on.
-
-    Attributes:
-        device: as the driver names it.
-        memory_bytes: of it.
-    """
+    """What a measured row was measured on."""
 
     config: RunConfig
     device: str

@@ -1,4 +1,4 @@
-"""Formats: a table as CSV, JSON, Markdown or LaTeX for other tools. No torch."""
+"""Formats: a table as CSV, JSON, Markdown or LaTeX for other tools."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ _FORMULA = re.compile(r"[\s\"']*[=+\-@\uff1d\uff0b\uff0d\uff20]")  # what a spre
 
 
 def write(frame: pd.DataFrame, to: str, file: TextIO) -> None:
-    """Writes a table in one of the :data:`FORMATS`.
-
-    Args:
-        frame: as :func:`specbench.load` returns it.
-        to: name of the format.
-        file: what is written to.
-    """
+    """Write a table, as :func:`specbench.load` returns it, in one of the :data:`FORMATS`."""
     FORMATS[to](frame, file)
 
 
@@ -34,12 +28,7 @@ def _csv(frame: pd.DataFrame, file: TextIO) -> None:
 
 
 def to_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
-    """A table as CSV that a spreadsheet opens without computing anything in it.
-
-    Args:
-        frame: numbers, and texts of anybody.
-        float_format: of all its floats, as ``%.6g``.
-    """
+    """A table as CSV that a spreadsheet opens without computing anything in it; ``float_format`` as ``%.6g``."""
     safe = {at: frame.iloc[:, at] for at in range(frame.shape[1])}
     safe = {at: column if _plain_values(column) else column.map(csv_cell) for at, column in safe.items()}
     made = pd.DataFrame(safe, index=frame.index)

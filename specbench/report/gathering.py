@@ -1,6 +1,6 @@
 """What a report is made of: the runs, sweeps and profiles under some folders, each read whole or left out by name.
 
-Records are read one after the other and kept as counts, so that a run of any length takes little memory. No torch.
+Records are read one after the other and kept as counts, so that a run of any length takes little memory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ from specbench.report.terminal.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
 from specbench.results.judgments import read_judgments, scores
 from specbench.results.pooled import Cost
-from specbench.results.read import (
-    read_config,
-    read_projections,
-    read_summary,
-    summary_so_far,
-    whole_records,
-)
+from specbench.results.read import read_config, read_projections, read_summary, summary_so_far, whole_records
 from specbench.results.stats import Ratio, paired_ratio
 from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.sweep_folder import is_sweep
@@ -52,12 +46,7 @@ _DRAWS = 2_000  # of the bootstrap of tokens per forward: a hundred thousand pro
 
 @dataclass
 class Tally:
-    """One method's records as counts.
-
-    Attributes:
-        accepted_lengths: how many target forwards kept so many tokens.
-        costs: seconds, tokens and target forwards of each prompt.
-    """
+    """One method's records as counts; ``accepted_lengths`` counts the target forwards that kept so many tokens."""
 
     requests: int = 0
     tokens: int = 0
@@ -88,14 +77,9 @@ class Run:
 
     Attributes:
         id: its start and the beginning of its configuration's hash.
-        path: the folder; what may be shown of it is its name.
-        run: content of ``run.json``.
-        summary: its figures; of an unfinished one, of what there is.
-        tallies: by method label.
-        judged: scores by judge, see :func:`specbench.results.judgments.scores`.
         projections: content of each ``projection-GPU.json``.
         pictured: by method label but AR's, step by step, the answer to ``pictured_prompt``.
-        answers: by the same labels the records of these answers.
+        answers: the records of these answers.
     """
 
     id: str
@@ -154,9 +138,6 @@ def gather(paths: Iterable[Path]) -> Gathered:
 
     What is damaged, cut off, newer than this version or put together from several runs is not used at all, but named.
     A run that is found twice counts once.
-
-    Raises:
-        UsageError: a path is no folder; nothing is there; or nothing of it can be used.
     """
     found = {place.resolve(): place for path in paths for place in _places(path)}
     runs: dict[str, Run] = {}
@@ -212,11 +193,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def newest(folders: Iterable[Path]) -> Path | None:
-    """The run, sweep or profile below these folders that was begun last, finished or not; None where there is none.
-
-    Raises:
-        UsageError: one of the folders cannot be read.
-    """
+    """The run, sweep or profile below these folders that was begun last, finished or not; None where there is none."""
     found = [place for folder in folders if folder.is_dir() for place in _all_below(folder)]
     return max(found, key=lambda place: (_begun(place), place.name), default=None)
 
@@ -234,11 +211,7 @@ def _begun(place: Path) -> str:
 
 
 def read_whole_run(path: Path) -> Run:
-    """A run, its records as counts, after checking that its files belong together.
-
-    Raises:
-        UsageError: not a run folder, damaged, also in a trace, of a newer version, or files of several runs.
-    """
+    """A run, its records as counts, after checking that its files belong together."""
     folder = RunFolder.load(path)
     config = read_config(folder)
     tallies = {spec.label: Tally() for spec in config.methods}

@@ -28,12 +28,7 @@ _CUT = 64  # arrivals: where the end of a long answer begins moves by so many, o
 
 @dataclass(frozen=True)
 class Arrival:
-    """Tokens that came together.
-
-    Attributes:
-        at_s: seconds from the start of the request.
-        tokens: what one forward kept; of the first arrival what the prefill gave.
-    """
+    """Tokens that came together, ``at_s`` seconds from the start of the request."""
 
     at_s: float
     tokens: Sequence[Token]
@@ -52,12 +47,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Lane:
-    """One method's answer.
-
-    Attributes:
-        method: its label.
-        arrivals: in order of time; the prefill's first, then each forward's.
-    """
+    """One method's answer; the prefill's arrival first, then each forward's."""
 
     method: str
     arrivals: Sequence[Arrival]
@@ -97,13 +87,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Race:
-    """Answers to one prompt side by side.
-
-    Attributes:
-        prompt: its id.
-        lanes: in the order asked for.
-        notes: what those who watch have to know, a sentence each.
-    """
+    """Answers to one prompt side by side; ``notes`` are what those who watch have to know, a sentence each."""
 
     prompt: str
     lanes: Sequence[Lane]
@@ -129,17 +113,10 @@ class Race:
 
 
 def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[str], request: str | None) -> Race:
-    """The race of ``methods``, in that order.
+    """The race of 2 to :data:`MOST` methods, in that order, on a prompt that all answered (default: a :func:`typical`
+    one).
 
-    Args:
-        config: of the run.
-        records: its requests, with traces of their tokens.
-        methods: labels, from 2 to :data:`MOST`.
-        request: a prompt's id; None takes a :func:`typical` one.
-
-    Raises:
-        UsageError: fewer or more methods, one twice or unknown, no prompt that all of them answered, or records from
-            before each step had its time.
+    Raises UsageError for other methods or prompts, and for records from before each step had its time.
     """
     labels = [spec.label for spec in config.methods]
     for method in methods:
@@ -172,11 +149,8 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
 def lane(record: RequestRecord) -> Lane:
     """An answer with the time of each of its tokens.
 
-    The seconds of a step count as its reader waits for them: where several sequences share the engine, a request's
-    share of each step is stretched evenly so that the answer takes the seconds that it took.
-
-    Raises:
-        UsageError: recorded before tokens were traced or steps had times.
+    Where several sequences share the engine, a request's share of each step is stretched evenly so that the answer
+    takes the seconds that it took.
     """
     if record.step_s is None:
         raise UsageError(f"{record.request_id} was recorded before each step had its time; repeat its run to race it")
@@ -185,15 +159,10 @@ def lane(record: RequestRecord) -> Lane:
 
 
 def typical(answers: Mapping[str, Mapping[str, RequestRecord]], methods: Sequence[str]) -> str:
-    """The prompt on which the methods' speeds stand to each other most as they do over all prompts.
+    """The most representative prompt: its speed ratios are closest to the overall ratios.
 
-    Not the fastest answer: a race that shows the luckiest prompt shows nothing. The distance is the largest one of the
-    logarithms of the speedups over the first method; the first prompt of the data wins a tie. Answers of some length
-    that do not end in a loop come first where there are any, then those of some length.
-
-    Args:
-        answers: prompt -> method -> record.
-        methods: the first is what the others are compared with.
+    The distance is the largest of the logarithms of the speedups over the first method. Answers of some length that do
+    not end in a loop come first where there are any, then those of some length.
     """
     first, *others = methods
 

@@ -1,4 +1,4 @@
-"""Results: what is on disk, and every figure that follows from it. No torch."""
+"""Results: what is on disk, and every figure that follows from it."""
 
 from typing import TYPE_CHECKING
 

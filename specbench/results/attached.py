@@ -14,11 +14,7 @@ from specbench.results.verdicts import VERDICTS, answer_hash, read_verdict_lines
 
 
 class Attached:
-    """What the attached files of a run say, by request.
-
-    Raises:
-        UsageError: one of them cannot be read, or a line is damaged; names the line and the field.
-    """
+    """What the attached files of a run say, by request. Raises UsageError where one is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.verdicts = read_verdict_lines(folder)

@@ -16,12 +16,8 @@ T = TypeVar("T")
 
 
 class Attachment(Generic[T]):
-    """A file that a run folder may have.
-
-    Args:
-        name: of the file.
-        content: type of its content: a pydantic model, or a dictionary of models.
-        todo: what helps where it is damaged, as an order.
+    """A file that a run folder may have: a pydantic model or a dictionary of models; ``todo`` is advice where it is
+    damaged.
     """
 
     def __init__(self, name: str, content: type[T], todo: str = "delete it to do without its figures") -> None:
@@ -29,11 +25,7 @@ class Attachment(Generic[T]):
         self._content: TypeAdapter[T] = TypeAdapter(content)
 
     def read(self, folder: Path) -> T | None:
-        """The content, or None where there is no such file.
-
-        Raises:
-            UsageError: it cannot be read or does not fit; names the field.
-        """
+        """The content, or None where there is no such file. Raises UsageError naming the field that does not fit."""
         path = folder / self.name
         if not os.path.lexists(path):
             return None
@@ -43,11 +35,7 @@ class Attachment(Generic[T]):
             raise damaged(path, first_fault(error), self.todo) from None
 
     def write(self, folder: Path, value: T) -> None:
-        """Replaces the file.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
+        """Replace the file."""
         write_json_atomic(folder / self.name, self.json(value))
 
     def json(self, value: T) -> dict[str, Any]:

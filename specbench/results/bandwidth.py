@@ -1,7 +1,7 @@
 """Bandwidth: what memory gave while a run on a CPU was measured, and the share of it that a method's forwards took.
 
-A forward of few rows has to read every weight, so that decoding cannot be faster than memory is. How fast that is
-differs between machines, and on a shared one from minute to minute. No torch.
+A forward of few rows reads every weight, so decoding cannot be faster than memory, whose speed differs between machines
+and, on a shared one, from minute to minute.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pydantic import Field, model_validator
 
 from specbench.results.attachment import Attachment
 from specbench.results.schema import Count, Record, RequestRecord
-from specbench.results.summary_schema import BandwidthFigures
+from specbench.results.summary_schema import BandwidthFigures, RunSummary
 
 _Bytes = Annotated[float, Field(ge=1, le=1e18)]
+_NAMED = 3  # methods beside the first that are told one by one
 _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
@@ -51,13 +52,10 @@ class Reading(Record):
 
 
 class Bandwidth(Record):
-    """What is known of memory in a run: the content of ``bandwidth.json``.
+    """The content of ``bandwidth.json``: readings in order, and by method label the bytes that a forward of its target
+    reads.
 
-    Attributes:
-        forwards: by method label, what a forward of its target has to read.
-        readings: in the order in which they were taken.
-        refused: why there are none, in a sentence without its full stop; empty where nothing was in the way.
-        waited_s: seconds that stretches have waited for memory to give what it gave before (``--patience``).
+    ``refused`` says why there are no readings; ``waited_s`` are the seconds that segments have waited (``--patience``).
     """
 
     forwards: dict[str, ForwardBytes] = Field(default_factory=dict)
@@ -86,12 +84,8 @@ class Bandwidth(Record):
     def share(self, label: str, records: Sequence[RequestRecord], *, shared: bool = False) -> float | None:
         """Bytes that a method's target forwards had to read, over its decode seconds, over the median bandwidth.
 
-        Args:
-            label: the method's.
-            records: its finished requests.
-            shared: sequences were stepped together. One forward then serves several of them, and records say how many
-                steps a sequence was in, but not with how many others: weights that were read once for all of them
-                would be counted for each. So there is no share.
+        None where sequences were stepped together: one forward then serves several of them, and weights that were read
+        once would be counted for each.
         """
         forwards, seconds = sum(r.target_forwards for r in records), sum(r.decode_s for r in records)
         if shared or not self.readings or label not in self.forwards or not forwards or not seconds:
@@ -113,3 +107,35 @@ def _mean_context(records: Sequence[RequestRecord], forwards: int) -> float:
         kept = sum(accumulate(lengths[:-1], initial=record.first_tokens - 1)) / len(lengths) if lengths else 0.0
         cached += (record.prompt_tokens + kept) * record.target_forwards
     return cached / forwards
+
+
+def bandwidth_line(summary: RunSummary) -> str:
+    """The line, as "memory 22.1 GB/s (20.3 to 23.0, 2 threads); ar reads 0.81 of it, pld 0.66"; empty of runs without.
+
+    Where memory could not be read it says why.
+    """
+    found = summary.bandwidth
+    if found is None:
+        return ""
+    if found.bytes_per_s is None:
+        return f"memory bandwidth was not read: {found.refused}" if found.refused else ""
+    shares = [(row.method, row.bandwidth_share) for row in summary.rows if row.bandwidth_share is not None]
+    told = [f"{method} {share:.2f}" for method, share in shares[1:]]
+    if len(told) > _NAMED:
+        others = [share for _, share in shares[1:]]
+        told = [f"the others {min(others):.2f} to {max(others):.2f}"]
+    parts = [f"memory {_range(found)}"]
+    if shares:
+        method, share = shares[0]
+        parts.append(", ".join([f"{method} reads {share:.2f} of it", *told]))
+    return "; ".join(parts)
+
+
+def _range(found: BandwidthFigures) -> str:
+    threads = " or ".join(map(str, found.threads)) + (" thread" if found.threads == [1] else " threads")
+    middle, low, high = (
+        "–" if speed is None else f"{speed / 1e9:.1f}"
+        for speed in (found.bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s)
+    )
+    within = [f"{low} to {high}"] if found.readings > 1 else []
+    return f"{middle} GB/s ({', '.join([*within, *([threads] if found.threads else [])])})"

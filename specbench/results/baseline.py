@@ -1,7 +1,6 @@
-"""Baseline: is our AR a fair one? Its speed over the plain decoding of other engines in the same run. No torch.
+"""Baseline: is our AR a fair one? Its speed over the plain decoding of other engines in the same run.
 
-Every speedup of a run is over our AR. A slow one flatters them all, so a run that has another engine's plain decoding,
-with the same weights at the same precision, says how ours does against it, and where our time goes.
+Every speedup of a run is over our AR, and a slow one flatters them all.
 """
 
 from __future__ import annotations
@@ -20,13 +19,7 @@ NEAR = 0.95
 
 @dataclass(frozen=True)
 class OverEngine:
-    """Our AR over one other engine's.
-
-    Attributes:
-        row: theirs.
-        ratio: our decode speed over theirs; ``low`` and ``high`` are its 95 % interval, None where there is none.
-        ttft_ratio: the same of the first token.
-    """
+    """Our AR over one other engine's: decode speed with its 95 % interval (or None), and first token."""
 
     row: MethodSummary
     ratio: float
@@ -44,10 +37,8 @@ class OverEngine:
 class StepTime:
     """Where a step of plain decoding spends its time.
 
-    Attributes:
-        total_s: decode seconds over forwards.
-        reading_s: what its weights and cache take at the bandwidth that a probe read during the run; None unread.
-        host_s: outside of the target's forward, median; None without ``--trace``, and of other engines.
+    ``reading_s`` is what weights and cache take at the measured bandwidth; ``host_s`` is the median outside of the
+    target's forward, known only with ``--trace`` and of our engine.
     """
 
     total_s: float
@@ -82,20 +73,11 @@ def step_time(row: MethodSummary) -> StepTime | None:
     if row.step_s is None:
         return None
     share = row.bandwidth_share
-    return StepTime(
-        row.step_s,
-        None if share is None else row.step_s * share,
-        (row.phases or {}).get("host_s"),
-    )
+    return StepTime(row.step_s, None if share is None else row.step_s * share, (row.phases or {}).get("host_s"))
 
 
 def where(rows: Sequence[MethodSummary], over: OverEngine) -> str:
-    """Where our time goes beside another engine's, in a sentence; empty where one of the two was not counted.
-
-    Args:
-        rows: of the run.
-        over: the other engine.
-    """
+    """Where our time goes beside another engine's, in a sentence; empty where one of the two was not counted."""
     ours = step_time(next(row for row in rows if row.method == BASELINE))
     theirs = step_time(over.row)
     if ours is None or theirs is None:

@@ -1,8 +1,6 @@
-"""Blocks: which prompts are stepped together, and so are timed together and not one by one. No torch.
+"""Blocks: which prompts are stepped together, and so are timed together and not one by one.
 
-Where sequences share the engine, a request's time is its share of steps that others were in: two prompts of one block
-are no independent measurements. The unit of what is said of a run is then the block, as it is the prompt where one
-sequence runs at a time.
+Where sequences share the engine, two prompts of one block are no independent measurements: the block is the unit.
 """
 
 from __future__ import annotations
@@ -18,10 +16,8 @@ FILLINGS = 4
 
 
 def blocks_of(prompts: Sequence[str], concurrency: int) -> list[tuple[str, ...]]:
-    """The blocks that prompts are decoded in, in their order: one prompt each, or :data:`FILLINGS` fillings of slots.
-
-    All are as large as the others, but for one prompt; what is left over makes them larger and no block of its own,
-    whose slots would be empty sooner.
+    """The blocks that prompts are decoded in: one prompt each, or :data:`FILLINGS` fillings of the slots, almost equal
+    in size.
     """
     size = 1 if concurrency == 1 else FILLINGS * concurrency
     count = max(1, len(prompts) // size) if prompts else 0
@@ -40,15 +36,9 @@ def stretches(records: Iterable[RequestRecord]) -> Iterator[tuple[str, int]]:
 
 
 def units(arms: Iterable[Iterable[tuple[str, int]]], *, shared: bool) -> Mapping[str, str]:
-    """The unit of each prompt: a name that it shares with all prompts that were timed together with it.
+    """Prompt id -> the least prompt id of its unit: all prompts that were timed together with it.
 
-    Args:
-        arms: prompt and stretch of the requests of each row that is compared; prompts that any of them stepped
-            together belong together.
-        shared: the sequences shared the engine; else every prompt is its own unit.
-
-    Returns:
-        prompt id -> the least prompt id of its unit.
+    ``arms`` holds prompt and segment of the requests of each compared row; unless ``shared``, every prompt is a unit.
     """
     first: dict[str, str] = {}
 

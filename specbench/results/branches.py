@@ -1,13 +1,10 @@
 """Branch calibration: ``branches.jsonl`` of a run, how well a drafter's scores of its branches match the target.
 
-The gap of a branch is the log-probability (base e) that the drafter gave its tokens less that of the same tokens under
-the target, each after those before it, at temperature 1. It is 0 for a calibrated drafter, positive for one that is too
-sure and negative for one that is too cautious; 5 nats are a factor of 148. Where a drafter scores each position without
-sight of the one before it, the gap grows with depth.
+The gap of a branch is the log-probability (base e) that the drafter gave its tokens less that of the target at
+temperature 1. It is 0 for a calibrated drafter, positive for one that is too sure; 5 nats are a factor of 148.
 
 JetSpec's "branch faithfulness" (project page, ablations) is another quantity: the drafter's log-probability of its best
-branch less the *drafter's* of the target's continuation, which is never negative. ``specbench train jetspec`` puts that
-one on the head's card.
+branch less the *drafter's* of the target's continuation. ``specbench train jetspec`` puts that on the head's card.
 """
 
 from __future__ import annotations
@@ -52,11 +49,7 @@ class RatedRequest(Record):
 
 
 def read_branches(folder: Path) -> dict[str, Sequence[RatedBranch]]:
-    """The rated branches of a run by request key, the last line of each; empty where nobody was asked.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is damaged; names the line and the field.
-    """
+    """The rated branches of a run by request key, the last line of each; empty where the target was not asked."""
     found: dict[str, Sequence[RatedBranch]] = {}
     for where, content in read_requests(folder / BRANCHES, _TODO):
         line = fitted(RatedRequest, content, where, _TODO)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from specbench.common.reading import whole
 from specbench.results.attachment import Attachment
@@ -21,12 +14,7 @@ Rows = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class StoredTimes(BaseModel):
-    """Times that were measured once, before anything was timed.
-
-    Attributes:
-        times: seconds of something, or of a step by its rows.
-        measured_utc: when.
-    """
+    """Times that were measured once before anything was timed: seconds, or (rows, seconds) of a step."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -74,11 +62,8 @@ def _says_product(shape: dict[str, Any]) -> bool:
 
 
 class SettledSteps(BaseModel):
-    """The content of ``steps.json``: what the engines of a run chose by measuring.
-
-    Attributes:
-        engines: for each engine its measured steps, which decide what rows are padded to.
-        products: for each engine what computes its products of few rows.
+    """The content of ``steps.json``, by engine: measured steps, which decide the padding of rows, and products of few
+    rows.
     """
 
     engines: list[list[Annotated[dict[str, Any], AfterValidator(_padding)]]]

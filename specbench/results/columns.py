@@ -1,8 +1,7 @@
-"""Columns: which columns of the long tables a model's fields make, by their annotations and marks. No torch.
+"""Columns: which columns of the long tables a model's fields make, by their annotations and marks.
 
-A field of a plain type is a column of its name. The fields of a model inside of it are columns that begin with its
-name: ``speedup`` makes ``speedup``, ``speedup_low``, ``speedup_high``, … Whatever is no column says so where it is
-declared.
+A field of a plain type is a column of its name; fields of a model in it are columns that begin with its name:
+``speedup`` makes ``speedup``, ``speedup_low``, … A field that makes no column says so where it is declared.
 """
 
 from __future__ import annotations

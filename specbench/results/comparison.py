@@ -1,7 +1,6 @@
-"""Runs held against each other, request by request, from their files alone: methods, checkpoints, commits, machines.
+"""Runs compared request by request, from their files alone; the first run is the reference, A.
 
-The first run is the reference, A; each other one is compared with it. Only what was asked the same is compared: runs of
-other prompts, budgets or samplings are refused. No torch.
+Only what was asked the same is compared: runs of other prompts, budgets or samplings are refused.
 """
 
 from __future__ import annotations
@@ -32,13 +31,8 @@ _Arm = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the compared runs.
-
-    Attributes:
-        letter: what it is called in tables; the reference is A.
-        path: its folder.
-        label: the only row that is looked at; None is all that the other run has too.
-        read: what is in it.
+    """One of the compared runs: its letter in tables, and the only row to compare (None: all that the other run has
+    too).
     """
 
     letter: str
@@ -56,11 +50,8 @@ class Side:
 
 
 def read_sides(targets: Sequence[str]) -> list[Side]:
-    """The runs named by ``FOLDER`` or ``FOLDER:METHOD``, each whole.
-
-    Raises:
-        UsageError: fewer than two, or more than there are letters; one that is damaged or not a run, or a method that
-            it does not have.
+    """The runs named by ``FOLDER`` or ``FOLDER:METHOD``, each whole. Raises UsageError for fewer than two, or more than
+    letters.
     """
     if not 2 <= len(targets) <= len(ascii_uppercase):
         most = len(ascii_uppercase)
@@ -81,17 +72,11 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
 
 
 def compare(sides: Sequence[Side]) -> dict[str, Any]:
-    """Every run after the first against the first.
+    """Every run after the first against the first, JSON-ready. Raises UsageError for runs that are unlike.
 
-    Returns:
-        JSON-ready. ``runs``: what each is, and in ``disturbed`` why its verdicts are unsure. ``rows``: for each pair of
-        rows ``speedup`` (of the other run over A, see :class:`specbench.results.summary_schema.Speedup`), ``over_ar``
-        (the same of the speedups over each run's own AR), and pairs [A, other] of ``decode_tok_s``,
-        ``tokens_per_forward``, ``right``; ``step_ratio``, ``accuracy_difference``, ``answers_differ``, ``prompts``.
-        ``differs``: run -> what else is not alike, a line each.
-
-    Raises:
-        UsageError: two runs are unlike; in one line.
+    ``rows`` has for each pair of rows ``speedup`` over A, ``over_ar`` (of the speedups over each run's own AR), and
+    pairs [A, other] of ``decode_tok_s``, ``tokens_per_forward``, ``right``; ``differs`` has a line on each other
+    difference.
     """
     reference, *others = sides
     rows, differs = [], {}
@@ -333,18 +318,10 @@ def _prompts(
 
 
 def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = False) -> list[dict[str, Any]]:
-    """The rows that are proven to be slower than a share of A's speed: their whole interval lies below it.
+    """The rows that are proven to be slower than ``threshold`` (0.97: at most 3 % slower): their whole interval lies
+    below it.
 
-    An estimate below the threshold proves nothing, and equal runs have one half of the time.
-
-    Args:
-        found: of :func:`compare`.
-        threshold: 0.97 for at most 3 % slower.
-        over_ar: judge the speedups over each run's own AR; rows of AR are then left out.
-
-    Raises:
-        UsageError: there are too few prompts for an interval, or no speeds, or a run was disturbed, so that nothing
-            could be proven.
+    With ``over_ar`` the speedups over each run's own AR are judged. Raises UsageError where nothing could be proven.
     """
     name = "over_ar" if over_ar else "speedup"
     judged = [row for row in found["rows"] if row[name] is not None]

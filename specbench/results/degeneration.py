@@ -1,14 +1,14 @@
-"""Degeneration: how much of an answer is one loop up to its end, and how many of its n-grams differ. No torch.
+"""Degeneration: how much of an answer is one loop up to its end, how many of its n-grams differ, and agreement.
 
-A text that repeats itself is easy to draft: what a method gains on it, it gains by the text and not by its drafting
-("2 2 2 2 …" after a bad fine-tuning). Both figures are of the token ids of an answer's text: the stop token and what
-belongs to a stop string are left out, because a loop that was stopped is a loop too.
+A text that repeats itself is easy to draft. Figures are of the token ids of an answer's text, without the stop token
+and what belongs to a stop string: a loop that was stopped is a loop too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import mean
 
 from specbench.results.schema import RequestRecord
@@ -29,24 +29,15 @@ GRAMS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Loop:
-    """A suffix that repeats its first ``period`` tokens to its end; the last round may be broken off.
-
-    Attributes:
-        start: its first token.
-        period: tokens of a round.
-    """
+    """A suffix that repeats its first ``period`` tokens to its end; the last round may be broken off."""
 
     start: int
     period: int
 
 
 def loops(ids: Sequence[int], rounds: int, longest: int = LONGEST) -> Iterator[Loop]:
-    """The loops that token ids end in, that of the shortest round first.
-
-    Args:
-        ids: token ids.
-        rounds: that a loop has at least, whole ones.
-        longest: tokens of the longest round looked for.
+    """The loops that token ids end in, shortest round first; at least ``rounds`` whole rounds of at most ``longest``
+    tokens.
     """
     for period in range(1, min(longest, len(ids) // rounds) + 1):
         same = len(ids)
@@ -70,13 +61,10 @@ def distinct(ids: Sequence[int], n: int) -> float | None:
 
 @dataclass(frozen=True)
 class Degeneration:
-    """What is to be said of some answers.
+    """Loops and n-grams of some answers.
 
-    Attributes:
-        looping: answers that end in a closing loop.
-        share: tokens of closing loops over all kept tokens; None without any.
-        distinct: by n, the mean over answers of :func:`distinct`; those shorter than n are left out. By answer, because
-            of all answers together it falls with their number.
+    ``share`` is tokens of closing loops over all kept tokens; ``distinct`` is by n the mean over answers of
+    :func:`distinct`.
     """
 
     looping: int
@@ -95,11 +83,7 @@ def loops_at_its_end(record: RequestRecord) -> bool:
 
 
 def degeneration(answers: Sequence[tuple[Sequence[int], int]]) -> Degeneration:
-    """The figures of some answers.
-
-    Args:
-        answers: of each the token ids of its text, and how many tokens were kept of it in all.
-    """
+    """The figures of some answers: of each the token ids of its text, and how many tokens were kept in all."""
     found = [(ids, closing_loop(ids)) for ids, _ in answers]
     lengths = [len(ids) - loop.start for ids, loop in found if loop]
     tokens = sum(kept for _, kept in answers)
@@ -109,3 +93,24 @@ def degeneration(answers: Sequence[tuple[Sequence[int], int]]) -> Degeneration:
         share=sum(lengths) / tokens if tokens else None,
         distinct={n: mean(known) if known else None for n, known in shares.items()},
     )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement over pairs of answers: share of equal positions (over those that either answer has), mean common
+    prefix.
+    """
+
+    share: float
+    prefix_tokens: float
+
+
+def agreement(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Agreement | None:
+    """Compare pairs of token ids, two rows' answers to the same request; None without any position."""
+    prefixes, same, positions = list[int](), 0, 0
+    for mine, other in pairs:
+        equal = [a == b for a, b in zip(mine, other, strict=False)]
+        same += sum(equal)
+        positions += max(len(mine), len(other))
+        prefixes.append(sum(takewhile(bool, equal)))
+    return Agreement(same / positions, sum(prefixes) / len(prefixes)) if positions else None

@@ -1,7 +1,4 @@
-"""Engines: what is known of the other engines of a run, and which rows failed: the content of ``engines.json``.
-
-No torch.
-"""
+"""Engines: what is known of the other engines of a run, and which rows failed: the content of ``engines.json``."""
 
 from __future__ import annotations
 

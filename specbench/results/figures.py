@@ -1,11 +1,10 @@
-"""Figures: what the records of one method say by themselves, without its AR twin. No torch.
+"""Figures: what the records of one method say by themselves, without its AR baseline.
 
 * ``tokens_per_forward`` = Σ decoded tokens / Σ target forwards after prefill, those without a draft included. Decoded
   are the output tokens after the first arrival: all but one in our engine, see ``RequestRecord.first_tokens``.
 * ``decode_tok_s`` = Σ decoded tokens / Σ decode seconds; at concurrency above 1 a request's decode seconds are its
   share of the engine's time, so the same formula is the throughput.
-* ``tpot_median_s`` = median over requests of ``decode_s / decoded tokens``, those with one token left out: what
-  one reader waits for a token, at any concurrency. A mean over tokens is 1 / ``decode_tok_s`` where one runs at a time.
+* ``tpot_median_s`` = median over requests of ``decode_s / decoded tokens``, those with one token left out.
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ from specbench.results.summary_schema import Gpu, MethodFigures
 
 
 def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) -> MethodFigures:
-    """The figures of a method.
-
-    Args:
-        records: its finished requests.
-        shared: they shared the engine (concurrency above 1), so their share of its time counts.
-    """
+    """The figures of a method; ``shared`` above concurrency 1, where a request's share of the time counts."""
     found = counts(records, shared)
     tokens, forwards = found["tokens"], sum(r.target_forwards for r in records)
     decode_s = sum(r.decoding_s(shared) for r in records)

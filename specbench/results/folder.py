@@ -1,11 +1,10 @@
 """The run folder: what a run leaves on disk so that a kill at any moment loses at most the request in flight.
 
-``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
-(one line per request, on disk before the next request starts; those of a stateful row that was broken off go to
-``requests.restarted.jsonl``), where steps are captured ``steps.json`` (what their rows
-are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``watch.json`` (what the machine
-did beside it), ``engines.json`` (the other engines of the run), ``likelihoods.jsonl`` (how likely its texts are to a
-model) and at the end ``summary.json``, then ``DONE``.
+``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment), ``requests.jsonl`` (a line per request, on
+disk before the next one starts; those of a stateful row that was broken off go to ``requests.restarted.jsonl``), the
+attachments (:mod:`specbench.results.attachment`), and at the end ``summary.json``, then ``DONE``.
+
+Readers raise UsageError for a damaged file and name the field; writers raise EnvironmentRefused for a full disk.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ _AGAIN = "run it again"
 
 
 class RunFolder:
-    """One run on disk. ``create`` and ``find_unfinished`` give it locked for writing, ``load`` and ``find_finished``
-    only for reading.
+    """One run on disk: locked for writing by ``create`` and ``find_unfinished``, to read by ``load`` and
+    ``find_finished``.
 
-    Use it as a context manager: leaving it releases the lock. The kernel releases it too when the process dies.
+    A context manager that releases the lock; the kernel releases it too when the process dies.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], lock: int | None = None) -> None:
@@ -61,28 +60,14 @@ class RunFolder:
 
         Args:
             out: parent folder; made when missing.
-            stem: what the run is, "<method>-<task>"; characters that do not belong in a file name become "-".
-            digest: hash of the resolved configuration in hex; its first 8 characters end the folder's name, all of it
-                goes into ``run.json`` under "digest".
-            run: further content of ``run.json``; "schema_version" is added.
-
-        Raises:
-            EnvironmentRefused: the disk is full or ``out`` cannot be written.
+            stem: what the run is, "<method>-<task>"; other characters than those of file names become "-".
+            digest: hash of the resolved configuration in hex; its first 8 characters end the folder's name.
         """
         return cls._make(out / folder_name(stem, digest), digest, run, rename_to_free_name)
 
     @classmethod
     def at(cls, path: Path, digest: str, run: Mapping[str, Any]) -> RunFolder:
-        """The folder of exactly that name, locked for writing: a new one, or what is there, finished or not.
-
-        Args:
-            path: where it is, or will be.
-            digest, run: as for :meth:`create`, for a new one.
-
-        Raises:
-            UsageError: what is there is something else.
-            EnvironmentRefused: another process is writing to it, or the disk is full.
-        """
+        """The folder of exactly that name, locked for writing: a new one, or what is there, finished or not."""
         if not (path / RUN).exists():
             try:
                 return cls._make(path, digest, run, Path.rename)
@@ -96,14 +81,7 @@ class RunFolder:
         return found
 
     def go_on(self, run: Mapping[str, Any]) -> None:
-        """Replaces the content of ``run.json``; a finished run is unfinished from here on.
-
-        Args:
-            run: as for :meth:`create`; the digest stays.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
+        """Replace the content of ``run.json`` but for its digest; a finished run is unfinished from here on."""
         self._assert_writable()
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": self.run["digest"]}
         (self.path / _DONE).unlink(missing_ok=True)
@@ -135,11 +113,7 @@ class RunFolder:
 
     @classmethod
     def find_unfinished(cls, out: Path, digest: str) -> RunFolder | None:
-        """The newest folder of this configuration without ``DONE``, locked, so that the run can go on in it.
-
-        Raises:
-            EnvironmentRefused: another process is writing to it.
-        """
+        """The newest folder of this configuration without ``DONE``, locked; refused while another process has it."""
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
             try:
                 run = cls.load(path).run
@@ -157,10 +131,8 @@ class RunFolder:
     def find_finished(
         cls, out: Path, digest: str, suits: Callable[[RunFolder], bool] = lambda found: True
     ) -> RunFolder | None:
-        """The newest folder of this configuration with ``DONE``, to read; one that cannot be read does not count.
-
-        Args:
-            suits: says whether such a run is looked for; a UsageError of it is a no.
+        """The newest folder of this configuration with ``DONE`` that ``suits`` accepts (a UsageError is a no);
+        unreadable ones do not count.
         """
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):
             try:
@@ -173,10 +145,8 @@ class RunFolder:
 
     @classmethod
     def load(cls, path: Path) -> RunFolder:
-        """A run to read, finished or not, also while it is being written.
-
-        Raises:
-            UsageError: not a run folder, a damaged ``run.json``, or one of another version's schema.
+        """A run to read, finished or not, also while it is being written. Raises UsageError for no run or another
+        schema.
         """
         if not os.path.isfile(path / RUN):  # which takes any path; that of Path raises where a folder is shut
             raise UsageError(f"{path} is not a run folder (it has no {RUN}); name a folder that specbench run wrote")
@@ -189,22 +159,13 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """A run to add a file to, finished or not; locked, so that two writers do not meet.
-
-        Raises:
-            UsageError: as :meth:`load`.
-            EnvironmentRefused: another process is writing to it.
-        """
+        """A run to add a file to, finished or not, locked."""
         loaded = cls.load(path)
         return cls(path, loaded.run, _acquire(path))
 
     @property
     def begun(self) -> datetime:
-        """When the run was made.
-
-        Raises:
-            UsageError: ``run.json`` does not say it.
-        """
+        """When the run was made."""
         said = self.run.get("created_utc")
         if said is None:
             raise damaged(self.path / RUN, "it has no created_utc", REPEAT)
@@ -223,11 +184,7 @@ class RunFolder:
         return self._log
 
     def restart(self, request_ids: Collection[str]) -> None:
-        """Sets requests aside, which are then to be decoded again; before the log is opened.
-
-        Raises:
-            UsageError, EnvironmentRefused: as :func:`specbench.results.request_log.set_aside`.
-        """
+        """Set requests aside, which are then to be decoded again; before the log is opened."""
         assert self._log is None, "the log is open"
         self._assert_writable()
         set_aside(self.requests_path, request_ids)
@@ -238,11 +195,7 @@ class RunFolder:
         return (self.path / _DONE).exists()
 
     def records(self) -> Iterator[RequestRecord]:
-        """The recorded requests, one after the other: a hundred thousand of them take a gigabyte together.
-
-        Raises:
-            UsageError: one does not fit; names the line and the field.
-        """
+        """The recorded requests, one after the other: a hundred thousand of them take a gigabyte together."""
         # Who writes is repeating the command already, and decodes what is missing.
         todo = _AGAIN if self._lock is None else "delete that line to go on without its request"
         for where, line in complete_lines(self.requests_path, todo):
@@ -252,11 +205,7 @@ class RunFolder:
                 raise damaged(where, first_fault(error), todo) from None
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The recorded requests as they are written, unchecked.
-
-        Raises:
-            UsageError: a line is no JSON object.
-        """
+        """The recorded requests as they are written, unchecked."""
         return (line for _, line in read_requests(self.requests_path, _AGAIN))
 
     @property
@@ -265,11 +214,7 @@ class RunFolder:
         return self.path / _REQUESTS
 
     def summary(self) -> RunSummary | None:
-        """Content of ``summary.json``; None when there is none yet.
-
-        Raises:
-            UsageError: it does not fit; names the field.
-        """
+        """Content of ``summary.json``; None when there is none yet."""
         path = self.path / _SUMMARY
         if not os.path.lexists(path):
             return None
@@ -278,28 +223,16 @@ class RunFolder:
         return fitted(RunSummary, content, path, REPEAT)
 
     def read(self, what: Attachment[T]) -> T | None:
-        """The content of an attachment, or None where the run has none.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
+        """The content of an attachment, or None where the run has none."""
         return what.read(self.path)
 
     def write(self, what: Attachment[T], value: T) -> None:
-        """Writes an attachment.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
+        """Write an attachment."""
         self._assert_writable()
         what.write(self.path, value)
 
     def finish(self, summary: RunSummary) -> None:
-        """Writes ``summary.json``, then ``DONE``, and closes the folder.
-
-        Raises:
-            EnvironmentRefused: the disk is full; the run stays unfinished and keeps its requests.
-        """
+        """Write ``summary.json``, then ``DONE``, and close the folder."""
         self._assert_writable()
         self.write_summary(summary)
         write_atomic(self.path / _DONE, b"")
@@ -307,11 +240,7 @@ class RunFolder:
         self.close()
 
     def write_summary(self, summary: RunSummary) -> None:
-        """Writes ``summary.json``.
-
-        Raises:
-            EnvironmentRefused: the disk is full.
-        """
+        """Write ``summary.json``."""
         write_json_atomic(self.path / _SUMMARY, summary.written())
 
     def close(self) -> None:

@@ -1,9 +1,7 @@
-"""Frame: runs as pandas tables in long form, a row per request or per method. No torch.
+"""Frame: runs as pandas tables in long form, a row per request or per method; units are in the names of the columns.
 
-Units are in the names of the columns. What a run says of itself stands in every row, so that tables of several runs are
-one below the other. The other columns are the fields of :class:`RequestRecord` and :class:`MethodSummary`, see
-:mod:`specbench.results.columns`. ``option_``, ``measure_``, ``correct_`` and other columns by name are there where a
-row has a value for them.
+Columns are the fields of :class:`RequestRecord` and :class:`MethodSummary`, see :mod:`specbench.results.columns`;
+``option_``, ``measure_`` and ``correct_`` columns are there where a row has a value for them.
 """
 
 from __future__ import annotations
@@ -61,26 +59,18 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
         the GPU told something. Plain decoding is the rows with method "ar". Unfinished runs are as they stand.
 
     Raises:
-        UsageError: none is given; one is no run, is given twice, damaged, cut off, mixed or of a newer version.
+        UsageError: none is given; or one is no run, given twice, damaged or of a newer version.
     """
     return table((row for name, path in _runs(folders) for row in _requests(name, path, text)), REQUEST)
 
 
 def load_methods(*folders: str | Path) -> pd.DataFrame:
-    """The summaries of runs, a row per method; columns as in :data:`METHOD`.
-
-    Args:
-        folders, and what is raised: as for :func:`load`.
-    """
+    """The summaries of runs, a row per method; columns as in :data:`METHOD`, arguments as of :func:`load`."""
     return table((row for name, path in _runs(folders) for row in _methods(name, path)), METHOD)
 
 
 def load_positions(*folders: str | Path) -> pd.DataFrame:
-    """Speed over the place in the answer, a row per method and window, see :mod:`specbench.results.positions`.
-
-    Args:
-        folders, and what is raised: as for :func:`load`.
-    """
+    """Speed over the place in the answer, a row per method and window, see :mod:`specbench.results.positions`."""
     return table((row for name, path in _runs(folders) for row in _positions(name, path)), POSITION)
 
 
@@ -173,14 +163,8 @@ def _columns(name: str, config: RunConfig, device: str, spec: MethodSpec) -> _Ro
 
 
 def table(rows: Iterable[_Row], columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A typed table.
-
-    Args:
-        rows: in order; they are taken one by one.
-        columns: type of each column that is there in any case. Those found besides follow them, named alike together.
-
-    Returns:
-        A missing figure is nan, a missing word, flag or count ``pd.NA``.
+    """A typed table: the given columns, then those found in the rows. A missing figure is nan, a missing word
+    ``pd.NA``.
     """
     values: dict[str, list[Any]] = {name: [] for name in columns}
     count = 0

@@ -1,4 +1,4 @@
-"""Grades of answers against AR's, counted over prompts (DESIGN §6). No torch; the grading is the runner's."""
+"""Grades of answers against AR's, counted over prompts (DESIGN §6). The grading is the runner's."""
 
 from __future__ import annotations
 
@@ -28,16 +28,10 @@ def prompt_of(item: str) -> tuple[str, str]:
 
 
 def rates(prompts: Iterable[str], diverged: Iterable[tuple[str, Grade]]) -> dict[str, dict[str, Any]]:
-    """How many prompts have each grade, with Wilson's 95 % interval of their share.
+    """Grade -> ``count``, ``of``, ``low`` and ``high`` (Wilson's 95 % interval) of the share of prompts; JSON-ready.
 
-    A prompt counts once, by the worst of its answers: its turns, repeats and seeds are no independent prompts.
-
-    Args:
-        prompts: that were graded, with repetitions as they come.
-        diverged: (prompt, grade) of each answer that is not AR's; those of other prompts are left out.
-
-    Returns:
-        Grade -> ``count``, ``of``, ``low`` and ``high`` of its share; JSON-ready.
+    A prompt counts once, by the worst of its answers. ``diverged`` holds (prompt, grade) of each answer that is not
+    AR's.
     """
     graded: dict[str, Grade] = dict.fromkeys(prompts, "exact")
     for prompt, grade in diverged:

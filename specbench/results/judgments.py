@@ -1,4 +1,4 @@
-"""Judgments: ``judgments.jsonl`` of a run folder, a line each, and the mean ratings that follow from them. No torch."""
+"""Judgments: ``judgments.jsonl`` of a run folder, a line each, and the mean ratings that follow from them."""
 
 from __future__ import annotations
 
@@ -55,11 +55,7 @@ class Judgment(Record):
 
 
 def read_judgments(folder: Path) -> list[Judgment]:
-    """The judgments of a run, the last one of each judge and answer; none if there are none.
-
-    Raises:
-        UsageError: a line is damaged; names its number.
-    """
+    """The judgments of a run, the last one of each judge and answer."""
     found: dict[tuple[str, str], Judgment] = {}
     todo = "delete that line"
     for where, row in read_requests(folder / JUDGMENTS, todo):
@@ -69,17 +65,11 @@ def read_judgments(folder: Path) -> list[Judgment]:
 
 
 def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """One entry per judge, JSON-ready.
+    """One entry per judge, JSON-ready; ``methods`` are labels in the order of the run.
 
-    Args:
-        judgments: of one run.
-        methods: labels in the order of the run.
-
-    Returns:
-        ``{"judge": who, "methods": {label: {"score", "rated", "judged", "same_as", "errors", "injections", "turns":
-        {turn: …}, "categories": {category: …}}}}``. ``score`` is the mean over both turns of the answers that have a
-        rating (``rated`` of ``judged``), None without any; ``same_as`` counts those taken over from an equal answer,
-        ``errors`` those that the judge refused, ``injections`` those that have in them what could have steered it.
+    By label: ``score`` (mean over both turns of rated answers, None without any), ``rated`` of ``judged``, ``same_as``
+    (taken over from an equal answer), ``errors``, ``injections`` (answers that could have steered the judge), ``turns``
+    and ``categories``.
     """
     by_judge: dict[str, list[Judgment]] = defaultdict(list)
     for judgment in judgments:
@@ -93,11 +83,7 @@ def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[s
 
 
 def remarks(scores: Mapping[str, Any]) -> list[str]:
-    """Which answers the means of one judge leave out, and which may have tried to raise them.
-
-    Args:
-        scores: an entry of :func:`scores`.
-    """
+    """Which answers the means of one judge leave out, and which may have tried to raise them."""
     rows = scores["methods"].values()
     refused, marked = sum(row["errors"] for row in rows), sum(row["injections"] for row in rows)
     unrated = sum(row["judged"] - row["rated"] for row in rows) - refused

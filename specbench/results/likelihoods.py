@@ -1,8 +1,7 @@
-"""Likelihoods: ``likelihoods.jsonl`` of a run, how likely each text is to the model that was not fine-tuned. No torch.
+"""Likelihoods: ``likelihoods.jsonl`` of a run, how likely each text is to the model that was not fine-tuned.
 
-A line for each different text, that is prompt and answer, with the requests that it is the answer to: of exact methods
-all have AR's. The sum over its tokens of the logarithm (base e) of their probability under the plain softmax of the
-model's scores, at temperature 1 and without top-k or top-p, however they were chosen.
+A line for each different text (prompt and answer) with its requests: the sum over tokens of log p (base e) under the
+plain softmax at temperature 1, without top-k or top-p, however the tokens were chosen.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ class Likelihood(Record):
 
 
 def read_likelihoods(folder: Path) -> dict[str, Likelihood]:
-    """The likelihoods of a run by request key, the last line of each; empty where nobody has asked a model.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is damaged; names the line and the field.
-    """
+    """The likelihoods of a run by request key, the last line of each; empty where no model was asked."""
     found: dict[str, Likelihood] = {}
     for where, content in read_requests(folder / LIKELIHOODS, _TODO):
         line = fitted(Likelihood, content, where, _TODO)

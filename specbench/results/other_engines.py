@@ -1,4 +1,4 @@
-"""Other engines: what a row of another engine has beside the figures of a method. No torch."""
+"""Other engines: what a row of another engine has beside the figures of a method."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ def other_engine(
     engines: Engines,
     over_own: Mapping[str, Mapping[str, Any] | Lossless],
 ) -> OtherEngine | None:
-    """The figures of another engine's row; None for one of ours.
-
-    Args:
-        spec: the row.
-        specs: all rows of the run.
-        by_method: requests by row.
-        engines: what is known of them.
-        over_own: losslessness against the same engine's plain decoding, by label.
-    """
+    """The figures of another engine's row; None for one of ours."""
     if not spec.engine:
         return None
     plain, tally = plain_of(spec, specs), over_own.get(spec.label)

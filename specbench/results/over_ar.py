@@ -1,4 +1,4 @@
-"""Over AR: a method's requests held against AR's, one by one, as ratios and differences with intervals. No torch."""
+"""Over AR: a method's requests held against AR's, one by one, as ratios and differences with intervals."""
 
 from __future__ import annotations
 
@@ -51,13 +51,7 @@ Key = tuple[str, int, int]  # prompt, repeat, turn
 
 
 def over_ar(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> OverAr:
-    """Speedups over AR on the requests that both have; pairs of unlike length are kept and flagged, never dropped.
-
-    Args:
-        baseline: AR's requests, or those of another row that takes its place.
-        mine: the method's.
-        shared: they shared the engine (concurrency above 1), so their share of its time counts.
-    """
+    """Speedups over AR on the requests that both have; pairs of unlike length are kept and flagged, never dropped."""
     pairs = Pairs.of(baseline, mine, shared)
     ar, method = pairs.ar, pairs.mine
     steps = [ratio(sum(r.decoding_s(shared) for r in arm), sum(r.target_forwards for r in arm)) for arm in (ar, method)]
@@ -74,12 +68,7 @@ def over_ar(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRec
 
 @dataclass(frozen=True)
 class Measure:
-    """What a speedup is of: seconds of a request, and the tokens that they are for.
-
-    Attributes:
-        seconds: of a request; where sequences share the engine, its share of the steps.
-        tokens: whose time it is.
-    """
+    """What a speedup is of: seconds of a request (its share of a shared engine's steps) and their tokens."""
 
     seconds: Callable[[RequestRecord, bool], float]
     tokens: Callable[[RequestRecord], float]
@@ -97,11 +86,7 @@ MEASURES: Mapping[str, Measure] = {"speedup": DECODE, "e2e_speedup": END_TO_END,
 class Pairs:
     """Requests that two rows have both, in the same order.
 
-    Attributes:
-        ar, mine: the two sides.
-        shared: their sequences shared the engine.
-        units: what was timed independently, of each pair: its prompt, or the block that the prompt was stepped in.
-            Repeats and turns of a prompt are no independent samples.
+    ``units`` names what was timed independently, of each pair: its prompt, or the block that the prompt was stepped in.
     """
 
     ar: list[RequestRecord]
@@ -201,9 +186,8 @@ def beside(speedup: Speedup | None, label: str, found: Many | None) -> Speedup |
 def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> dict[str, Group]:
     """The figures of each group of categories, for tasks that have them, and of all prompts as "overall".
 
-    Beside our definitions, Spec-Bench's (Xia et al. 2024, ``evaluation/speed.py``): ``specbench_speedup`` is a ratio of
-    mean tokens per second, and ``specbench_mat`` the mean of tokens per forward over all forwards, the prefill's one
-    included, as it is for its AR, prompt lookup and lookahead rows.
+    Also Spec-Bench's own (Xia et al. 2024, ``evaluation/speed.py``): ``specbench_speedup`` is a ratio of mean tokens
+    per second, ``specbench_mat`` the mean of tokens per forward over all forwards, the prefill's included.
     """
     grouped: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for key, record in mine.items():
@@ -236,8 +220,8 @@ def _specbench_speedup(
 ) -> float | None:
     """Mean over repeats of the ratio of mean speeds.
 
-    The two sides are not counted alike: a method's tokens are those it generated, AR's are those of its answer's text,
-    which has no stop token. On answers of twenty tokens that favours the method by 5%.
+    A method's tokens are those it generated, AR's are those of its answer's text, without the stop token: on answers of
+    twenty tokens that favours the method by 5 %.
     """
     ratios = []
     for repeat in sorted({repeat for _, repeat, _ in mine}):
@@ -274,13 +258,7 @@ def over_base(
 
 
 def speedup_of(found: Ratio, each: PerPrompt | None, prompts: int | None = None) -> Speedup | None:
-    """A ratio as it is recorded; None where an arm decoded nothing after its first token, so that there is none.
-
-    Args:
-        found: of units that were timed independently.
-        each: how these units fared.
-        prompts: in all of them, where a unit has several.
-    """
+    """A ratio as it is recorded; None where an arm decoded nothing after its first token."""
     if math.isnan(found.value):
         return None
     several = (prompts or found.clusters) / found.clusters

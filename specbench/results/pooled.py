@@ -1,4 +1,4 @@
-"""Pooled: what runs of one configuration on several tasks say together, every prompt of all of them once. No torch."""
+"""Pooled: what runs of one configuration on several tasks say together, every prompt of all of them once."""
 
 from __future__ import annotations
 
@@ -63,11 +63,7 @@ def poolable(one: RunConfig, other: RunConfig) -> bool:
 
 
 def pooled(runs: Sequence[Costs]) -> list[PooledRow]:
-    """The rows of several runs as of one.
-
-    Args:
-        runs: of the same methods, each with AR.
-    """
+    """The rows of several runs, each with AR, as of one."""
     labels = [label for label in runs[0] if label != BASE]
     decode = {label: _paired(runs, label, 0, 1) for label in labels}
     whole = {label: _paired(runs, label, 3, 4) for label in labels}

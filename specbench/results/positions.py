@@ -1,8 +1,4 @@
-"""Positions: speedup over the place in the answer, for an answer's beginning is often easier to draft than its end.
-
-A HumanEval answer begins by copying the signature, which prompt lookup drafts at once: what is measured over 16 tokens
-says little of 512. No torch.
-"""
+"""Positions: speedup over the place in the answer, for an answer's beginning is often easier to draft than its end."""
 
 from __future__ import annotations
 
@@ -36,8 +32,8 @@ def windows(longest: int) -> list[Window]:
 def spent(record: RequestRecord, window: Window, shared: bool) -> tuple[float, int]:
     """Seconds and tokens of an answer in a window.
 
-    A forward that kept tokens on both sides of an end is shared out by them. Its seconds are those of its step, and in
-    records that have none an even share of the answer's: then only tokens per forward vary with the place.
+    A forward that kept tokens on both sides of an end is shared out by them. Records without step times share the
+    answer's seconds evenly.
     """
     seconds, tokens = 0.0, 0
     for taken, (start, end) in zip(step_seconds(record, shared), _places(record), strict=True):
@@ -81,12 +77,8 @@ def _places(record: RequestRecord) -> Iterator[tuple[int, int]]:
 
 
 def step_seconds(record: RequestRecord, shared: bool) -> Sequence[float]:
-    """Seconds of each target forward after prefill, drafting included.
-
-    Of a record that has none, an even share of its decode seconds each.
-
-    Args:
-        shared: other sequences shared the engine, so the request's share of the steps counts.
+    """Seconds of each target forward after prefill, drafting included; an even share where the record has no step
+    times.
     """
     total, steps = record.decoding_s(shared), record.step_s or []
     if summed := math.fsum(steps):

@@ -1,4 +1,4 @@
-"""Quality: what lm-eval found of a model, and the difference of two models on the same documents. No torch.
+"""Quality: what lm-eval found of a model, and the difference of two models on the same documents.
 
 A metric keeps its value for each document, so that any two such files are compared in pairs, whenever they were made.
 """
@@ -91,11 +91,7 @@ class Quality(Record):
 
 
 def read_quality(path: Path) -> Quality:
-    """Reads such a file.
-
-    Raises:
-        UsageError: it cannot be read, is damaged, or of a newer specbench.
-    """
+    """Read such a file."""
     content = read_json_object(path, _TODO)
     schema_version(content, path, SCHEMA, _TODO)
     in_64_bits(content, path, _TODO)
@@ -131,14 +127,8 @@ def kind_of(metric: Metric) -> Kind | None:
 class Compared:
     """A metric of two models on the same documents.
 
-    Attributes:
-        task, metric, filter: which.
-        documents: both answered.
-        value: by how much the second is above the first; of perplexities their ratio, second over first.
-        interval: of the value, 95 %; None on too few documents.
-        gained, lost: documents that only the second has right, and only the first; None where it is no share.
-        p_value: of McNemar's test of these two.
-        verdict: in words.
+    ``value`` is by how much the second is above the first, of perplexities their ratio; ``gained`` and ``lost`` count
+    documents that only the second or only the first has right (shares only), ``p_value`` is McNemar's test of these.
     """
 
     task: str
@@ -154,11 +144,7 @@ class Compared:
 
 
 def compare_quality(first: Quality, second: Quality) -> tuple[list[Compared], list[str]]:
-    """The second model held against the first.
-
-    Returns:
-        What can be compared, and a sentence on each task that cannot.
-    """
+    """Compare the second model with the first; also a sentence on each task that cannot be compared."""
     theirs = {task.task: task for task in first.tasks}
     rows, notes = list[Compared](), list[str]()
     for task in second.tasks:

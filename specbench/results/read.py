@@ -1,4 +1,4 @@
-"""Reader: a run back from its files; for figures to rest on, only a finished one whose files agree. No torch."""
+"""Reader: a run back from its files; for figures to rest on, only a finished one whose files agree."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ PROJECTION = "projection-{}.json"
 class ReadRun:
     """A run as it is on disk; of an unfinished one, the summary of what there is so far.
 
-    ``judged`` is :func:`specbench.results.judgments.scores`, empty where no judge was asked; ``projections`` the
-    contents of what ``--project`` wrote.
+    ``judged`` is :func:`specbench.results.judgments.scores`, ``projections`` what ``--project`` wrote.
     """
 
     run: dict[str, Any]
@@ -55,12 +54,8 @@ def read_run(path: Path, *, traces: bool = True, scored: bool = True) -> ReadRun
     """Reads a run folder.
 
     Args:
-        path: the folder.
-        traces: keep how each token came; what it takes of memory is most of a run made with ``--trace``.
+        traces: keep how each token came, which takes most of the memory of a run made with ``--trace``.
         scored: its summary counts the verdicts that the folder has, so that the two are compared.
-
-    Raises:
-        UsageError: not a run folder, damaged, put together from several, or written by a newer version.
     """
     folder = RunFolder.load(path)
     config = read_config(folder)
@@ -73,11 +68,7 @@ def read_run(path: Path, *, traces: bool = True, scored: bool = True) -> ReadRun
 
 
 def read_config(folder: RunFolder) -> RunConfig:
-    """The configuration of a run.
-
-    Raises:
-        UsageError: it does not fit; names the field.
-    """
+    """The configuration of a run."""
     where, todo = folder.path / RUN, "run it again"
     found = {name: value for name, value in folder.run.items() if name in RunConfig.model_fields}
     try:  # strict: run.json is also shown as it is, so its values have to be what the model makes of them
@@ -93,11 +84,7 @@ def read_config(folder: RunFolder) -> RunConfig:
 
 
 def read_summary(folder: RunFolder, config: RunConfig) -> RunSummary | None:
-    """The summary of a run, None where there is none yet; of an unfinished sweep it may lack methods.
-
-    Raises:
-        UsageError: it does not fit, or is of another run than the configuration.
-    """
+    """The summary of a run, None where there is none yet; of an unfinished sweep it may lack methods."""
     summary = folder.summary()
     if summary is None:
         return None
@@ -110,11 +97,7 @@ def read_summary(folder: RunFolder, config: RunConfig) -> RunSummary | None:
 
 
 def summary_so_far(folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord]) -> RunSummary:
-    """The figures of an unfinished run.
-
-    Raises:
-        UsageError: its requests have none, as where a sum of them is infinite.
-    """
+    """The figures of an unfinished run."""
     try:
         return summarise(RunContents.of(folder, config, records))
     except ValidationError as error:
@@ -126,15 +109,8 @@ def whole_records(
 ) -> Iterator[RequestRecord]:
     """The requests of a run, one after the other, checked against the run's other files.
 
-    Args:
-        folder: the run.
-        config: its configuration.
-        traces, scored: as for :func:`read_run`.
-
-    Raises:
-        UsageError: a record is twice there, contradicts itself or is of a method that the run has not; or a finished
-            run's attached files are about other answers, or its summary has other sums of them. What came before must
-            not be used then.
+    Raises UsageError for a record that is there twice, contradicts itself or the other files, or is of an unknown
+    method; the requests before it must not be used then.
     """
     sums = {spec.label: _Sums() for spec in config.methods}
     keys: set[str] = set()
@@ -249,11 +225,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def read_projections(folder: RunFolder) -> list[dict[str, Any]]:
-    """What ``--project`` wrote beside a run.
-
-    Raises:
-        UsageError: one cannot be read or does not fit; names the field.
-    """
+    """What ``--project`` wrote next to a run."""
     found, todo = [], "delete it, or run with --project again"
     for file in sorted(folder.path.glob(PROJECTION.format("*"))):
         content = read_json_object(file, todo)
@@ -287,21 +259,12 @@ class _Projection(_Part):
 
 
 def write_projection(folder: RunFolder, gpu: str, content: Mapping[str, Any]) -> None:
-    """Writes what :func:`read_projections` reads.
-
-    Raises:
-        EnvironmentRefused: the disk is full.
-    """
+    """Write what :func:`read_projections` reads."""
     write_json_atomic(folder.path / PROJECTION.format(gpu), dict(content))
 
 
 def read_whole(path: Path) -> ReadRun:
-    """A finished run of which every file agrees with the others.
-
-    Raises:
-        UsageError: not a run folder, unfinished, damaged, cut off, of a newer version, or files of several runs; names
-            the folder and says what to do.
-    """
+    """A finished run of which every file agrees with the others; else UsageError names the folder."""
     folder = RunFolder.load(path)
     if not folder.finished:
         raise UsageError(f"{path} is not finished; repeat its command to go on")

@@ -19,10 +19,7 @@ _TODO = "delete that line to go on without its request"
 class RequestLog:
     """Append-only ``requests.jsonl``. Every line in it is whole, whatever happened while one was written.
 
-    Only the process that opened it writes to it: a child that a plug-in forked ends instead.
-
-    Attributes:
-        kept: number of lines on disk.
+    Only the process that opened it writes to it: a child that a plug-in forked ends instead. ``kept`` counts the lines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,11 +37,8 @@ class RequestLog:
             raise refused(error, path) from error
 
     def append(self, obj: Mapping[str, Any]) -> None:
-        """Writes one line; it is on disk when this returns.
-
-        Raises:
-            EnvironmentRefused: the disk is full; the lines before this one are kept and this one leaves no trace.
-            TypeError, ValueError: ``obj`` is not JSON (nan is not).
+        """Write one line; it is on disk when this returns. On a full disk this line leaves no trace; TypeError or
+        ValueError: not JSON.
         """
         # ASCII escapes, so that no text a model wrote (U+2028) can break a line or an encoder.
         line = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode() + b"\n"
@@ -73,11 +67,9 @@ class RequestLog:
 
 
 def set_aside(path: Path, request_ids: Collection[str]) -> None:
-    """Takes requests out of a log that nobody has open; their lines stay in the file beside it, ``*.restarted.jsonl``.
+    """Take requests out of a log that no process has open; their lines stay in ``*.restarted.jsonl``.
 
-    Raises:
-        UsageError: a line is damaged; names its number.
-        EnvironmentRefused: the disk is full, and the log is as it was.
+    Where a line is damaged (UsageError) or the disk is full (EnvironmentRefused), the log stays as it was.
     """
     kept, aside = bytearray(), bytearray()
     for where, line in complete_lines(path, _TODO):
@@ -93,14 +85,7 @@ def set_aside(path: Path, request_ids: Collection[str]) -> None:
 def read_requests(path: Path, todo: str = _TODO) -> Iterator[tuple[str, dict[str, Any]]]:
     """The complete lines of a ``requests.jsonl``, each with how an error names it; none if it does not exist yet.
 
-    A last line without its newline was cut off by a kill: it never counted, and is skipped.
-
-    Args:
-        path: the file.
-        todo: what helps where a line is damaged, as an order.
-
-    Raises:
-        UsageError: it cannot be read, or another line is not a JSON object; names its number.
+    A last line without its newline was cut off by a kill and is skipped. ``todo`` is advice where a line is damaged.
     """
     for where, line in complete_lines(path, todo):
         yield where, json_object(parse_json(line, where, todo), where, todo)

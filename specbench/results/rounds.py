@@ -1,7 +1,7 @@
-"""Rounds: the tree that one target forward verified, and what became of each of its rows. No torch.
+"""Rounds: the tree that one target forward verified, and what became of each of its nodes.
 
 The *top pick not taken* at a node of the accepted path is the child that the drafter scored highest, where the forward
-accepted another token or none. Rows that only generate drafts are no picks, and neither is a row without a score.
+accepted another token or none. Draft-only rows and rows without a score are no picks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,12 @@ class Row:
     """A row of the tree.
 
     Attributes:
-        row: from 0, which is the root: the last token emitted before.
-        parent: row it hangs under; -1 of the root.
-        depth: rows above it.
-        id: of the vocabulary.
         text: of the id by itself; the root's is what it adds to the answer.
-        origin: how it was drafted, or how the root came into the answer.
         accepted: on the accepted path.
         draft_only: could not be accepted, its forward only generates drafts.
         missed: the top pick not taken of its parent.
         score: natural log-probability that the drafter gave it under its parent; None where it gave none.
-        path_score: the sum of the scores from below the root to here; None where one is missing.
+        path_score: sum of the scores from below the root to here; None where one is missing.
     """
 
     row: int
@@ -50,17 +45,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Round:
-    """One target forward.
+    """One target forward; ``root`` is its root's position in the answer, from 0.
 
-    Attributes:
-        request_id, method, prompt_id: of its request.
-        number: of the forward, from 1.
-        forwards: of the request.
-        root: position of the root in the answer, from 0.
-        emitted: tokens of the answer that it emitted.
-        bonus_id, bonus: the target's own next token at the end of the accepted path, and its text; None where the
-            answer ended before it.
-        rows: of its tree, parents first.
+    ``bonus`` is the target's own next token at the end of the accepted path; None where the answer ended before it.
     """
 
     request_id: str
@@ -85,8 +72,8 @@ class Round:
     def best_rows(self, most: int) -> set[int]:
         """About ``most`` rows that say most: the accepted path, what was missed on it, then the best-scored paths.
 
-        Of rows without scores those of less depth come first, draft-only ones last. It is a tree: of each row that is
-        among them, those above it are too.
+        Of rows without scores those of less depth come first, draft-only ones last. The rows above a chosen row are
+        chosen too.
         """
         rest = sorted(self.rows[1:], key=lambda row: (not row.missed, *_first(row), row.depth, row.row))
         found = {row.row for row in self.rows if row.accepted}
@@ -116,15 +103,7 @@ def _first(row: Row) -> tuple[bool, bool, bool, float]:
 
 
 def round_of(record: RequestRecord, number: int) -> Round:
-    """The tree of one target forward of a request from a traced run.
-
-    Args:
-        record: of the request.
-        number: of the forward, from 1.
-
-    Raises:
-        UsageError: there is no such forward; its run was not traced; its method drafts nothing; its trace is damaged.
-    """
+    """The tree of one target forward, from 1, of a request from a traced run; UsageError where there is none."""
     drafts = drafts_of(record)
     if not 1 <= number <= len(drafts):
         raise UsageError(f"{record.request_id} has no forward {number}; name one of 1 to {len(drafts)}")
@@ -180,10 +159,7 @@ def telling_round(record: RequestRecord) -> int | None:
     """Which forward of a request shows most of a tree-drafting method, from 1; None for a method that drafts no trees.
 
     Of the forwards whose tree branches: the one with most rejected rows among those that accepted at least two drafts;
-    where none did, among those that accepted most. Of equals the first.
-
-    Raises:
-        UsageError: as :func:`round_of`.
+    where none did, among those that accepted most. The first of equal ones.
     """
     seen = {number: draft for number, draft in enumerate(drafts_of(record), 1) if _branches(draft)}
     return max(seen, key=lambda number: _telling(seen[number]), default=None)

@@ -1,4 +1,4 @@
-"""Run: a finished run as Python has it, its folder, its summary and its tables. No torch."""
+"""Run: a finished run as Python has it, its folder, its summary and its tables."""
 
 from __future__ import annotations
 
@@ -23,29 +23,17 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Run:
-    """What ``specbench.run`` returns; any run folder can be given to it.
-
-    Attributes:
-        folder: the run's.
-    """
+    """What ``specbench.run`` returns; any run folder can be given to it."""
 
     folder: Path
 
     @cached_property
     def summary(self) -> RunSummary:
-        """The figures of its methods, AR first; see :class:`RunSummary`.
-
-        Raises:
-            UsageError: the folder holds no run, or a damaged one.
-        """
+        """The figures of its methods, AR first; see :class:`RunSummary`."""
         return read_run(self.folder, traces=False).summary
 
     def frame(self, *, text: bool = False) -> pd.DataFrame:
-        """A row per request, as :func:`specbench.load` makes it.
-
-        Args:
-            text: with the answers.
-        """
+        """A row per request, as :func:`specbench.load` makes it."""
         from specbench.results.frame import load
 
         return load(self.folder, text=text)

@@ -1,4 +1,4 @@
-"""Run file: what ``run.json`` says beside the configuration, and how it is read. No torch.
+"""Run file: what ``run.json`` says beside the configuration, and how it is read.
 
 Whoever shows a run takes these fields from plain dictionaries; what is read has their types or is refused.
 """
@@ -65,11 +65,7 @@ class _RunFile(_Part):
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """The content of a run's ``run.json``, of whatever version; its configuration is not looked at.
-
-    Raises:
-        UsageError: it cannot be read, or a field is of a wrong type; names the field.
-    """
+    """The content of a run's ``run.json``, of whatever version; its configuration is not looked at."""
     path = folder / RUN
     content = read_json_object(path, REPEAT)
     in_64_bits(content, path, REPEAT)

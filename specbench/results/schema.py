@@ -1,4 +1,4 @@
-"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise. No torch."""
+"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise."""
 
 from __future__ import annotations
 
@@ -253,9 +253,9 @@ class RunConfig(Record):
     def digest(self) -> str:
         """sha256 of the canonical JSON.
 
-        How prompts were chosen and which files they came from is left out, for ``prompts_sha256`` says which they are,
-        and so is a field that came later and is as it always was: digests from before them stay. Of prompts with the
-        time in them it is the hash without, so that a run is found again at another time.
+        How prompts were chosen and which files they came from is left out (``prompts_sha256`` says which they are), and
+        so is a later field at its default, so that older digests stay. Prompts with the time in them are hashed without
+        it.
         """
         later = () if self.deterministic else ("deterministic",)
         said = self.undated().model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
@@ -301,8 +301,8 @@ class Draft(Record):
 class TokenTrace(Record):
     """How each kept token came, and which part of the text is its own: what a viewer needs, without the tokenizer.
 
-    A letter stands for a word of ``words``, ``LETTERS[i]`` for the i-th. ``chars`` are of ``text + tail``: a token that
-    ends in the middle of a character has none of it, and the one that completes the character has all of it.
+    The i-th word of ``words`` is written as ``LETTERS[i]``. ``chars`` are of ``text + tail``: a character belongs to
+    the token that completes it.
     """
 
     words: list[str] = Field(description="origins in order of appearance; see specbench.decoding.tree.ORIGINS")
@@ -329,10 +329,9 @@ class DraftedBranch(Record):
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
-    The identity ``first_tokens + sum(accepted_lengths) == output_tokens`` holds. Our prefill emits one token; another
-    engine may hand over more at once, whose decoding nobody has timed. ``*_share_s`` is the request's share of the
-    engine's time: at concurrency C a step's time is split evenly over the sequences it served, so the shares add up to
-    the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
+    ``first_tokens + sum(accepted_lengths) == output_tokens``; our prefill emits one token, another engine may hand over
+    more at once. ``*_share_s`` is the request's share of the engine's time: a step's time is split evenly over the
+    sequences that it served; at concurrency 1 the shares equal ``ttft_s`` and ``decode_s``.
     """
 
     request_id: str = Field(

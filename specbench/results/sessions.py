@@ -1,4 +1,4 @@
-"""Sessions: throughput over conversations of chained problems, whose context grows as they go. No torch."""
+"""Sessions: throughput over conversations of chained problems, whose context grows as they go."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ WINDOW = 64
 def session_figures(
     config: RunConfig, baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord]
 ) -> SessionFigures | None:
-    """A method's throughput over its whole sessions; None of a run without any.
-
-    Args:
-        config: of the run.
-        baseline: AR's requests.
-        mine: the method's.
-    """
+    """A method's throughput over its whole sessions; None of a run without any."""
     problems, shared = config.task.chain, config.concurrency > 1
     sessions = _sessions(mine, problems)
     if problems == 1 or not sessions:
@@ -52,10 +46,6 @@ def window_seconds(session: Sequence[RequestRecord], shared: bool) -> Iterator[f
     """Seconds of every :data:`WINDOW` decoded tokens of a session, one after the other; what fills none is left out.
 
     A forward that kept tokens on both sides of a window's end is shared out. Prefills are not in it.
-
-    Args:
-        session: its turns in order.
-        shared: other sequences shared the engine, so the session's share of the steps counts.
     """
     left, seconds = WINDOW, 0.0
     for record in session:

@@ -1,8 +1,4 @@
-"""Step spread: how much AR's step varied within a run, which on a quiet machine it hardly does. No torch.
-
-A step of AR is one row through the same weights every time, so its seconds are a reading of the machine that every run
-brings with it, old ones too.
-"""
+"""Step spread: how much AR's step varied within a run, which on a quiet machine it hardly does."""
 
 from __future__ import annotations
 
@@ -30,14 +26,12 @@ _THIRDS = 200
 
 @dataclass(frozen=True)
 class StepSpread:
-    """How much a step varied.
+    """How much AR's step varied.
 
     Attributes:
-        spread: width of the middle half of the requests' steps, over their median. Up to a quarter of all requests may
-            have been paused, for as long as you like, without moving it.
-        drift: the median step of the slowest third of requests in a row over that of the fastest third, less 1: what a
-            neighbour who comes or goes does, or a machine that gets hot.
-        requests: that it is of.
+        spread: width of the middle half of the requests' steps, over their median; pauses of up to a quarter of the
+            requests do not move it.
+        drift: the median step of the slowest third of consecutive requests over that of the fastest third, less 1.
     """
 
     spread: float
@@ -46,25 +40,13 @@ class StepSpread:
 
 
 def step_spread(records: Sequence[RequestRecord], concurrency: int = 1, *, passes: bool = False) -> StepSpread | None:
-    """Of AR's requests, those without a forward left out.
+    """Spread and drift of AR's steps; None of fewer than :data:`LEAST_REQUESTS` requests, or less than :data:`LEAST_S`
+    of decoding.
 
-    A step grows with its context, and honestly: a line is taken off, which goes through seconds over cached tokens by
-    the median of the slopes of all pairs (Theil and Sen), so that up to a quarter of the requests may lie anywhere. It
-    is bent to what a step can do: it does not fall, and does not grow faster than in proportion. Neighbours in context
-    were the other way, but of a dozen prompts of a dozen lengths there are none. What drifts exactly with the context,
-    as on prompts sorted by length, is taken for the context's doing.
-
-    With slots to fill, a request's share of the engine's time counts, and requests that were decoded while slots stood
-    empty at the end of a stretch are left out: fewer sequences are another step.
-
-    Args:
-        records: AR's, in any order.
-        concurrency: sequences that were stepped together.
-        passes: ``repeat`` counts the passes of a sweep. These may be days apart, each has an AR of its own that its
-            cells are held against, and so each is held against its own median.
-
-    Returns:
-        None of fewer than :data:`LEAST_REQUESTS` requests, or of less than :data:`LEAST_S` of decoding.
+    A step grows with its context: a line through seconds over cached tokens is taken off, by the median of the slopes
+    of all pairs (Theil and Sen), bounded between none and in proportion. With slots to fill, a request's share of the
+    time counts, and requests decoded while slots stood empty are left out. With ``passes``, ``repeat`` counts the
+    passes of a sweep, which may be days apart: each is held against its own median.
     """
     counted = [r for r in records if r.target_forwards and r.decode_s > 0 and r.decode_share_s > 0]
     if concurrency > 1:

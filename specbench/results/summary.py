@@ -45,16 +45,7 @@ from specbench.results.over_ar import (
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.sessions import session_figures
 from specbench.results.stats import INTERVAL, Many, proportion_interval
-from specbench.results.summary_schema import (
-    Accuracy,
-    Again,
-    Fastest,
-    Lossless,
-    Memory,
-    MethodSummary,
-    Rate,
-    RunSummary,
-)
+from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
 from specbench.results.texts import with_texts
 from specbench.results.verdicts import read_scores
 from specbench.results.watch import WATCH, Watch
@@ -68,18 +59,11 @@ class RunContents:
     """All that the figures of a run are computed from.
 
     Attributes:
-        config: the run's configuration.
-        records: its finished requests, in any order.
         verdicts: request id -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.runner.lossless`.
-        metrics: further metrics, name -> request id -> right or wrong.
-        engine: what the engine reported of its kernels and of the methods' memory.
-        bandwidth: readings of memory; None where it was not to be read.
-        watch: what else the machine did; None where it was not watched.
-        engines: what is known of other engines, and which rows failed, ours too.
+        engines: other engines, and which rows failed, ours too.
         over_own: losslessness of other engines' speculation against their own plain decoding, by row.
         likelihoods: how likely the target calls each text, by request id.
-        branches: the rated branches of each request, by request id.
     """
 
     config: RunConfig
@@ -97,17 +81,7 @@ class RunContents:
 
     @classmethod
     def of(cls, folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord], **known: Any) -> RunContents:
-        """What a run's folder holds, with what its caller knows better.
-
-        Args:
-            folder: of the run.
-            config: its configuration.
-            records: those that count.
-            known: further fields, in place of the folder's.
-
-        Raises:
-            UsageError: one of its files is damaged.
-        """
+        """What a run's folder holds; ``known`` fields take the place of the folder's."""
         verdicts, metrics = read_scores(folder.path)
         read: dict[str, Any] = {
             "verdicts": verdicts or None,
@@ -122,11 +96,7 @@ class RunContents:
 
 
 def summarise(run: RunContents) -> RunSummary:
-    """The content of ``summary.json``.
-
-    Returns:
-        One row per method, AR first. Figures that do not exist are None. Verdicts of a disturbed run are marked.
-    """
+    """The content of ``summary.json``: one row per method, AR first; missing figures are None."""
     config, verdicts, bandwidth = run.config, run.verdicts, run.bandwidth
     by_method: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for record in run.records:

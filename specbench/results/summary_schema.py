@@ -1,7 +1,6 @@
-"""Summary schema: what ``summary.json`` holds, and what the figures of a method are. No torch.
+"""Summary schema: what ``summary.json`` holds, and what the figures of a method are.
 
-Figures that came later have defaults here, and what a newer writer of the same schema adds is left alone. A row that
-does not fit is damaged, and nothing of its run is shown.
+Later figures have defaults here, and what a newer writer of the same schema adds is left alone.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ class PerPromptFigures(_Part):
 
 
 class ToTell(_Part):
-    """How many prompts it takes to tell the difference seen from none; None where no number does.
-
-    Attributes:
-        difference: that was seen, as a share of the slower one's speed; in older summaries always 0.03.
-    """
+    """How many prompts it takes to tell the difference seen (a share of the slower one's speed) from none."""
 
     difference: float
     prompts: int | None = None
@@ -68,11 +63,8 @@ class Estimate(_Part):
 class Speedup(Estimate):
     """A ratio of speeds with its interval; without one there is no verdict on it.
 
-    Attributes:
-        verdict: by its own interval and, of a row among others, by the one that holds together with theirs.
-        detectable: the relative difference that these prompts tell with a chance of 80 %.
-        to_tell: None below the prompts that an interval takes: from fewer, nothing can be said of more.
-        blocks: of sequences stepped together, what was timed and resampled; None where one ran at a time.
+    ``detectable`` is the relative difference that these prompts tell with a chance of 80 %; ``blocks`` counts what was
+    timed and resampled where sequences were stepped together.
     """
 
     verdict: str
@@ -161,13 +153,9 @@ class Lossless(_Part):
 
 
 class AtPosition(_Part):
-    """A method's speed in a window of the answer, see :mod:`specbench.results.positions`.
+    """A method's speed in a window of the answer (tokens after the first), see :mod:`specbench.results.positions`.
 
-    Attributes:
-        start, end: tokens after the first: those behind ``start`` up to ``end``.
-        prompts: of which both answers reach it.
-        speedup: in the window.
-        so_far: of the answers from their beginning to ``end``.
+    ``so_far`` is of the answers from their beginning to ``end``.
     """
 
     start: int
@@ -179,12 +167,8 @@ class AtPosition(_Part):
 
 
 class AtTurn(_Part):
-    """A method's speed on the problems that came so many-th in their session.
-
-    Attributes:
-        turn: from 1.
-        prompt_tokens: median of the context before it.
-        speedup: over AR, of the same problem of the same session.
+    """A method's speed on the n-th problems of their sessions; ``prompt_tokens`` is the median of the context before
+    them.
     """
 
     turn: int
@@ -197,15 +181,8 @@ class AtTurn(_Part):
 class SessionFigures(_Part):
     """Throughput over conversations of chained problems, see :mod:`specbench.results.sessions`.
 
-    Attributes:
-        sessions: whole ones.
-        problems: of each.
-        average_tok_s: all output tokens over all seconds, prefills included.
-        peak_tok_s: over the fastest of a session's windows, which follow each other; median of sessions; decoding
-            alone.
-        window_tokens: of a window.
-        windows_tok_s: of every window since the beginning, over all sessions that reach it; decoding alone.
-        turns: by place in the session, of whole sessions.
+    ``average_tok_s`` includes prefills; ``peak_tok_s`` is the fastest window of a session, median of sessions, decoding
+    alone.
     """
 
     sessions: int
@@ -310,12 +287,7 @@ class _Named(_Part):
 
 
 class WithoutLoops(_Part):
-    """A row's speed over another one on the prompts on which no answer of either ends in a loop.
-
-    Attributes:
-        prompts: that are left.
-        dropped: from both rows alike.
-    """
+    """A row's speed over another one on the prompts on which no answer of either ends in a loop."""
 
     prompts: int
     dropped: int
@@ -364,12 +336,10 @@ class OverOwnAr(_Part):
 
 
 class OtherEngine(_Part):
-    """What a row of another engine has beside a method's figures.
+    """What a row of another engine has in addition to a method's figures.
 
-    Attributes:
-        facts: None where it did not start.
-        failed: why it has not answered all that it was asked; such a row is never called the fastest.
-        over_own_ar: None for plain decoding, and where the run has no such row at the same precision.
+    A row with ``failed`` is never called the fastest; ``over_own_ar`` is None where the run has no plain row of that
+    precision.
     """
 
     facts: EngineFacts | None = None
@@ -426,13 +396,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
 
 
 class BandwidthFigures(_Part):
-    """What memory gave while a run on a CPU was measured, in readings before, between and behind its segments.
-
-    Attributes:
-        bytes_per_s: the median reading; None where there is none.
-        threads: with which it was read, those of the steps.
-        refused: why it could not be read.
-    """
+    """What memory gave while a run on a CPU was measured; ``bytes_per_s`` is the median reading."""
 
     bytes_per_s: float | None = None
     low_bytes_per_s: float | None = None
@@ -446,10 +410,7 @@ class Fastest(_Part):
     """The row with the highest speedup, and what speaks for it.
 
     Attributes:
-        method: its label.
-        among: rows that it is the best of.
         low, high: an interval of its speedup that allows for its having been chosen; None where there is none.
-        verdict: by that interval.
         as_good: the rows that the prompts do not tell apart from the best, itself first.
         told_apart: whether there were enough prompts to rule one out.
     """
@@ -478,10 +439,7 @@ class Limited(_Part):
 class Disturbed(_Part):
     """Whether a run was left alone by its machine: figures with their limits, see :mod:`specbench.results.disturbance`.
 
-    Attributes:
-        reasons: a short sentence for each figure that passes its limit; empty of a run that was left alone.
-        watched_s: how long the machine was looked at; None where it was not.
-        requests: of AR, that its step's figures are of.
+    ``reasons`` has a short sentence for each figure that passes its limit.
     """
 
     reasons: list[str] = Field(default_factory=list)
@@ -508,18 +466,7 @@ class SweepFindings(_Part):
 
 
 class RunSummary(_Part):
-    """The content of ``summary.json``.
-
-    Attributes:
-        complete: every request of the configuration is there.
-        interval: how intervals were made; None of a version that did not say it.
-        rows: one per method, AR first.
-        fastest: of the rows that could be; None of an older version, and where no method has a speedup.
-        engine: what the engine reported of its kernels, as it is.
-        bandwidth: of the memory, on a CPU; None where nobody wanted to know.
-        disturbed: whether the machine left it alone; None of a version that did not say it.
-        sweep: of a sweep's run only.
-    """
+    """The content of ``summary.json``; None stands for what an older version did not write."""
 
     complete: bool
     interval: str | None = None

@@ -1,4 +1,4 @@
-"""Sweep folder: ``sweep.json``, which says what a sweep is made of, and the run folders beside it. No torch."""
+"""Sweep folder: ``sweep.json``, which says what a sweep is made of, and the run folders beside it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ class _Head(Record):
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """The content of a sweep folder's ``sweep.json``.
-
-    Raises:
-        UsageError: there is none, it is damaged, or it is of a newer version.
-    """
+    """The content of a sweep folder's ``sweep.json``."""
     file, todo = path / SWEEP, "delete it and repeat the sweep's command"
     if not os.path.isdir(path) or not os.path.exists(file):
         raise UsageError(f"{path} is no sweep (it has no {SWEEP}); name a folder that specbench sweep wrote")
@@ -69,11 +65,7 @@ def part_folder(path: Path, concurrency: int) -> Path:
 
 
 def part_folders(path: Path) -> Iterator[tuple[int, Path]]:
-    """The run folders that a sweep has, by concurrency.
-
-    Raises:
-        UsageError: it has lost them all, or as :func:`read_head`.
-    """
+    """The run folders that a sweep has, by concurrency; UsageError where all are lost."""
     counts = [count for count in read_head(path)["concurrency"] if part_folder(path, count).is_dir()]
     if not counts:
         raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")

@@ -1,13 +1,10 @@
-"""Texts: the figures of each row's texts, beside those of its speed. No torch.
+"""Texts: the figures of each row's texts, next to those of its speed; none where acceptance was simulated.
 
 * ``looping``, ``loop_share``, ``distinct_n``: see :mod:`specbench.results.degeneration`.
 * ``log_likelihood_per_token``: see :mod:`specbench.results.likelihoods`.
-* ``agreement``, ``common_prefix_tokens``: with the answers of plain decoding of the model that a fine-tuned one was
-  made from, where the run has that row, else with AR's; see :mod:`specbench.results.agreement`. First turns alone: a
-  later one follows other answers where these differ.
+* ``agreement``, ``common_prefix_tokens``: with the base model's plain decoding where the run has that row, else with
+  AR's; first turns alone. See :mod:`specbench.results.degeneration`.
 * ``without_loops``: a row's speed on those prompts alone where neither side's answer ends in a loop.
-
-A row whose acceptance was decided by lot has no text to speak of, and none of these.
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from specbench.results.agreement import agreement
-from specbench.results.degeneration import degeneration, loops_at_its_end, text_ids
+from specbench.results.degeneration import agreement, degeneration, loops_at_its_end, text_ids
 from specbench.results.figures import ratio
 from specbench.results.likelihoods import Likelihood, per_token
 from specbench.results.over_ar import DECODE, Key, Pairs
@@ -32,14 +28,7 @@ def with_texts(
     records: Iterable[RequestRecord],
     likelihoods: Mapping[str, Likelihood] | None = None,
 ) -> RunSummary:
-    """A summary whose rows say what their texts are like.
-
-    Args:
-        summary: of these records.
-        config: the run's configuration.
-        records: its finished requests, any order.
-        likelihoods: by request key; empty or None where no model was asked.
-    """
+    """A summary whose rows say what their texts are like."""
     rows: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for record in records:
         rows[record.method][record.prompt_id, record.repeat, record.turn] = record
@@ -75,15 +64,8 @@ def _figures(
 
 
 def without_loops(baseline: Answers, mine: Answers, shared: bool) -> WithoutLoops | None:
-    """The speed over another row, prompts dropped from both alike where an answer of either ends in a loop.
-
-    Args:
-        baseline: AR's requests, or those of another row that takes its place.
-        mine: the method's.
-        shared: they shared the engine, see :func:`specbench.results.over_ar.over_ar`.
-
-    Returns:
-        None where no such answer is among them, so that nothing would change.
+    """The speed over another row without prompts on which an answer of either ends in a loop; None where there are
+    none.
     """
     both = baseline.keys() & mine.keys()
     prompts = {prompt for prompt, *_ in both}

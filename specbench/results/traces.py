@@ -1,4 +1,4 @@
-"""Traces: how the tokens of a request came, read from a record that does not contradict itself. No torch.
+"""Traces: how the tokens of a request came, read from a record that does not contradict itself.
 
 What is drawn of a generation, step by step, as a trajectory or as one tree, comes from here.
 """
@@ -13,11 +13,7 @@ from specbench.results.schema import LETTERS, Draft, RequestRecord, TokenTrace
 
 
 def checked_trace(record: RequestRecord) -> TokenTrace:
-    """The trace of a request, with drafts or without.
-
-    Raises:
-        UsageError: an older version recorded it, without a trace; or its trace contradicts its counts or itself.
-    """
+    """The trace of a request. Raises UsageError where there is none, or it contradicts its counts or itself."""
     trace = record.tokens
     if trace is None and ":" in record.method:  # as rows of other engines are named
         raise UsageError(f"{record.request_id} is another engine's, whose steps nobody saw; name a request of ours")
@@ -29,11 +25,7 @@ def checked_trace(record: RequestRecord) -> TokenTrace:
 
 
 def drafts_of(record: RequestRecord) -> Sequence[Draft]:
-    """What each target forward of a request verified, in order; at least one of them verified a draft.
-
-    Raises:
-        UsageError: as :func:`checked_trace`; or its run was not traced; or its method drafts nothing.
-    """
+    """What each target forward of a request verified, in order. Raises UsageError where no drafts were recorded."""
     drafts = checked_trace(record).drafts
     if not record.target_forwards:
         raise UsageError(f"{record.request_id} has no forward behind the prompt's; look at a longer answer")

@@ -1,4 +1,4 @@
-"""Trajectory: what each target forward was fed at the positions of the answer. No torch.
+"""Trajectory: what each target forward was fed at the positions of the answer.
 
 As in Figure 1 of CLLM (Kou et al. 2024, arXiv:2403.00835) and Figure 5 of Jacobi Forcing's post.
 
@@ -56,16 +56,7 @@ _RANDOM = "noise"
 
 @dataclass(frozen=True)
 class Cell:
-    """A token of a state.
-
-    Attributes:
-        position: in the answer, from 0.
-        row: of the forward's tree; 0 is the root.
-        id: of the vocabulary.
-        text: of the id by itself; the root's is what it adds to the answer.
-        origin: how it was drafted, or how it came into the answer.
-        mark: a key of :data:`MARKS`.
-    """
+    """A token of a state: its position in the answer, its row in the tree, and its mark, a key of :data:`MARKS`."""
 
     position: int
     row: int
@@ -77,14 +68,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class State:
-    """What one target forward was fed.
+    """What one target forward was fed; ``cells`` from the root on, a position each, without gaps.
 
-    Attributes:
-        number: of the forward, from 1.
-        rows: of its whole tree.
-        emitted: tokens of the answer that it emitted, its own next token included.
-        fast_forward: the same where they are more than one, else 0.
-        cells: from the root on, a position each, without gaps.
+    ``fast_forward`` is the number of emitted tokens where they are more than one, else 0.
     """
 
     number: int
@@ -98,14 +84,8 @@ class State:
 class Totals:
     """A trajectory in figures.
 
-    Attributes:
-        forwards: target forwards after prefill.
-        tokens_per_forward: tokens that they emitted, over them.
-        fast_forwards: forwards that emitted more than one token.
-        fast_forwarded: tokens that these emitted.
-        fast_forwarded_per_forward: the same over all forwards.
-        stationary: positions of the answer whose token was stationary in a state or more.
-        cells: tokens of all states by mark; one that is fed again counts again.
+    ``fast_forwards`` are forwards that emitted more than one token, ``fast_forwarded`` their tokens; ``stationary``
+    counts positions, ``cells`` tokens of all states by mark.
     """
 
     forwards: int
@@ -119,14 +99,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A request as states over positions.
-
-    Attributes:
-        request_id, method, prompt_id, repeat, turn: of the request.
-        ids, texts: of the answer's tokens, shape [positions].
-        states: in the order of the forwards.
-        totals: what they come to.
-    """
+    """A request as states over positions; ``ids`` and ``texts`` are of the answer's tokens, shape [positions]."""
 
     request_id: str
     method: str
@@ -140,11 +113,7 @@ class Trajectory:
 
 
 def trajectory(record: RequestRecord) -> Trajectory:
-    """The trajectory of a request from a traced run.
-
-    Raises:
-        UsageError: its run was not traced, its method drafts nothing, or its trace is damaged.
-    """
+    """The trajectory of a request from a traced run; UsageError where it has none."""
     drafts = drafts_of(record)
     trace = checked_trace(record)
     texts = token_texts(record, trace)

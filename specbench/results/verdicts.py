@@ -1,4 +1,4 @@
-"""Verdicts: ``verdicts.jsonl`` of a scored run, right or wrong by request. No torch."""
+"""Verdicts: ``verdicts.jsonl`` of a scored run, right or wrong by request."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ def answer_hash(content: str | Sequence[int]) -> str:
 
 
 class VerdictLine(BaseModel):
-    """A line, as far as it is read: why an answer is wrong and what scored it stand there for people.
-
-    Attributes:
-        answer: hash of the text that was scored; None in files from before it was written.
-    """
+    """A line, as far as it is read; ``answer`` is the hash of the scored text (None in older files)."""
 
     request: str
     passed: bool
@@ -35,11 +31,7 @@ class VerdictLine(BaseModel):
 
 
 def read_verdict_lines(folder: Path) -> dict[str, VerdictLine]:
-    """The verdicts of a scored run by request key; empty when it was not scored.
-
-    Raises:
-        UsageError: the file cannot be read, a line is damaged or a request has two; names the line and the field.
-    """
+    """The verdicts of a scored run by request key; empty when it was not scored. UsageError for two on one request."""
     path, todo = folder / VERDICTS, f"python -m specbench.evals {folder} writes it anew"
     found: dict[str, VerdictLine] = {}
     if os.path.lexists(path):
@@ -53,13 +45,7 @@ def read_verdict_lines(folder: Path) -> dict[str, VerdictLine]:
 
 
 def read_scores(folder: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
-    """The verdicts of a scored run by request key, and the same of each further metric by its name.
-
-    Both are empty when it was not scored.
-
-    Raises:
-        UsageError: as of :func:`read_verdict_lines`.
-    """
+    """The verdicts of a scored run by request key, and the same of each further metric by its name; else both empty."""
     lines = read_verdict_lines(folder)
     metrics: dict[str, dict[str, bool]] = {}
     for key, line in lines.items():

@@ -1,6 +1,6 @@
 """Watch: what else the machine did while a run decoded, in looks between its stretches: the content of ``watch.json``.
 
-What a kernel does not tell is None and nowhere an error. No torch.
+What a kernel does not tell is None and nowhere an error.
 """
 
 from __future__ import annotations
@@ -48,11 +48,7 @@ class Watch(Record):
         return sum(look.seconds for look in self.looks)
 
     def others_share(self) -> float | None:
-        """Share of the run's cores that other processes took; None where the kernel does not tell.
-
-        Where a quota leaves most of a host's cores to others, these may have theirs: what counts is what they took
-        beyond.
-        """
+        """Share of the run's cores that other processes took beyond what a quota leaves them; None if unknown."""
         taken = [(None if look.others_cores is None else _beyond(look.others_cores, look), look) for look in self.looks]
         return _share([(cores, look.usable, look.seconds) for cores, look in taken])
 
@@ -63,8 +59,7 @@ class Watch(Record):
     def load_share(self) -> float | None:
         """The median load average beyond what the run itself kept busy, as a share of the cores.
 
-        None where the processes' time is told: a load average is a minute behind, so that it holds what ended before
-        the run began.
+        None where the processes' time is known: a load average lags by a minute.
         """
         if any(look.others_cores is not None for look in self.looks):
             return None

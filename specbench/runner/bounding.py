@@ -1,8 +1,7 @@
-"""Bounding: the tree of a method that nobody has sized, by what rows cost on this machine. No torch.
+"""Bounding: the tree size of a method that the user did not set, by what rows cost on this machine.
 
-A method says in ``method.toml`` under ``[machine]`` which settings it would give up first. The widest of them is taken
-whose tree the stored profile steps in at most :data:`TIMES` the time of plain decoding; what a user, an alias or a
-preset has set stays.
+Under ``[machine]`` in ``method.toml`` a method says which settings it would give up first. The widest of them is taken
+whose tree the stored profile steps in at most :data:`TIMES` the time of plain decoding.
 """
 
 from __future__ import annotations
@@ -25,12 +24,7 @@ TIMES = 2.0
 
 
 def bound(plan: Plan, labels: Mapping[str, str], settings: Settings) -> tuple[Settings, list[str]]:
-    """The settings that bound trees, and a line on each method that has some.
-
-    Args:
-        plan: with ``--gpu auto``; another one has a machine in mind, and nothing is bounded.
-        labels, settings: as in :func:`specbench.runner.methods.make_methods`.
-    """
+    """The settings that bound trees, and a line on each method that has some; only with ``--gpu auto``."""
     if plan.gpu != "auto" or plan.simulate:
         return {}, []
     open_ones = {label: name for label, name in labels.items() if _is_open(name, settings[label])}

@@ -19,19 +19,10 @@ from specbench.runner.prompts import Prepared
 def rate_branches(
     engine: Engine, prepared: Prepared, records: Sequence[RequestRecord], folder: Path, note: Callable[[str], None]
 ) -> None:
-    """Asks the target about the branches of a run's records and keeps its answers in the run's folder.
+    """Ask the target about the branches of a run's records and keep its answers in the run's folder.
 
-    Args:
-        engine: of the target, idle, with a free slot and room for prompt and answer.
-        prepared: what was asked.
-        records: the answers; those without branches cost nothing, and those whose branches ``branches.jsonl`` has
-            already.
-        folder: the run's.
-        note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
-
-    Raises:
-        UsageError: the file is damaged.
-        EnvironmentRefused: the disk is full.
+    Records without branches, or whose branches are in ``branches.jsonl`` already, cost nothing. The engine needs a free
+    slot with room for prompt and answer; ``note`` takes a line where memory does not suffice.
     """
     known = read_branches(folder)
     waiting = [record for record in records if record.branches and not _asked(record, known.get(record.request_id, ()))]
@@ -53,13 +44,7 @@ def rate_branches(
 
 
 def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -> list[RatedBranch]:
-    """The branches of one request with what the target says of them, but for those that it has no number for.
-
-    Args:
-        engine: with a free slot.
-        prompt: token ids.
-        record: its answer, with branches.
-    """
+    """The branches of one request with the target's log-probability, without those that it has no number for."""
     words = int(engine.model.get_output_embeddings().weight.shape[0])
     # A drafter may make up tokens that the target has not: of these there is nothing to ask.
     branches = [branch for branch in record.branches or () if all(0 <= token < words for token in branch.ids)]

@@ -1,8 +1,7 @@
 """Calibration: times that automatic settings are chosen by, measured once on a machine and then the same in every run.
 
-A tree that is sized by the step times of the moment is another tree in every run, and so are its tokens per forward. So
-the times are stored under ``$XDG_CACHE_HOME/specbench/times``, by all that they depend on, and a run keeps those that
-it used in its own folder, for when it is resumed elsewhere or after the cache was cleared.
+They are stored under ``$XDG_CACHE_HOME/specbench/times``, by all that they depend on, and a run keeps those that it
+used in its own folder, for when it is resumed.
 """
 
 from __future__ import annotations
@@ -35,13 +34,8 @@ class _Stored(BaseModel):
 class Calibration:
     """The times of one model on one machine.
 
-    Args:
-        of: all that they depend on, JSON-ready.
-        folder: where they are stored; None is nowhere.
-        known: times that are taken in any case, before stored ones.
-
-    Attributes:
-        used: what was asked for so far, by name.
+    ``of`` is all that they depend on, JSON-ready; ``known`` times come before those stored in ``folder``; ``used`` are
+    those asked for so far.
     """
 
     def __init__(
@@ -58,12 +52,8 @@ class Calibration:
         return cls(of, cache_folder("times"))
 
     def once(self, what: str, measure: Callable[[], Any], by_rows: bool = False) -> Any:
-        """Times by name, measured where nobody has.
-
-        Args:
-            what: their name, with all that they depend on beside the machine and the model.
-            measure: takes them: seconds, or a list of (rows, seconds).
-            by_rows: which of the two; what is stored of the other kind is none of theirs.
+        """Times by name, measured by ``measure`` where they are not stored: seconds, or with ``by_rows`` a list of
+        (rows, seconds).
         """
         if what not in self.used or self.used[what].by_rows != by_rows:
             stored = (known.get(what) for known in (self._known, self._stored()))

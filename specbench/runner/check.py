@@ -27,8 +27,6 @@ class Checked:
     """Losslessness of every method of a plan on one task, AR itself left out.
 
     Attributes:
-        prompts: ids of the prompts that were answered.
-        drawn: how many they are of how many, and how they were chosen, in words.
         tallies: method label -> :func:`specbench.runner.lossless.tally`; of methods that draw noise of their own only
             where nothing was sampled.
         sampled: prompt -> token ids of AR's answer to its first turn, and the same of each method with its own noise,
@@ -53,11 +51,7 @@ class CheckedEngines:
         self._session: Session | None = None
 
     def beside(self, session: Session, resolved: Resolved, task: TaskPlan) -> Mapping[str, Outside]:
-        """The rows of a plan by label, started, for what a session checks now.
-
-        Raises:
-            EngineFault: one cannot be started; names its row.
-        """
+        """The rows of a plan by label, started, for what a session checks now."""
         self._session = session
         of = task.card.name, session.engine.capacity
         if of != self._of:
@@ -93,16 +87,10 @@ class CheckedEngines:
 def check_lossless(
     resolved: Resolved, task: TaskPlan, model: LoadedModel, engines: CheckedEngines | None = None
 ) -> Checked:
-    """Decodes every prompt once with every method and grades the answers.
+    """Decode every prompt once with every method and grade the answers.
 
-    Args:
-        resolved: the plan.
-        task: one of its tasks.
-        model: its model.
-        engines: those of earlier checks; the plan's other engines answer from there. Not needed where it has none.
-
-    Raises:
-        EngineFault: another engine fails; names its row.
+    ``engines`` are those of earlier checks, which the plan's other engines answer from. EngineFault names the row that
+    failed.
     """
     prepared = prepare(resolved.plan, task, model)
     records: list[RequestRecord] = []

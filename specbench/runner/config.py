@@ -59,11 +59,7 @@ def open_folder(
 ) -> tuple[RunFolder, bool]:
     """The unfinished folder of this configuration; else a finished one that needs no repeating; else a new one.
 
-    Args:
-        about: what ``run.json`` of a new one says besides, such as ``notes``.
-
-    Returns:
-        The folder, and whether it was there before.
+    Also whether it was there before. ``about`` is what ``run.json`` of a new one says besides, such as ``notes``.
     """
     plan, digest = resolved.plan, config.digest()
     folder = RunFolder.find_unfinished(plan.out, digest)  # first: it may be a repetition that was broken off
@@ -92,9 +88,6 @@ def _code_is_known(config: RunConfig, captured: environment.Environment) -> bool
 def _stands(found: RunFolder, captured: environment.Environment, rows: Sequence[Row]) -> bool:
     """Whether the run had the threads, libraries and variables of today, of which the digest has only some, and the
     other engines, none of which failed: measured later, such a row would not stand beside the others.
-
-    Raises:
-        UsageError: it is damaged, cut off or mixed.
     """
     engines = found.read(ENGINES) or Engines()
     if engines.failed or any(_is_another(row, engines.rows.get(row.label)) for row in rows):

@@ -1,9 +1,8 @@
-"""Dry run: rows, memory and step time of each method of a plan, predicted; nothing is loaded and nothing run. No torch.
+"""Dry run: rows, memory and step time of each method of a plan, predicted; nothing is loaded and nothing run.
 
-Rows are what a method announces. Memory follows from the model's configuration (:mod:`specbench.engine.room`). Step
-times come from a stored profile: of this machine, or of the GPU that ``--gpu`` names; where none of that GPU is stored,
-they are projected from one of the same model (:mod:`specbench.hardware.projection`). Where there is none at all, a GPU
-with a datasheet still has a bound, below which no step can take; of this machine nothing is told.
+Memory follows from the model's configuration (:mod:`specbench.engine.room`). Step times come from a stored profile of
+this machine or of the GPU that ``--gpu`` names, else they are projected from a profile of the same model
+(:mod:`specbench.hardware.projection`), else they are the bound of the GPU's datasheet.
 """
 
 from __future__ import annotations
@@ -35,17 +34,11 @@ def dry_run(
     """What a run of each method alone would take.
 
     Args:
-        resolved: what was asked for.
-        methods: AR first.
-        slots: numbers of sequences stepped together; every method is told at each.
+        slots: numbers of sequences stepped together; every method is predicted at each.
         profile: folder of the step times to predict with; default is what is stored.
 
     Returns:
         JSON-ready: ``cells``, what they were predicted from, and ``hint``, empty where nothing is missing.
-
-    Raises:
-        UsageError: no such GPU is known; the profile cannot be read, or is of another model; it is of another device or
-            precision, and no GPU is named to project onto.
     """
     plan = resolved.plan
     budget = plan.max_new_tokens or max(int(task.card.info["max_new_tokens"]) for task in resolved.tasks)
@@ -117,13 +110,7 @@ class _Seconds:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Where step times come from.
-
-    Attributes:
-        how: "measured" on the device, "projected" onto it, or the "bound" of its datasheet.
-        seconds: (rows, slots) -> of a step.
-        covers: (rows, slots) -> whether that lies inside of what was measured, on whichever device.
-    """
+    """Where step times come from: "measured" on the device, "projected" onto it, or the "bound" of its datasheet."""
 
     how: str
     seconds: Callable[[int, int], _Seconds]

@@ -32,14 +32,7 @@ class Says(Protocol):
 
 
 class RunningEngines:
-    """The rows of other engines in a run, as sessions have methods; close it when the run is over.
-
-    Args:
-        rows: of the run.
-        session: of the run's own model.
-        folder: of the run; what is known of the engines is kept there.
-        say: is told what goes on.
-    """
+    """The rows of other engines in a run, as sessions have methods; close it when the run is over."""
 
     def __init__(self, rows: Sequence[Row], session: Session, folder: RunFolder, say: Says) -> None:
         self._session, self._folder, self._say = session, folder, say
@@ -51,16 +44,9 @@ class RunningEngines:
         self._neighbours: Neighbours | None = None
 
     def start(self, prepared: Prepared) -> list[str]:
-        """Starts and warms up all of them.
+        """Start and warm up all; labels of those that failed, now or before the run was interrupted.
 
-        Args:
-            prepared: the task of the run.
-
-        Returns:
-            Labels of those that did not start, and of those that failed before the run was interrupted.
-
-        Raises:
-            UsageError: one is another than the run began with.
+        Raises UsageError where one is another version than the run began with.
         """
         for label, why in self._before.items():
             self._say.note(f"{label} failed before this run was interrupted ({why}); --again measures everything anew")

@@ -60,16 +60,10 @@ class Silent:
 def execute(
     resolved: Resolved, model: LoadedModel, prepared: Prepared, progress: Progress, base: LoadedModel | None = None
 ) -> RunFolder:
-    """Runs one task to its end, going on in an unfinished folder of the same configuration where there is one.
+    """Run one task to its end, going on in an unfinished folder of the same configuration where there is one.
 
-    What is finished is not decoded again unless the plan says so. That is known only here, with the model loaded: the
-    configuration has the fingerprints of its weights and of what methods bring. No graph is captured for it.
-
-    Args:
-        base: what the model was made from, where the plan says that there is one.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
+    What is finished is not decoded again unless the plan says so, and no graph is captured for it. ``base`` is what the
+    model was made from, where the plan has a row of it.
     """
     captured = environment.capture(str(model.model.device))
     pulse.told(folder="")

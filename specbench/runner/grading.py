@@ -25,21 +25,11 @@ def grade(
     rows: Sequence[Row] = (),
     reference: str = BASELINE,
 ) -> Mapping[str, dict[str, Any]]:
-    """Losslessness by method; a later turn holds the answers before it, so only turns that were asked alike count.
+    """Losslessness by method (:func:`specbench.runner.lossless.tally`); only turns that were asked alike count.
 
-    Sampled answers of a method with noise of its own are left out: they say nothing one by one.
-
-    Args:
-        engine: idle; decodes with the model of the records.
-        methods: of the records; the noise floor is measured with rows of their largest tree.
-        prepared: what they were asked.
-        records: answers, AR's among them.
-        sampling: how tokens were chosen at the temperature that a task prescribes; of None, elsewhere.
-        rows: of the records, those of other engines.
-        reference: whose answers the others are held against.
-
-    Returns:
-        Method label -> :func:`specbench.runner.lossless.tally`.
+    Sampled answers of a method with noise of its own are left out: they say nothing one by one. The noise floor is
+    measured with rows of the methods' largest tree; ``sampling`` gives how tokens were chosen at a task's temperature;
+    ``rows`` are those of other engines; ``reference`` is whose answers the others are held against.
     """
     elsewhere = {row.label for row in rows}
     own = {method.label for method in methods if method.own_noise} | elsewhere

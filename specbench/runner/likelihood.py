@@ -1,8 +1,7 @@
 """Likelihood of a run's texts, each different one once, by the engine that is idle when all is decoded.
 
-Behind the clock, like the grading: a text is fed as it is, many of its tokens in one forward, and what is read are the
-logits behind each. Of a fine-tuned model's run it is the base that is asked. The logarithms are those of the plain
-softmax, at temperature 1: sampled texts are rated like greedy ones.
+Off the clock, like the grading. In a fine-tuned model's run it is the base that is asked. Logarithms are of the plain
+softmax at temperature 1, for sampled texts too.
 """
 
 from __future__ import annotations
@@ -32,21 +31,10 @@ _Ids = tuple[int, ...]
 def rate(
     engine: Engine, prepared: Prepared, records: Sequence[RequestRecord], folder: Path, note: Callable[[str], None]
 ) -> dict[str, Likelihood]:
-    """How likely the answers of a run are to a model, kept in the run's folder as they are found.
+    """How likely the answers of a run are to a model, by request key, kept in ``likelihoods.jsonl`` as they are found.
 
-    Args:
-        engine: of that model, idle, with a free slot and room for prompt and answer.
-        prepared: what was asked.
-        records: the answers.
-        folder: the run's; texts that its ``likelihoods.jsonl`` has already are not rated again.
-        note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
-
-    Returns:
-        By request key, of all of them or of those that were rated before memory ran out.
-
-    Raises:
-        UsageError: the file is damaged.
-        EnvironmentRefused: the disk is full.
+    The engine needs a free slot with room for prompt and answer. ``note`` takes a line where memory runs out, which
+    costs a run these figures and nothing else.
     """
     turns = Turns(prepared, {record.request_id: record.text for record in records})
     asked: dict[_Ids, dict[_Ids, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -67,11 +55,7 @@ def rate(
                     continue
                 found = known[text] if text in known else rated[answer]
                 line = Likelihood(
-                    text=text,
-                    requests=requests,
-                    tokens=len(answer),
-                    answer=answer_hash(answer),
-                    log_likelihood=found,
+                    text=text, requests=requests, tokens=len(answer), answer=answer_hash(answer), log_likelihood=found
                 )
                 log.append(line.model_dump(mode="json"))
     except (RuntimeError, MemoryError) as error:
@@ -84,12 +68,8 @@ def rate(
 
 
 def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[float]:
-    """The log-likelihood of each answer behind a prompt, which is fed once: sums over tokens, to base e.
-
-    Args:
-        engine: with a free slot.
-        prompt: token ids, at least one.
-        answers: token ids of each, at least one.
+    """The log-likelihood (base e) of each answer after a prompt, which is fed once; prompt and answers have one token
+    or more.
     """
     slot = engine.alloc()
     try:

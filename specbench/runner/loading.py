@@ -31,18 +31,9 @@ def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
 def load_models(
     resolved: Resolved, say: Callable[[str], None] = lambda line: None
 ) -> tuple[LoadedModel, LoadedModel | None]:
-    """Loads what a run decodes with.
+    """The model that a run decodes with, and what it was made from, or None where the run has no row of that.
 
-    Args:
-        resolved: the run.
-        say: takes a line before each.
-
-    Returns:
-        The model, and what it was made from, in its precision; None where the run has no row of that.
-
-    Raises:
-        UsageError: the base writes text in other tokens, so that its answers are to other prompts; as of ``load``.
-        EnvironmentRefused: as of ``load``.
+    Raises UsageError where the base writes text in other tokens.
     """
     plan = resolved.plan
     set_threads(plan.threads)

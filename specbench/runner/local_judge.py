@@ -19,22 +19,12 @@ from specbench.runner.stop import StopRule
 
 
 class LocalJudge:
-    """A loaded model with a session of its own. Close it when done.
-
-    Attributes:
-        spec: the record.
-    """
+    """A loaded model with a session of its own. Close it when done."""
 
     def __init__(self, model: LoadedModel, prompts: Sequence[JudgePrompt], *, max_tokens: int) -> None:
-        """
-        Args:
-            model: the judge.
-            prompts: all that it will be asked; the cache is made for the longest that fits.
-            max_tokens: of a judgment.
+        """The cache is made for the longest of ``prompts`` that fits.
 
-        Raises:
-            UsageError: its chat template takes no system prompt, or the engine does not run this model.
-            EnvironmentRefused: the cache does not fit in memory.
+        Raises UsageError where its chat template takes no system prompt.
         """
         self._model = model
         self._style = choose_style("auto", model.has_chat_template, "")
@@ -59,11 +49,7 @@ class LocalJudge:
         return self._model.encode(dialogue(prompt.name, [user], self._style, history=[system]))
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words.
-
-        Raises:
-            Unanswered: prompt and judgment together are longer than its context.
-        """
+        """The judge's words. Raises Unanswered where prompt and judgment are longer than its context."""
         ids = self._ids[prompt.sha256]
         budget = self.spec.max_tokens
         assert budget is not None

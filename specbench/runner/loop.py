@@ -2,10 +2,9 @@
 
 Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's
 id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
-pending when the clock is read. The clock stands still while the consumer of the records has control: sequences that
-are still in their slots do not pay for what it writes. The engine's time is shared out over the sequences it serves;
-what the runner does between two steps (stop strings) is in nobody's share, and what it does only to simulate acceptance
-is on no clock.
+pending when the clock is read. The clock stands still while the consumer of the records has control. The engine's time
+is shared out over the sequences it serves; what the runner does between two steps (stop strings) is in no share, and
+what it does only to simulate acceptance is on no clock.
 """
 
 from __future__ import annotations
@@ -26,13 +25,7 @@ from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.results import RequestRecord
 from specbench.results.schema import GpuTrace, request_key
-from specbench.runner.returned import (
-    checked_branches,
-    checked_forwards,
-    checked_guesses,
-    checked_measures,
-    wrong_tree,
-)
+from specbench.runner.returned import checked_branches, checked_forwards, checked_guesses, checked_measures, wrong_tree
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import Output, StopRule
 from specbench.runner.trace import Verified, spread, token_trace, verified
@@ -78,7 +71,7 @@ class Shared(Protocol):
 
 
 class Memory(Protocol):
-    """What the runner needs of :class:`specbench.runner.memory.PeakMemory`."""
+    """What the runner needs of :class:`specbench.runner.session.PeakMemory`."""
 
     def reset(self) -> None: ...
     def peak(self) -> int: ...
@@ -86,16 +79,8 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to decode.
-
-    Attributes:
-        prompt_id: the task's id of it.
-        repeat: 0 for the first time this prompt is decoded.
-        ids: prompt token ids.
-        rule: when its answer is finished.
-        turn: of its conversation, from 1.
-        category: row of a per-category table.
-        temperature: of its sampling; None is the run's.
+    """One prompt to decode; ``repeat`` counts from 0, ``turn`` of its conversation from 1. Temperature None is the
+    run's.
     """
 
     prompt_id: str
@@ -132,16 +117,12 @@ class Runner:
     """Decodes requests with any method and returns what was measured.
 
     Args:
-        engine: slots and forwards; its sampling applies to all methods.
         context: makes the context of a decoder from (method label, request).
-        concurrency: sequences stepped together; slots refill as sequences end.
-        clock: replaced by a fake one in the tests of this file.
         trace: split each step's time into phases; this waits for the device at every mark.
-        gpu: told when a request begins and ends, off the clock; None is no GPU that tells anything.
+        gpu: asked when a request begins and ends, off the clock; None is no GPU.
         simulate: what decides the acceptance of a request by (method label, request); None is the target.
         memory: of the engine's GPU, asked off the clock; None is a CPU.
-        shared: what methods share and may not change: settings of the process, and the model. Compared off the clock
-            before each record is handed over; None compares nothing.
+        shared: what methods share and may not change, compared off the clock before each record is handed over.
     """
 
     def __init__(
@@ -174,13 +155,11 @@ class Runner:
         """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
 
         Args:
-            method: the method to run.
-            requests: in this order.
             number: stored with each record; times of one segment share a clock.
 
         Raises:
-            PluginFault: a decoder raised, ended the command, took too long, returned what none may, or changed what
-                all methods share.
+            PluginFault: a decoder raised, took too long, or returned what is not allowed, or changed what all methods
+                share.
             EnvironmentRefused: a forward took too long.
             UsageError: the model came to what is no number.
         """
@@ -262,11 +241,7 @@ class Runner:
                     self._leave(sequence)
 
     def _assert_finite(self, sequence: _Sequence, method: Method) -> None:
-        """Refuses an answer of a model that overflows in its precision: it has a speed and no meaning.
-
-        Raises:
-            UsageError: names the row and the prompt.
-        """
+        """Refuse an answer of a model that overflows in its precision: it has a speed and no meaning."""
         if not self._aside(partial(self._engine.finite, sequence.slot)):
             raise UsageError(
                 f"{method.label}: the model came to NaN or infinity on {sequence.request.prompt_id}, so its answer "
@@ -360,10 +335,8 @@ class Runner:
             sequence.verified.append(verified(trees[sequence.slot], path, whole=self._trace))
 
     def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
-        """The ``forced`` of a step where acceptance is simulated; nothing else is passed to the engine then.
-
-        Off the clock: no decoder and no engine does this work. All that the device may have left to do here is what
-        the commit before it has not finished, a few microseconds, and on the clock these would be the lottery's ten.
+        """The ``forced`` of a step where acceptance is simulated; off the clock, for no decoder and no engine does this
+        work.
         """
         simulated = [(one.slot, one.acceptance) for one in active if one.acceptance]
         if not simulated:

@@ -60,10 +60,8 @@ class Noise:
     Attributes:
         floor: gaps up to this are ties, in units of the score: twice ``largest``.
         largest: change of the gap between one-row and many-row forwards over the same tokens.
-        positions: tokens it was measured on.
-        flips: positions where the many-row forward's best token was another one. The rate at which even a perfectly
+        flips: positions where the many-row forward's best token was another one: the rate at which even a perfectly
             lossless method parts from AR here.
-        rows: of the many-row forward.
         device, dtype, attention: what did the arithmetic; on others the noise is another.
     """
 
@@ -78,13 +76,10 @@ class Noise:
 
 
 class Grader:
-    """Grades outputs against AR's with an engine that is otherwise idle.
+    """Grades outputs against AR's with an engine that has a free slot and the sampling of the run.
 
-    Args:
-        engine: an engine with a free slot, the sampling of the run and room for prompt and output.
-        rows: rows of the largest tree of the methods graded; the noise floor is measured against it.
-        elsewhere: the outputs are of another engine, whose sums have another order than ours have anywhere: the noise
-            floor is measured against transformers' own forward too.
+    The noise floor is measured with ``rows`` rows; for outputs of another engine (``elsewhere``), whose sums have
+    another order, against transformers' own forward too.
     """
 
     def __init__(self, engine: Engine, rows: int, *, elsewhere: bool = False) -> None:
@@ -227,19 +222,7 @@ def grade_all(
     outputs: Mapping[str, Mapping[str, Sequence[int]]],
     elsewhere: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Grades every method's outputs against AR's.
-
-    Args:
-        engine: see :class:`Grader`.
-        rows: rows of the largest tree.
-        prompts: item id -> prompt ids.
-        reference: item id -> AR's output ids.
-        outputs: method label -> item id -> output ids.
-        elsewhere: labels of other engines' rows.
-
-    Returns:
-        Method label -> :func:`tally`.
-    """
+    """Grade every method's outputs (label -> item id -> ids) against AR's: label -> :func:`tally`."""
     graders = {other: Grader(engine, rows, elsewhere=other) for other in (False, True)}
     for item, ids in reference.items():
         for each in graders.values():

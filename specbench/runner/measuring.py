@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished task of a plan.
-
-    Attributes:
-        task: its name.
-        folder: the run's.
-        projection: onto another GPU, where the plan asks for one.
-    """
+    """A finished task of a plan, and its projection onto another GPU where the plan asks for one."""
 
     task: str
     folder: RunFolder
@@ -35,15 +29,9 @@ class Measured:
 
 
 def measure(plan: Plan) -> Iterator[Measured]:
-    """Runs the tasks of a plan, one after the other; each is yielded when it is finished.
+    """Run the tasks of a plan, one after the other; each is yielded when it is finished.
 
     All prompts of all tasks are read and checked before the first is run.
-
-    Args:
-        plan: as the user gave it.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
     with limited(plan.step_timeout):
         yield from _measured(plan)
@@ -79,12 +67,12 @@ def _measured(plan: Plan) -> Iterator[Measured]:
 
 @keywords(Plan)
 def run(plan: Plan) -> Run:
-    """Runs methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
+    """Run methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
 
-    It is ``specbench run`` with its options as keyword arguments: what is interrupted is gone on with by the same call,
-    and what is finished is not decoded again. A method or another engine that fails ends no run: its row says why in
-    ``failed``. What ends this whole process (a crash in a library, a hang that no signal ends) ends it here too; only
-    the command line, which watches it from another one, can go on.
+    It is ``specbench run`` with its options as keyword arguments: the same call goes on where it was interrupted, and
+    what is finished is not decoded again. A method or another engine that fails ends no run: its row says why in
+    ``failed``. What ends this whole process ends the run too; only the command line, which watches it from another
+    process, can go on.
 
     Returns:
         The run: ``.summary``, ``.frame()``, ``.methods()`` and ``.folder``.

@@ -1,4 +1,4 @@
-"""Methods of a plan: names and settings as written to rows with checked options. No torch."""
+"""Methods of a plan: names and settings as written to rows with checked options."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     A method named several times runs as several rows, labelled ``jacobi``, ``jacobi#2``, …; ``--set`` takes the label.
 
     Args:
-        names: method names.
         settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
-
-    Raises:
-        UsageError: an unknown method or option, a setting twice or for a method that does not run.
     """
     labels = labels_of(names)
     return make_methods(labels, parse_settings(labels, settings))
@@ -44,15 +40,8 @@ def make_methods(labels: Mapping[str, str], settings: Settings) -> tuple[Method,
 
 
 def plan_rows(labels: Mapping[str, str], settings: Settings, urls: Sequence[str]) -> tuple[Row, ...]:
-    """The rows of other engines in a plan.
-
-    Args:
-        labels: label of each row -> its method; that of another engine is ENGINE:MODE.
-        settings: of all labels.
-        urls: addresses of servers that the user runs, each ``LABEL=URL`` or ``ENGINE=URL``.
-
-    Raises:
-        UsageError: an option that the engine does not have; an address of no row, or that is none.
+    """The rows of other engines (ENGINE:MODE) in a plan; ``urls`` are servers of the user's, ``LABEL=URL`` or
+    ``ENGINE=URL``.
     """
     theirs = {label: name for label, name in labels.items() if is_row(name)}
     where = _addresses(urls, theirs)
@@ -110,17 +99,10 @@ _HEAD = "head"
 def default_settings(
     labels: Mapping[str, str], settings: Settings, method: str, options: Mapping[str, Any]
 ) -> Settings:
-    """The settings that give a method other defaults than its own.
+    """The settings that give every row of a method other defaults than its own.
 
-    Args:
-        labels: label of each row -> its method.
-        settings: what the user set; it is left out of the result, by whatever name it is set, and a label with
-            ``preset=`` gets nothing but the draft head, which no preset names.
-        method: whose defaults; every row of it gets them.
-        options: option name -> value; ``preset`` stands for the options of that preset.
-
-    Raises:
-        UsageError: an unknown preset.
+    What the user set, by whatever name, is left out of the result, and a label with ``preset=`` gets nothing but the
+    draft head, which no preset names. ``options`` may hold a ``preset``.
     """
     card = registry.method(method)
     known = option_names(card.load().Options)
@@ -147,15 +129,8 @@ def merged(settings: Settings, more: Settings) -> Settings:
 
 
 def settings_of_all(labels: Mapping[str, str], option: str, value: str) -> list[str]:
-    """The settings that a flag of an option's name stands for, as ``--set`` would take them.
-
-    Args:
-        labels: label of each row -> its method.
-        option: every row whose method has an option of this name gets it.
-        value: its value.
-
-    Raises:
-        UsageError: none of them has.
+    """The settings that a flag of an option's name stands for, as ``--set`` would take them; UsageError if no method
+    has it.
     """
     found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
     if not found:
@@ -217,11 +192,7 @@ def parse_settings(labels: Mapping[str, str], settings: Sequence[str]) -> Settin
 
 
 def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
-    """A method with options as written, of any size.
-
-    Raises:
-        UsageError: an unknown method or option, or a value that is not allowed.
-    """
+    """A method with options as written, of any size."""
     card = registry.method(name)
     module = card.load()
     with guests.hosting(card.who):

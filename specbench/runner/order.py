@@ -17,11 +17,9 @@ from specbench.runner.resolving import Resolved
 
 
 class Turns:
-    """Turns: what each method was asked, turn by turn; a turn after the first follows the answers before it.
+    """Turns: what each method was asked; a turn after the first follows the answers before it.
 
-    Args:
-        prepared: the task.
-        done: texts of the answers that are there already, by request key.
+    ``done`` holds the texts of the answers that are there already, by request key.
     """
 
     def __init__(self, prepared: Prepared, done: Mapping[str, str]) -> None:
@@ -44,17 +42,11 @@ class Turns:
 
 
 class Order:
-    """What is left of a run, stretch by stretch.
+    """What is left of a run, segment by segment.
 
     The methods follow each other on every block of prompts and every turn, in an order that is drawn anew each time:
-    what slows the machine for a minute hits all of them. A block is a prompt where one sequence runs at a time; with
-    slots to fill it holds several fillings, see :func:`specbench.results.blocks.blocks_of`, of one temperature.
-
-    Args:
-        resolved: the run.
-        prepared: its task.
-        done: texts of the answers that are there already, by request key.
-        repeats: which of the plan's repeats; default is all of them.
+    what slows the machine for a minute hits all of them. With slots to fill a block holds several fillings of one
+    temperature, see :func:`specbench.results.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
     """
 
     def __init__(
@@ -80,10 +72,9 @@ class Order:
         self._given_up.add(label)
 
     def stretches(self) -> Iterator[tuple[Method | Row, list[Request]]]:
-        """A method with the requests to decode without interruption; all have to be added before the next is taken,
-        unless the method is given up.
+        """A method with the requests of one temperature to decode without interruption.
 
-        Requests of one stretch have one temperature.
+        All have to be added before the next is taken, unless the method is given up.
         """
         seed, blocks = self._plan.seed, self._blocks()
         for repeat in self._repeats:

@@ -1,8 +1,7 @@
 """Outside: another engine's rows as a session has them: asked by our clock, ended by our stop rule, in our records.
 
-The clock is outside of the engine: t0 when the request is handed over, the first token and the last when they are here.
-Tokens that arrive together share a time. Definitions are those of :mod:`specbench.runner.loop`; where an engine's first
-arrival has several tokens, they count as none that was decoded.
+t0 is when the request is handed over; tokens that arrive together share a time. Definitions are those of
+:mod:`specbench.runner.loop`; where an engine's first arrival has several tokens, they count as none that was decoded.
 """
 
 from __future__ import annotations
@@ -29,15 +28,7 @@ Encode = Callable[[str], Sequence[int]]
 class Outside:
     """One engine, started when asked for; close it when done, or use it as a context manager.
 
-    Args:
-        row: the engine and how it decodes.
-        served: with what.
-        sampling: how tokens are chosen where a request names no temperature.
-        clock: in nanoseconds; the engines' own arrival times are on the same one.
-
-    Attributes:
-        facts: what it is, once it is started.
-        sampling: as given; another one holds from the next request on.
+    ``clock`` is in nanoseconds, the same as the engines' arrival times; ``facts`` say what it is, once it is started.
     """
 
     def __init__(self, row: Row, served: Served, sampling: Sampling, clock: Clock = time.perf_counter_ns) -> None:
@@ -54,21 +45,13 @@ class Outside:
         return self._backend
 
     def start(self) -> None:
-        """Starts it.
-
-        Raises:
-            EngineFault: it is not installed, does not start, or does not answer; names the row.
-        """
+        """Start it. Raises EngineFault naming the row where it is not installed, does not start or does not answer."""
         with self._named():
             self._backend.version(self.row.options)
             self.facts = self._backend.start()
 
     def warm_up(self, ids: Sequence[int], tokens: int) -> None:
-        """Answers a prompt of the tool's own, untimed, twice: what is compiled at the first one is there then.
-
-        Raises:
-            EngineFault: as :meth:`decode`.
-        """
+        """Answer a prompt of the tool's own, untimed, twice: what is compiled at the first one is there then."""
         assert self.facts is not None, "it is started"
         rule = StopRule(frozenset(), (), tokens, self._served.model.decode)
         for _ in self.decode([Request("warm-up", repeat, ids, rule) for repeat in range(2)], 0):
@@ -77,14 +60,9 @@ class Outside:
             self.facts = self.facts.model_copy(update={"memory_bytes": resident_bytes(processes)})
 
     def decode(self, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
-        """Answers requests, one after the other; yields each as it ends.
+        """Answer requests, one after the other; yields each as it ends. ``number`` is stored with each record.
 
-        Args:
-            requests: in this order.
-            number: stored with each record; times of one stretch share a clock.
-
-        Raises:
-            EngineFault: it died, stalled, or did not do what it was asked; names the row.
+        Raises EngineFault naming the row where the engine died, stalled, or did not do what it was asked.
         """
         origin, away = self._clock(), 0
         for request in requests:

@@ -1,7 +1,7 @@
 """The engine against transformers' own ``generate``, once for each model, machine and version of the code.
 
-All rows of a run go through one engine, plain decoding too. What that engine gets wrong it gets wrong in every row, so
-no comparison of rows shows it. This one does: a few tokens after one prompt of the run, off the clock.
+All rows of a run go through one engine, so no comparison of rows shows what it gets wrong. This one does: a few tokens
+after one prompt of the run, off the clock.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ _TIE = 4.0
 
 @dataclass(frozen=True)
 class GenerateCheck:
-    """What came of it, for ``run.json``.
+    """The check's outcome, for ``run.json``.
 
     Attributes:
-        tokens: that were compared.
-        prompt: id of the prompt.
-        tie: which of them differs by a numeric tie, from 0; None where none does. The rest is then not compared.
+        tie: which token differs by a numeric tie, from 0; the rest is then not compared.
         skipped: why nothing was compared; empty where something was.
     """
 
@@ -55,10 +53,8 @@ class GenerateCheck:
 def check_generate(
     plan: Plan, session: Session, prepared: Prepared, captured: environment.Environment
 ) -> GenerateCheck:
-    """Compares greedy tokens, unless that was done before on this machine.
-
-    Raises:
-        EnvironmentRefused: the engine writes other tokens, and no tie of two scores explains it.
+    """Compare greedy tokens, unless that was done before on this machine; EnvironmentRefused for others that are no
+    tie.
     """
     if plan.simulate:
         return GenerateCheck(skipped="acceptance is simulated, so that the text means nothing")

@@ -30,13 +30,7 @@ _TODO = "give a text file in UTF-8"
 
 @dataclass(frozen=True)
 class Passage:
-    """The text that is rated.
-
-    Attributes:
-        text: not blank.
-        file: its name.
-        sha256: of the file.
-    """
+    """The text that is rated, not blank, with its file's sha256."""
 
     text: str
     file: str
@@ -55,17 +49,9 @@ class Passage:
 
 @dataclass(frozen=True)
 class Rated:
-    """A text under one model.
+    """A text under one model; ``nats`` holds −log p (base e) of each rated token.
 
-    Attributes:
-        model: its name.
-        fingerprint: of its weights.
-        dtype: of its weights.
-        ids: tokens of the text.
-        nats: −log p of each rated token, to base e: of all tokens, or of a tokenizer without begin and end token of all
-            but the first.
-        bytes, words: of the text.
-        context, stride: tokens.
+    Without a begin or end token of the tokenizer the first token is not rated.
     """
 
     model: str
@@ -98,11 +84,7 @@ class Rated:
 
 
 def read_passage(path: Path) -> Passage:
-    """The text of a file.
-
-    Raises:
-        UsageError: it cannot be read, is not UTF-8, or has nothing but blanks.
-    """
+    """The text of a file; UsageError where it is not UTF-8 or blank."""
     text = read_text(path, _TODO)
     if not text.strip():
         raise UsageError(f"{path} is empty; {_TODO}")
@@ -112,10 +94,6 @@ def read_passage(path: Path) -> Passage:
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
     """(first, from, to) of each window over ``tokens`` tokens: those from ``first`` on are fed, ``from`` up to but not
     with ``to`` are rated, and every token but the very first is rated once.
-
-    Args:
-        context: tokens that are fed at most; the last rated one is not.
-        stride: tokens that a window rates, but for the first, which rates as many as it can.
     """
     rated = 1
     while rated < tokens:
@@ -125,11 +103,7 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, 
 
 
 def assert_windows(context: int | None, stride: int | None) -> None:
-    """Refuses windows between which tokens would be left out, as far as that is known without the model.
-
-    Raises:
-        UsageError: the stride is more than the context.
-    """
+    """Refuse windows between which tokens would be left out, as far as that is known without the model."""
     most = CONTEXT if context is None else context
     if stride is not None and stride > most:
         raise UsageError(f"--stride {stride} would leave tokens out between windows of {most}; lower it")
@@ -142,18 +116,9 @@ def rate_text(
     stride: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Rated:
-    """Rates a text.
+    """Rate a text; ``told`` gets (tokens done, tokens in all) at the start and after each window.
 
-    Args:
-        loaded: the model; as it was afterwards.
-        passage: the text.
-        context: tokens of a window; None is :data:`CONTEXT`, or what the model takes.
-        stride: see :func:`windows`; None is half of the context.
-        told: (tokens done, tokens in all) at the start and after each window.
-
-    Raises:
-        UsageError: the context is more than the model takes, the stride more than the context, or there is no token.
-        EnvironmentRefused: memory does not suffice.
+    ``context`` None is :data:`CONTEXT`, or what the model takes; ``stride`` None is half of the context.
     """
     most = loaded.context or 1 << 30
     context = min(CONTEXT, most) if context is None else context

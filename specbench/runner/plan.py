@@ -1,6 +1,6 @@
 """Plan: the one list of run options. The command line, Python's keyword arguments and the record come from it.
 
-An option is one field here, and its use. No torch.
+An option is one field here, and its use.
 """
 
 from __future__ import annotations
@@ -97,11 +97,7 @@ class Drawing(Flags):
 
     @property
     def drawn_by(self) -> int | None:
-        """The seed by which ``--limit`` draws; None takes the first of the data.
-
-        Raises:
-            UsageError: ``--first`` without what it is of, or beside a seed.
-        """
+        """The seed by which ``--limit`` draws; None takes the first of the data."""
         if self.first and self.prompt_seed is not None:
             raise UsageError(
                 "--first takes prompts in the order of the data, by no seed; leave one of --first, --prompt-seed out"
@@ -182,11 +178,7 @@ class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
         return SamplingSpec(temperature=self.temperature or 0.0, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     def plan(self, **more: Any) -> Plan:
-        """The run of these options.
-
-        Args:
-            more: further fields of a run, or other values for these; each is checked.
-        """
+        """The run of these options; ``more`` are further fields or other values."""
         shared = (Concurrent if isinstance(self, Concurrent) else Decoding).model_fields
         return given(Plan, {**{name: getattr(self, name) for name in shared}, **more})
 
@@ -235,18 +227,10 @@ class Plan(Concurrent, Waiting):
     again: bool = flag(False, "--again", help="Measure anew what a finished run in --out has already.", recorded=False)
     trace: bool = flag(False, "--trace", help="Split each step's time into phases (slows steps down a bit).")
     project: str | None = flag(
-        None,
-        "--project",
-        help="Add what this would be on another GPU; see list gpus.",
-        metavar="GPU",
-        recorded=False,
+        None, "--project", help="Add what this would be on another GPU; see list gpus.", metavar="GPU", recorded=False
     )
     profile: Path | None = flag(
-        None,
-        "--profile",
-        help="Step times for --project; else they are measured.",
-        exists="folder",
-        recorded=False,
+        None, "--profile", help="Step times for --project; else they are measured.", exists="folder", recorded=False
     )
 
     def recorded(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Protocols of published rows by name (``presets.toml``): task, prompt, budget and temperature. No torch."""
+"""Protocols of published rows by name (``presets.toml``): task, prompt, budget and temperature."""
 
 from __future__ import annotations
 
@@ -13,17 +13,8 @@ from specbench.common.errors import unknown
 
 
 class Preset(BaseModel):
-    """How some paper asked.
-
-    Attributes:
-        title: one line.
-        paper: where the protocol is from.
-        task: registered task.
-        options: of the task.
-        max_new_tokens: per answer.
-        temperature: 0 is greedy.
-        limit: prompts; None is all.
-        first: a limit, the user's too, takes the first ones of the data.
+    """How some paper asked: a registered task with its options and limits. ``first`` takes the first prompts of the
+    data.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -21,18 +21,8 @@ _CONTEXTS = (128, 512, 2048)
 
 
 def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
-    """Writes a run's projection beside its summary.
-
-    Args:
-        folder: of the run.
-        gpu: onto which.
-        profile: of the run's model on the run's device.
-
-    Returns:
-        What was written.
-
-    Raises:
-        UsageError: the profile is of another model, or the GPU has no figures for its dtype.
+    """Write a run's projection onto a GPU next to its summary, from a profile of the run's model and device; returns
+    it.
     """
     read = read_run(folder)
     mine, its = read.config.model, profile.model

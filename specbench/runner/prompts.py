@@ -32,15 +32,7 @@ _FIXED, _DATE = datetime(2001, 2, 3, 4, 5, 6), 32
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task, ready to be run.
-
-    Attributes:
-        task: as planned.
-        spec: the record.
-        budget: tokens of an answer.
-        prompts: by id, in the order of the data; a sweep's in that in which they are used.
-        longest: tokens that the longest prompt of any turn can have.
-    """
+    """A task, ready to be run; prompts by id, in the order of the data (a sweep's as they are used)."""
 
     task: TaskPlan
     spec: TaskSpec
@@ -52,23 +44,15 @@ class Prepared:
     _taken: Mapping[int, int] = field(default_factory=dict)  # control token -> turns from which a second one was taken
 
     def request(self, prompt_id: str, repeat: int = 0, answers: Sequence[str] = ()) -> Request:
-        """One turn of one prompt.
-
-        Args:
-            prompt_id: of ``prompts``.
-            repeat: see :class:`Request`.
-            answers: texts of the answers to its turns so far; their number decides the turn.
-        """
+        """One turn of one prompt; the number of ``answers`` so far decides which."""
         prompt = self.prompts[prompt_id]
         ids = self._model.encode(prompt.after(answers)) if answers else self._first[prompt_id]
         rule = StopRule(self._model.stop_ids, prompt.stops, self.budget, self._model.decode)
         return Request(prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature)
 
     def as_recorded(self, record: TaskSpec) -> Prepared:
-        """The same task with the time in its prompts that a record says, where the chat template writes it there.
-
-        Raises:
-            EnvironmentRefused: the prompts are not those of the record.
+        """The same task with the time in its prompts that a record says; EnvironmentRefused where the prompts are
+        others then.
         """
         if record.dated is None or self.spec.dated is None or record.dated.at == self.spec.dated.at:
             return self
@@ -106,19 +90,11 @@ class Prepared:
 
 
 def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None = None) -> Prepared:
-    """Reads a task's data, renders and tokenises its prompts, and checks that they fit.
+    """Read a task's data, render and tokenise its prompts, and check that they fit.
 
-    Args:
-        plan: the run.
-        task: one of its tasks.
-        model: what renders and tokenises.
-        held_out: of a sweep: so many further prompts, behind those of the plan's limit; these are then in the order of
-            the draw, because a search may use the first few of them alone.
-
-    Raises:
-        UsageError: no prompts, fewer than a sweep wants, two of one id, or a prompt that leaves no room for its answers
-            in the model's context.
-        PluginFault: the task ended the command.
+    A sweep wants ``held_out`` further prompts after those of the plan's limit; all are then in the order of the draw,
+    because a search may use the first few alone. Raises UsageError for no or too few prompts, two of one id, or one
+    that leaves no room for its answers; PluginFault where the task ended the command.
     """
     instance = copy(task.instance)  # it decides open options by the model, and another model may be asked next
     with recorded() as files, guests.hosting(task.card.who):
@@ -165,11 +141,7 @@ class _Rendered:
 
 
 def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budget: int) -> _Rendered:
-    """Renders and tokenises prompts.
-
-    Raises:
-        UsageError: two of one id, or one that leaves no room for its answers.
-    """
+    """Render and tokenise prompts."""
     first: dict[str, Sequence[int]] = {}
     before = Counter(getattr(model, "doubles", ()))
     digest = hashlib.sha256()
@@ -200,11 +172,7 @@ _LONGEST_ID = 10_000
 
 
 def _prompts(found: Any) -> Sequence[Prompt]:
-    """What a task gave, where it gave prompts.
-
-    Raises:
-        Refused: it gave something else.
-    """
+    """What a task gave, where it gave prompts."""
     every = list(found)
     for at, prompt in enumerate(every):
         if not isinstance(prompt, Prompt):

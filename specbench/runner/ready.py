@@ -31,12 +31,7 @@ class OnDevice(Protocol):
 
 
 def check_device(plan: OnDevice) -> None:
-    """Whether the device that a plan names is here.
-
-    Raises:
-        UsageError: no such GPU is known.
-        EnvironmentRefused: it is not; names what is.
-    """
+    """Refuse a plan whose device is not here."""
     assert_gpu(plan.gpu)
     if plan.device.startswith("cuda") and gpus.seen() == []:
         raise EnvironmentRefused(f"device '{plan.device}' is not available here; use --device auto")
@@ -46,12 +41,7 @@ def check_device(plan: OnDevice) -> None:
 
 
 def check_ready(resolved: Resolved) -> None:
-    """Whether a plan's data, profile, folder and memory are there, as far as that is known without its model.
-
-    Raises:
-        SpecbenchError: one is not, is another one than the task was written for, or cannot be read or written; the
-            trees of a method do not fit in memory.
-    """
+    """Whether a plan's data, profile, folder and memory are there, as far as that is known without its model."""
     plan = resolved.plan
     assert_fits(plan, resolved.methods, plan.concurrency)
     if plan.profile is not None:
@@ -72,12 +62,7 @@ def missing(rows: Sequence[Row]) -> Iterator[EngineFault]:
 
 
 def assert_gpu(wanted: str) -> None:
-    """``--gpu NAME``: refuses to run on any other device.
-
-    Raises:
-        UsageError: no such GPU is known.
-        EnvironmentRefused: another device is present.
-    """
+    """``--gpu NAME``: refuse to run on any other device."""
     if wanted == "auto":
         return
     asked, names = gpus.find(wanted), gpus.seen()
@@ -98,11 +83,7 @@ COMPILERS = ("g++", "clang++")
 
 
 def assert_compiler() -> None:
-    """``--compile`` on a CPU is refused where nothing can compile what it writes.
-
-    Raises:
-        EnvironmentRefused: no C++ compiler.
-    """
+    """Refuse ``--compile`` on a CPU where there is no C++ compiler."""
     wanted = [own] if (own := os.environ.get("CXX")) else COMPILERS
     if not any(shutil.which(each) for each in wanted):
         raise EnvironmentRefused(
@@ -112,11 +93,7 @@ def assert_compiler() -> None:
 
 
 def assert_graphs(graphs: str, device: str) -> None:
-    """``--graphs on`` is refused on a CPU.
-
-    Raises:
-        EnvironmentRefused: no CUDA device.
-    """
+    """Refuse ``--graphs on`` on a CPU."""
     if graphs != "on":
         return
     there = device != "cpu" and gpus.seen() != []
@@ -129,11 +106,7 @@ def assert_graphs(graphs: str, device: str) -> None:
 
 
 def other_gpu(name: str | None, profile: Path | None) -> gpus.Gpu | None:
-    """The GPU of ``--project``.
-
-    Raises:
-        UsageError: no such GPU is known, or there is a profile and nothing to project onto.
-    """
+    """The GPU of ``--project``; UsageError for a profile and nothing to project onto."""
     if name is None and profile is not None:
         raise UsageError("--profile has the step times for --project; name the GPU with --project GPU")
     return None if name is None else gpus.find(name)

@@ -1,4 +1,4 @@
-"""Rescoring: verdicts on the answers of a run that is there already, without generating anything again. No torch."""
+"""Rescoring: verdicts on the answers of a run that is there already, without generating anything again."""
 
 from __future__ import annotations
 
@@ -23,19 +23,10 @@ def lacks_verdicts(folder: RunFolder, config: RunConfig) -> bool:
 def rescore(
     folder: RunFolder, data_dir: Path | None, say: Callable[[str], None], workers: int | None = None
 ) -> RunSummary:
-    """Judges the answers of a run; a finished one's ``summary.json`` is written anew.
+    """Judge the answers of a run, ``workers`` at a time (default: all cores), and return its summary with the new
+    verdicts.
 
-    Args:
-        folder: to read; finished or not.
-        data_dir: folder with the task's data files.
-        say: takes a line on how far it is.
-        workers: answers judged at a time; default is all cores.
-
-    Returns:
-        What was measured and graded as it was, with what the verdicts decide.
-
-    Raises:
-        SpecbenchError: the task's data are not there, or scoring failed.
+    A finished run's ``summary.json`` is written anew.
     """
     before = folder.summary()
     sweep = before.sweep if before else None

@@ -1,19 +1,18 @@
-"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it. No torch."""
+"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.backends import is_row
 from specbench.backends.rows import Row
-from specbench.common import UsageError
+from specbench.common import UsageError, registry
 from specbench.decoding import Method
 from specbench.models import names
 from specbench.results import BASELINE
 from specbench.results.schema import BASE, MethodSpec, SamplingSpec, SimulatedAcceptance
-from specbench.runner import untrained
 from specbench.runner.bounding import bound
 from specbench.runner.methods import (
     Settings,
@@ -39,11 +38,8 @@ class Resolved:
 
     Attributes:
         plan: with what an alias or a preset decided written out: given as a command, it resolves to the same.
-        methods: AR first, then the user's in their order.
-        rows: of other engines, in the user's order.
-        tasks: in the user's order.
-        base: the model that the run's was made from; plain decoding of it is a further row, :data:`BASE`.
-        simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
+        base: what the run's model was made from; plain decoding of it is a further row, :data:`BASE`.
+        simulated: method label -> simulated acceptance.
         notes: what an alias and a preset set of all this, a line each for the user.
     """
 
@@ -95,13 +91,8 @@ Expand = Callable[[Mapping[str, str], Settings], tuple[Method, ...]]
 def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = False) -> Resolved:
     """A plan with its names looked up; every mistake in it is found here, before torch is imported.
 
-    Args:
-        plan: as the user gave it.
-        expand: makes the methods; default is a row for each name.
-        by_machine: bound trees that nobody has sized, see :mod:`specbench.runner.bounding`.
-
-    Raises:
-        UsageError: an unknown name or a bad option.
+    ``expand`` makes the methods (default: a row for each name); ``by_machine`` bounds trees, see
+    :mod:`specbench.runner.bounding`.
     """
     plan, notes = _by_preset(plan)
     _ = plan.drawn_by  # says what is wrong with --first and --prompt-seed
@@ -115,7 +106,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
     _check_rows(plan, rows, expand)
     own = {label: name for label, name in labels.items() if not is_row(name)}
     bounds, why = bound(plan, own, given) if by_machine else ({}, [])
-    notes += [*untrained.notes(plan.model, [*own.values()]), *why]
+    notes += [*_untrained(plan.model, [*own.values()]), *why]
     settings, task_settings = (*plan.settings, *added, *written(bounds)), (*plan.task_settings, *asks)
     methods = expand(own, merged(given, bounds))
     for each in methods:
@@ -161,9 +152,8 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:
     """What ``--head`` stands for, and what ``--model`` decides where the user did not.
 
-    Returns:
-        The methods as named, their labels, all settings, those of them that the user did not write, and the line that
-        says what the alias set: the user could have typed it.
+    The methods as named, their labels, all settings, those of them that the user did not write, and the line on the
+    alias.
     """
     source = names.resolve(plan.model)
     alias = names.aliases().get(plan.model, {})
@@ -223,3 +213,23 @@ def _some(flag: str, text: str) -> list[str]:
     if not found:
         raise UsageError(f"{flag} names nothing; see specbench list {flag.removeprefix('--')}s")
     return found
+
+
+def _untrained(model: str, methods: Sequence[str]) -> Iterator[str]:
+    """A line on each method that the model was not trained for, as far as its ``method.toml`` says what to expect."""
+    known = names.aliases()
+    mine = known.get(model, {}).get("method")
+    for name in dict.fromkeys(methods):
+        expected = registry.method(name).info.get("untrained")
+        if expected is None or name == mine:
+            continue
+        line = (
+            f"{name}: {model} is not known to be trained for it; without training it gave {expected['gave']} "
+            f"({expected['run']})"
+        )
+        trained = {alias: entry for alias, entry in known.items() if entry.get("method") == name}
+        of_model = [alias for alias, entry in trained.items() if entry.get("base") == model]
+        shipped = [alias for alias, entry in trained.items() if "adapter" in entry]
+        if found := of_model or shipped or list(trained):
+            line += f"; trained for it: --model {' or '.join(found)}"
+        yield line

@@ -18,11 +18,7 @@ _ALL = (True, True)  # of a tree that names no rows, all may be emitted
 
 
 def check_wishes(method: Method, model: LoadedModel) -> None:
-    """Refuses a method that wants to see what the target does not have.
-
-    Raises:
-        PluginFault: names it.
-    """
+    """Refuse a method that wants to see what the target does not have."""
     words, layers = model.vocab_size, int(model.model.config.get_text_config().num_hidden_layers)
     with guests.hosting(method.who):
         if method.top_k > words:
@@ -32,11 +28,7 @@ def check_wishes(method: Method, model: LoadedModel) -> None:
 
 
 def checked_guesses(tree: object) -> TokenTree | None:
-    """What ``begin`` returned: rows that go along with the prompt.
-
-    Raises:
-        Refused: it is neither None nor a tree whose guesses are draft-only.
-    """
+    """What ``begin`` returned: None, or rows that go along with the prompt and are draft-only."""
     if not (tree is None or type(tree) is TokenTree):
         raise guests.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
     if tree is not None and len(tree) > 1 and any((tree.accept or _ALL)[1:]):
@@ -54,11 +46,7 @@ def wrong_tree(tree: object, most: int, root: int) -> guests.Refused:
 
 
 def checked_measures(decoder: Decoder, kept: int, stopped: bool) -> dict[str, float]:
-    """The decoder's own figures of a finished request.
-
-    Raises:
-        Refused: they are no figures.
-    """
+    """The decoder's own figures of a finished request."""
     found = dict(decoder.measures(kept, stopped))
     for name, value in found.items():
         if not (isinstance(name, str) and _is_number(value) and math.isfinite(value)):
@@ -67,11 +55,7 @@ def checked_measures(decoder: Decoder, kept: int, stopped: bool) -> dict[str, fl
 
 
 def checked_branches(decoder: Decoder) -> Sequence[Branch]:
-    """The decoder's branches of a finished request.
-
-    Raises:
-        Refused: one is none.
-    """
+    """The decoder's branches of a finished request."""
     found = []
     for each in decoder.branches():
         if not isinstance(each, Branch):
@@ -84,11 +68,7 @@ def checked_branches(decoder: Decoder) -> Sequence[Branch]:
 
 
 def checked_forwards(decoder: Decoder) -> int:
-    """Forwards of the decoder's draft model.
-
-    Raises:
-        Refused: it is no count.
-    """
+    """Forwards of the decoder's draft model."""
     found = decoder.draft_forwards
     if not _is_whole(found) or found < 0:
         raise guests.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")

@@ -1,4 +1,4 @@
-"""Room: whether the trees of a plan fit in this machine's memory, before a model is loaded for them. No torch."""
+"""Room: whether the trees of a plan fit in this machine's memory, before a model is loaded for them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ _SMALLER = 0.8
 
 @dataclass(frozen=True)
 class Room:
-    """What steps of a plan may take.
+    """What steps of a plan may take: bytes of its device in all and free now, None where unknown.
 
-    Attributes:
-        shape: of its model; None where it is not known yet.
-        memory: bytes of the device that it would run on, whatever else is in them; None where that is not known.
-        free: what of it can be had now; of a GPU its memory, for nothing but a driver tells more.
-        capacity: tokens that a sequence reaches at least: those of an answer, where the plan says.
-        slots: sequences stepped together.
-        dense: their masks are matrices, see :func:`specbench.engine.room.step_memory`.
+    ``capacity`` is the least number of tokens that a sequence reaches; ``dense`` masks are matrices, see
+    :func:`specbench.engine.room.step_memory`.
     """
 
     shape: ModelShape | None
@@ -48,9 +43,7 @@ class Room:
     def refusal(self, methods: Sequence[Method], *, now: bool) -> str | None:
         """Why trees of some methods do not fit, with the option to lower; None where they do, or that is not known.
 
-        Args:
-            methods: that step in one session, whose largest tree decides.
-            now: in what is free now, and not in what the machine has.
+        The largest tree decides; ``now`` looks at what is free and not at what the machine has.
         """
         widest = max(methods, key=lambda method: method.max_rows)
         room = self.free if now else self.memory
@@ -65,11 +58,7 @@ class Room:
 
 
 def assert_fits(plan: Decoding, methods: Sequence[Method], slots: int) -> None:
-    """Refuses trees that do not fit in what is free now.
-
-    Raises:
-        EnvironmentRefused: names the option to lower, and the bytes.
-    """
+    """Refuse trees that do not fit in what is free now, naming the option to lower, and the bytes."""
     why = Room.of(plan, slots).refusal(methods, now=True)
     if why is not None:
         raise EnvironmentRefused(why)

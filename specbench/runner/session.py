@@ -27,7 +27,6 @@ from specbench.results.schema import MEMORY, SWITCH, SimulatedAcceptance
 from specbench.runner.calibration import Calibration
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
-from specbench.runner.memory import peak_memory
 from specbench.runner.native import native_of
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
@@ -64,30 +63,19 @@ class Session:
     """Close it when done, or use it as a context manager.
 
     Args:
-        model: decodes.
-        methods: what they bring, draft models and heads, is loaded here.
+        methods: draft models and heads that they bring are loaded here.
         sampling: how tokens are chosen where a request names no temperature; its seed is also that of drafts.
         capacity: tokens of the longest sequence, its answer included.
-        slots: sequences stepped together at most.
-        kernels: how the engine steps.
         name: what the user calls the model; default is its own name.
         weights: the causal LM to decode with where it is not the model's own, as in training.
         drafts: loads draft models by name; without it a method that wants one is refused.
-        trace: split each step's time into phases.
         simulated: method label -> acceptance that is decided by lot.
         metered: look at the GPU while requests run.
-        calibration: the times that automatic settings are chosen by; default is taken anew and stored nowhere.
+        calibration: the times that automatic settings are chosen by; default is measured anew and stored nowhere.
 
     Attributes:
-        methods: as they decode, with what they brought.
-        calibration: as it was given.
-        calibrated: labels of the methods whose settings were chosen by such times.
-        engine: theirs.
-        notes: what methods found that the user has to know, a line each.
-
-    Raises:
-        SpecbenchError: what a method brings cannot be had, or does not go with the model; no memory; a sampling or
-            kernels that cannot be.
+        methods: draft models and heads that they bring are loaded here.
+        calibration: the times that automatic settings are chosen by; default is measured anew and stored nowhere.
     """
 
     def __init__(
@@ -200,14 +188,7 @@ class Session:
         together: int | None = None,
         tokens: int = _WARM_UP_TOKENS,
     ) -> None:
-        """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt.
-
-        Args:
-            prepared: the task that comes after.
-            methods: of this session; default is all.
-            together: sequences stepped together; default is all slots.
-            tokens: of an answer to it.
-        """
+        """Capture every graph, then run every method on text of the tool's own, as long as the longest prompt."""
         longest, methods = prepared.longest, self.methods if methods is None else methods
         requests = self.warm_up_requests(prepared, longest, tokens, together)
         warm: set[str] = set()
@@ -232,13 +213,7 @@ class Session:
         return [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(together or self.engine.slots)]
 
     def capture(self, context: int, methods: Sequence[Method] | None = None, temperature: float | None = None) -> None:
-        """Captures the graphs of the methods' steps, where steps are captured.
-
-        Args:
-            context: tokens that a prompt has at most.
-            methods: of this session; default is all.
-            temperature: of the requests; None is the session's own.
-        """
+        """Capture the graphs of the methods' steps for prompts of at most ``context`` tokens, if steps are captured."""
         self.engine.sampling = self.sampling(temperature)
         for method in self.methods if methods is None else methods:
             self._assert_sound(method)
@@ -252,11 +227,7 @@ class Session:
             )
 
     def sampling(self, temperature: float | None = None) -> Sampling:
-        """How tokens are chosen at a temperature that a task prescribes; None is the session's own.
-
-        Raises:
-            UsageError: a temperature that cannot be.
-        """
+        """How tokens are chosen at a temperature that a task prescribes; None is the session's own."""
         try:
             return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
         except ValueError as error:
@@ -265,16 +236,9 @@ class Session:
     def decode(
         self, method: Method, requests: Sequence[Request], number: int = 0, together: int | None = None
     ) -> Iterator[RequestRecord]:
-        """Decodes requests of one temperature without interruption; yields each as it ends.
+        """Decode requests of one temperature without interruption; yields each as it ends.
 
-        Args:
-            method: of this session.
-            requests: in this order.
-            number: stored with each record; times of one stretch share a clock.
-            together: sequences stepped together; default is all slots.
-
-        Raises:
-            PluginFault: of the method's code, now or when it was prepared.
+        ``number`` is stored with each record: times of one segment share a clock. ``together`` defaults to all slots.
         """
         self._assert_sound(method)
         self.engine.sampling = self.sampling(requests[0].temperature)
@@ -362,14 +326,8 @@ def session_of(
     *,
     metered: bool = False,
 ) -> Session:
-    """The session of a run.
-
-    Args:
-        resolved: the run.
-        model: its model, or the one that it was made from.
-        capacity: tokens of the longest sequence, its answer included.
-        methods: those of the run that decode in it; default is all.
-        metered: look at the GPU while requests run.
+    """The session of a run; default are all of its methods. ``capacity`` is tokens of the longest sequence with its
+    answer.
     """
 
     plan = resolved.plan
@@ -386,10 +344,7 @@ def session_of(
 
     def draft_model(spec: str) -> LoadedModel:
         return load(
-            spec,
-            dtype=model.spec.dtype,
-            device=str(model.model.device),
-            trust_remote_code=plan.trust_remote_code,
+            spec, dtype=model.spec.dtype, device=str(model.model.device), trust_remote_code=plan.trust_remote_code
         )
 
     try:
@@ -417,3 +372,23 @@ def open_gpu(device: torch.device) -> Nvml | None:
     if device.type != "cuda":
         return None
     return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
+
+
+class PeakMemory:
+    """The allocator's high-water mark of one GPU: tensors, weights and cache included, what it keeps in reserve not."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def reset(self) -> None:
+        """Begins anew, from what is held now."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak(self) -> int:
+        """Bytes, the most since :meth:`reset`."""
+        return torch.cuda.max_memory_allocated(self._device)
+
+
+def peak_memory(device: torch.device) -> PeakMemory | None:
+    """That of a device; None for a CPU, whose memory torch does not count."""
+    return PeakMemory(device) if device.type == "cuda" else None

@@ -1,11 +1,9 @@
 """Shared state: what methods share without its being an argument of a call, and none of them may change.
 
-A method's code runs in the process that times the others. A setting that it leaves changed (the default dtype, the
-number of threads, the working directory) or a weight of the target that it writes to changes the others' speed or
-answers, while their records look as ever. So both are compared around each of its calls to ``prepare`` and around each
-request that it decodes, off the clock. A setting is put back, the method is named, and the others go on. A changed
-model cannot be put back without its checkpoint and all that was made of it (packed weights, captured steps), so the
-run stops, names the method, and keeps what was decoded before.
+A setting that a method leaves changed (default dtype, number of threads, working directory) or a weight of the target
+that it writes to changes the others' speed or answers. So both are compared around each call to ``prepare`` and around
+each request that it decodes, off the clock. A setting is put back, the method is named, and the others go on. A changed
+model cannot be put back, so the run stops, names the method, and keeps what was decoded before.
 """
 
 from __future__ import annotations
@@ -38,13 +36,7 @@ _left_inference: list[Any] = []  # a guard of torch's holds as long as it lives
 
 
 class Setting(NamedTuple):
-    """A setting of the process.
-
-    Attributes:
-        words: how an error names it.
-        read: what it is; compared by ``==``.
-        write: puts back what ``read`` returned.
-    """
+    """A setting of the process: how an error names it, how it is read (compared by ``==``) and put back."""
 
     words: str
     read: Callable[[], Any]
@@ -195,9 +187,6 @@ class SharedState:
     parameter, evenly spread; also hooks and the training mode of its modules. What it can miss: a write of that kind to
     values between those, buffers such as rotary frequencies, copies of weights that the engine holds, code that was
     replaced, and whatever is changed and changed back within one request.
-
-    Args:
-        model: of the engine that decodes.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -218,15 +207,10 @@ class SharedState:
         self._facts, self._values, self._states = facts, _values(self._samples), self._hooked()
 
     def check(self, method: Method, *, random_numbers: bool = True) -> None:
-        """Compare with what was remembered, and put settings back.
+        """Compare with what was remembered, and put settings back; PluginFault names the ``method`` that has run since.
 
-        Args:
-            method: whose code has run since then.
-            random_numbers: whether to draw from the shared generators is a fault. Loading is none, since a layer that
-                is made draws its first weights; the generators are put back in any case.
-
-        Raises:
-            PluginFault: something is another; ``spoils_all`` where it is the model.
+        With ``random_numbers``, drawing from the shared generators is a fault too; loading draws a layer's first
+        weights.
         """
         changed = []
         for setting, before in zip((*_SETTINGS, *_RANDOM), self._before, strict=True):

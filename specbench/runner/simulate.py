@@ -1,8 +1,7 @@
-"""Simulated acceptance: a method's real trees and forwards, with the number of tokens each step emits decided by lot.
+"""Simulated acceptance: a method's real trees and forwards, with the number of tokens each step emits drawn at random.
 
-Dummy weights accept next to nothing, so on them no method shows what its published acceptance would be worth. Here the
-target is told what to say along one path of the tree, and to leave the tree behind it: acceptance, commit and all
-kernels run as ever, only the text means nothing. No torch.
+Dummy weights accept next to nothing. Here the target's tokens along one path of the tree are prescribed: acceptance,
+commit and all kernels run as ever, only the text means nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +21,11 @@ _WRITE = "write MEAN[:SPREAD] or LABEL=MEAN[:SPREAD], as in --simulate-acceptanc
 
 
 def parse(specs: Sequence[str], rows: Mapping[str, int], baselines: Collection[str]) -> dict[str, SimulatedAcceptance]:
-    """What ``--simulate-acceptance`` asks of each method.
+    """What ``--simulate-acceptance`` asks of each method: label -> mean and spread.
 
-    Args:
-        specs: ``MEAN[:SPREAD]``, for every method that is not named otherwise, or ``LABEL=MEAN[:SPREAD]``; one string
-            may hold several, comma-separated.
-        rows: method label -> rows of its largest tree, which no forward can emit more tokens than.
-        baselines: labels of plain decoding, which is never simulated.
-
-    Returns:
-        Method label -> mean and spread. Methods that nothing is asked of are not in it.
-
-    Raises:
-        UsageError: a spec that is none, of no method, twice, or that no tree of the method can reach.
+    ``specs`` are ``MEAN[:SPREAD]`` or ``LABEL=MEAN[:SPREAD]``, comma-separated; ``rows`` are those of each method's
+    largest tree, which no forward can emit more tokens than; ``baselines`` are never simulated. Raises UsageError for a
+    spec that is none, of no method, twice, or that no tree can reach.
     """
     chosen: dict[str, SimulatedAcceptance] = {}
     for spec in [part.strip() for many in specs for part in many.split(",")]:
@@ -98,11 +89,7 @@ def _variance(mean: float, width: int) -> float:
 class Lengths:
     """Draws whole numbers of 1 or more with exactly the mean and the standard deviation asked for.
 
-    Two numbers around the mean, as far apart as the spread wants: the least one is floor and ceiling. Nothing but mean
-    and spread is claimed of the shape.
-
-    Args:
-        asked: mean and spread, a pair that :func:`parse` lets through.
+    Two numbers around the mean, as far apart as the spread wants; nothing is claimed of the shape.
     """
 
     def __init__(self, asked: SimulatedAcceptance) -> None:
@@ -123,13 +110,9 @@ class Lengths:
 
 @dataclass
 class Acceptance:
-    """Decides, step by step, what one sequence of one method accepts.
+    """Decides, step by step, what one sequence of one method accepts, with a random generator of its own.
 
-    Attributes:
-        lengths: of the steps.
-        rng: its own; the decoder's drafts do not depend on it.
-        vocab_size: token ids are below this.
-        stop_ids: ids that would end the answer; never accepted and never emitted, so that the budget ends it.
+    ``stop_ids`` are never accepted and never emitted, so that the budget ends the answer.
     """
 
     lengths: Lengths
@@ -169,18 +152,9 @@ def force(
 ) -> list[int]:
     """The target's next tokens with which the acceptance rule emits ``wanted`` tokens, if the tree has that many.
 
-    Accepted are the rows down to the first one at the depth wanted, or at the greatest depth there is before it. Rows
-    that repeat these tokens beside them are reached as well, and are told the same: one that was left to say what it
-    likes could lead further down, and the deepest row wins.
-
-    Args:
-        tree: of the step.
-        wanted: tokens to emit, 1 or more: accepted drafts and the target's own next token.
-        strange: a token that is not among those it is given; ends the path.
-        stop_ids: tokens that are not accepted.
-
-    Returns:
-        As :meth:`Acceptance.forced`.
+    Accepted are the rows down to the first one at the depth wanted, or at the greatest depth before it. Rows that
+    repeat these tokens next to them are given the same next tokens: the deepest row wins. ``strange`` finds a token
+    that is not among those it is given, which ends the path.
     """
     tokens, parents, accept = tree.tokens, tree.parents, tree.accept
     depths = [1]  # of each row that the target can be made to reach; 0 of the others

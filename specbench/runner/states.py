@@ -21,11 +21,7 @@ class _Row:
 
 
 class States:
-    """The states of a session's rows.
-
-    Args:
-        methods: its methods.
-    """
+    """The states of a session's rows."""
 
     def __init__(self, methods: Sequence[Method]) -> None:
         self._methods = {method.label: method for method in methods if method.stateful}
@@ -57,15 +53,8 @@ class States:
 def broken_off(
     records: Iterable[RequestRecord], stateful: Collection[str], requests: int
 ) -> Mapping[str, list[RequestRecord]]:
-    """The records of stateful rows that were left in the middle of a repeat: what they had learnt is gone.
-
-    Args:
-        records: of a run.
-        stateful: labels of its stateful rows.
-        requests: of a row, in one repeat.
-
-    Returns:
-        Label -> records that have to be decoded again; rows that are complete or not begun are left out.
+    """Label -> records of stateful rows that stopped within a repeat, to be decoded again: what they had learnt is
+    gone.
     """
     repeats: dict[tuple[str, int], list[RequestRecord]] = {}
     for record in records:

@@ -26,8 +26,6 @@ class StopRule:
     Attributes:
         stop_ids: ids that end the answer; the first one is kept and counted.
         stops: strings that end the answer; the token that completes the first one is the last kept.
-        budget: most tokens kept, at least 1.
-        decode: ids to text, special tokens dropped.
     """
 
     stop_ids: frozenset[int]

@@ -27,17 +27,10 @@ def target_of(
     warn: Callable[[str], None] = lambda line: None,
     measured: Callable[..., Any] = lambda name, take, by_rows=False: take(),
 ) -> Target:
-    """The target of an engine.
+    """The target of an engine, as methods see it.
 
-    Args:
-        loaded: where the engine's model is from; in training the engine's weights are no longer these.
-        engine: decodes with the target.
-        name: what the user calls the model; default is its own name.
-        load: draft models by name.
-        measured: takes times by name, or has them from before.
-        note: takes what draft heads have to say for the record.
-        warn: takes a line for the user.
-        kernels: ``backend`` that was asked for, ``graphs`` and ``compile``: those of draft models are alike.
+    ``load`` gives draft models by name, ``measured`` times by name; ``note`` takes what draft heads have to say for the
+    record, ``warn`` a line for the user. ``kernels`` are those of draft models too.
     """
     kernels = kernels or {}
     kept: dict[Hashable, Any] = {}
@@ -53,12 +46,7 @@ def target_of(
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         made = Engine(
-            model,
-            slots=engine.slots,
-            capacity=engine.capacity,
-            max_rows=max_rows,
-            sampling=engine.sampling,
-            **kernels,
+            model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling, **kernels
         )
         engine.at_close(made.close)
         for line in made.notes:

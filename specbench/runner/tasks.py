@@ -1,4 +1,4 @@
-"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read. No torch."""
+"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from specbench.results.schema import TaskData
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task with its validated options.
-
-    Attributes:
-        data_dir: the plan's; None looks in the places of DESIGN §7.
-    """
+    """A task with its validated options; ``data_dir`` None looks in the places of DESIGN §7."""
 
     card: registry.Card
     options: Any
@@ -46,16 +42,7 @@ class TaskPlan:
 
 
 def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | None = None) -> tuple[TaskPlan, ...]:
-    """Tasks with options.
-
-    Args:
-        names: task names.
-        settings: ``TASK.OPTION=VALUE`` strings.
-        data_dir: see :class:`TaskPlan`.
-
-    Raises:
-        UsageError: an unknown task or option, or an option twice.
-    """
+    """Tasks with options, as ``TASK.OPTION=VALUE``."""
     raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
     for setting in settings:
         target, equals, value = setting.partition("=")

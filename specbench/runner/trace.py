@@ -1,8 +1,4 @@
-"""How each token of an answer came, for its record. Made once the request is over and its clock has stopped. No torch.
-
-Of a step only what a record needs is kept while the clock runs: its rows and the origins of what it accepted. With
-``--trace`` it is the whole tree, so that rejected drafts can be seen.
-"""
+"""How each token of an answer came, for its record; made once the request is over and its clock has stopped."""
 
 from __future__ import annotations
 
@@ -19,13 +15,7 @@ _HALF = "\ufffd"  # what half a character decodes to
 
 
 class Verified(NamedTuple):
-    """One step of one sequence.
-
-    Attributes:
-        rows: of its tree.
-        origins: of the accepted drafts, top down, the root left out.
-        whole: tree and accepted rows, where they are kept.
-    """
+    """One step of one sequence; ``origins`` are of the accepted drafts without the root."""
 
     rows: int
     origins: Sequence[str]
@@ -40,16 +30,7 @@ def verified(tree: TokenTree, path: Sequence[int], *, whole: bool) -> Verified:
 
 
 def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified]) -> TokenTrace:
-    """The trace of a finished answer.
-
-    Args:
-        output: its kept tokens.
-        accepts: kept tokens of each step.
-        steps: in the same order.
-
-    Raises:
-        ValueError: its drafts name more origins than there are letters.
-    """
+    """The trace of a finished answer; ValueError where its drafts name more origins than there are letters."""
     letters = _Letters()
     origins = [letters[PREFILL]]
     for kept, step in zip(accepts, steps, strict=True):
@@ -75,14 +56,7 @@ _NATS = 1e15  # more than that is no logarithm of a probability, and no figure o
 
 
 def spread(branches: Sequence[Branch], kept: int) -> list[DraftedBranch]:
-    """Up to :data:`SPREAD` of a request's branches, from its beginning to its end.
-
-    Left out are those that promise nothing: without a token, or with a score that is infinite or no number.
-
-    Args:
-        branches: of its trees, in order.
-        kept: target forwards of the request.
-    """
+    """Up to :data:`SPREAD` of a request's branches with tokens and a finite score, from its beginning to its end."""
     mine = [
         branch
         for branch in branches
@@ -131,9 +105,8 @@ def _scores(tree: TokenTree) -> list[float | None] | None:
 def characters(ids: Sequence[int], decode: Decode) -> list[int]:
     """How many characters of ``decode(ids)`` each id brings, shape [ids]; they add up to all of them.
 
-    Only neighbours are decoded together, as streaming detokenisers do it, since decoding every prefix is quadratic. A
-    tokenizer whose text is not made of such pieces gets the latter all the same: the characters that a token brings are
-    those that no later token changes.
+    Only neighbours are decoded together, since decoding every prefix is quadratic. The characters that a token brings
+    are those that no later token changes.
     """
     counts: list[int] = []
     text = ""
@@ -166,13 +139,7 @@ def _by_prefixes(ids: Sequence[int], decode: Decode, text: str) -> list[int]:
 
 
 def pieces(wanted: set[int], text: Sequence[int], decode: Decode) -> dict[int, str]:
-    """The text of each id by itself, as it reads behind a word: some tokenizers drop the blank that begins a text.
-
-    Args:
-        wanted: ids.
-        text: ids of a text that has words.
-        decode: ids to text.
-    """
+    """The text of each ``wanted`` id after a word of ``text``: some tokenizers drop the blank that begins a text."""
     word = next(([one] for one in text if decode([one]).strip(f" {_HALF}")), [])
     before = len(decode(word))
     return {token: decode([*word, token])[before:] for token in sorted(wanted)}

@@ -14,16 +14,10 @@ _TEXT = (
 
 
 def warm_up_ids(model: LoadedModel, length: int, timed: Collection[Sequence[int]]) -> list[int]:
-    """A prompt of ``length`` tokens that equals none of the ``timed`` ones.
+    """A prompt of ``length`` tokens, 1 or more, that equals none of the ``timed`` ones (token ids).
 
-    It is the tool's own text. Where a timed prompt has the same tokens, the last tokens are replaced by others of the
-    vocabulary. Where the timed prompts are all sequences of that length that the vocabulary allows, the prompt has more
-    tokens.
-
-    Args:
-        model: its tokenizer and vocabulary.
-        length: tokens; at least 1.
-        timed: token ids of each timed prompt.
+    It is the tool's own text; its last tokens are replaced where a timed prompt has the same, and it is longer where
+    the timed prompts are all sequences of that length.
     """
     said = [token for token in model.tokenizer(_TEXT)["input_ids"] if 0 <= token < model.vocab_size]
     # Tokens of the text come first: a special token may mean something to the model, such as a picture.

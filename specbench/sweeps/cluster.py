@@ -46,15 +46,8 @@ class _Actor:
 class Cluster:
     """An executor on the Ray cluster that ``RAY_ADDRESS`` names, or on one of its own on this machine.
 
-    A worker that is lost is replaced, and what is left of its task goes to whoever is free.
-
-    Args:
-        make: makes the worker; specbench, and what it reads, has to be where the workers are.
-        count: workers; default is one per GPU of the cluster, or one where it has none.
-
-    Raises:
-        EnvironmentRefused: Ray is not installed, does not start, or has not so many devices.
-        SpecbenchError: a worker cannot begin, or they differ in what they work on.
+    A worker that is lost is replaced, and what is left of its task goes to whoever is free. Default is one worker per
+    GPU of the cluster, or one. EnvironmentRefused: Ray is missing, does not start, or has not so many devices.
     """
 
     alone = False

@@ -1,4 +1,4 @@
-"""A sweep from its grid to its files: which cell on which prompts next, records kept as they come. No torch."""
+"""A sweep from its grid to its files: which cell on which prompts next, records kept as they come."""
 
 from __future__ import annotations
 
@@ -57,16 +57,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for.
-
-    Attributes:
-        grid: the cells.
-        out: folder that receives the sweep's folder.
-        kind, until: of the :class:`~specbench.sweeps.search.Search`.
-        data_dir: where task data are, before the other places.
-        score: judge the answers, where the task has a verdict.
-        profile: of the model on this device, to predict with; a copy of it goes into the sweep's folder.
-    """
+    """What was asked for; ``profile`` predicts, and a copy of it goes into the sweep's folder."""
 
     grid: Grid
     out: Path
@@ -82,12 +73,6 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
 
     Cells that are done already are not decoded again, whichever command decoded them. Cells that are new are decoded
     beside plain decoding of their own, because the machine may be in another state by now.
-
-    Returns:
-        The sweep's folder: ``sweep.json``, and a run folder per concurrency.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
     described = executor.describe()
     executor.listen(progress)
@@ -295,11 +280,7 @@ def _digest(described: Described) -> str:
 
 
 def _write_head(path: Path, sweep: Asked, described: Described, digest: str) -> dict[str, StoredTimes]:
-    """``sweep.json``; of a sweep that goes on, the cells and the times of earlier commands stay in it.
-
-    Returns:
-        The times.
-    """
+    """Write ``sweep.json`` and return its times; cells and times of earlier commands stay in it."""
     before = read_head(path) if (path / SWEEP).exists() else {}
     known = {what: StoredTimes.model_validate(each) for what, each in before.get("times", {}).items()}
     times = {**described.times, **known}

@@ -1,4 +1,4 @@
-"""Where a sweep's tasks run. No torch here: workers are made where they work."""
+"""Where a sweep's tasks run. Workers are made where they work."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ Make = Callable[[], Working]
 
 
 class Executor(Protocol):
-    """Runs tasks on one or many workers.
-
-    Attributes:
-        alone: whether one worker has the machine to itself, and this process sees what else goes on there.
+    """Runs tasks on one or many workers; ``alone`` where one worker has the machine to itself, in sight of this
+    process.
     """
 
     alone: bool
@@ -50,11 +48,9 @@ class Executor(Protocol):
         """What the workers work on; they have been compared."""
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
-        """The requests of all tasks, each as it ends, and what else workers tell.
+        """The requests of all tasks in any order, each as it ends, and what else workers report.
 
-        In which order is their affair.
-
-        A cell that failed is said by every worker that finds it so.
+        A cell that failed is reported by every worker that finds it so.
         """
 
     def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
@@ -71,11 +67,7 @@ class Executor(Protocol):
 
 
 class Here:
-    """One worker in this process.
-
-    Args:
-        make: makes it.
-    """
+    """One worker in this process."""
 
     alone = True
 

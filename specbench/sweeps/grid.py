@@ -1,4 +1,4 @@
-"""Which cells a sweep has, worked out and checked before any model is loaded. No torch."""
+"""Which cells a sweep has, worked out and checked before any model is loaded."""
 
 from __future__ import annotations
 
@@ -33,13 +33,8 @@ _PRESET = "preset"  # stands for several options at once
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that varies.
-
-    Attributes:
-        written: as the user wrote it, ``n`` or ``jf.n``.
-        label: the row of ``--method`` that it is for; empty for all that have the option.
-        option: its name there, any spelling.
-        values: as texts, in the user's order.
+    """One thing that varies: as the user wrote it (``n`` or ``jf.n``), its row of ``--method`` (empty for all), its
+    values.
     """
 
     written: str
@@ -50,12 +45,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of one method.
-
-    Attributes:
-        method: the method; its label names the cell, ``jf n=64 pool=4``.
-        values: what the axes set in it, by the option's own name.
-    """
+    """One setting of one method, whose label names it, ``jf n=64 pool=4``; ``values`` by the option's own name."""
 
     method: Method
     values: Mapping[str, Any]
@@ -67,14 +57,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a sweep.
-
-    Attributes:
-        baseline: plain decoding, which runs beside them.
-        cells: all that can run, in the order of the axes, the last one fastest.
-        concurrency: numbers of sequences stepped together; every cell runs at each.
-        too_large: cells whose trees do not fit in memory; they cannot run.
-    """
+    """The cells of a sweep in the order of the axes, the last one fastest; those ``too_large`` do not fit in memory."""
 
     baseline: Method
     cells: tuple[Cell, ...]
@@ -87,10 +70,6 @@ def read_axes(written: Sequence[str], file: Path | None = None) -> tuple[Axis, .
 
     Args:
         written: ``OPTION=V,V,…`` or ``OPTION=LOW:HIGH:STEP``, both ends included; ``METHOD.OPTION`` limits it to one.
-        file: the YAML file.
-
-    Raises:
-        UsageError: no axis, an empty one, one given twice, or what cannot be read.
     """
     axes: list[Axis] = []
     for text in written:
@@ -127,16 +106,9 @@ def expand(
     A method that has none of the swept options is one cell, as it is set.
 
     Args:
-        labels, settings: as :func:`specbench.runner.methods.make_methods` takes them.
-        axes: what varies.
-        insist: take more than :data:`MANY` cells.
         asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or
             a swept preset, replaces. Default is all.
         refusal: why the trees of a method fit in no memory, None where they do; such cells are kept apart.
-
-    Raises:
-        UsageError: an unknown option, a value that is not allowed, an option both set and swept, or too many cells.
-        EnvironmentRefused: none fits in memory.
     """
     mine = settings if asked is None else asked
     of_methods = [axis for axis in axes if axis.option != CONCURRENCY or axis.label]

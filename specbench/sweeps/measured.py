@@ -1,4 +1,4 @@
-"""Measured: what a sweep's cells took on every prompt so far, and what that says of them. No torch, no clock."""
+"""Measured: what a sweep's cells took on every prompt so far, and what that says of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _Cost = tuple[float, int]  # decode seconds, tokens after the first
 
 
 class Measured:
-    """Decode seconds and tokens of every cell on every prompt, its turns together.
-
-    Args:
-        shared: the sequences shared the engine, so a request's share of its time counts.
-    """
+    """Decode seconds and tokens of every cell on every prompt, its turns together; shares of the time where shared."""
 
     def __init__(self, shared: bool) -> None:
         self._shared = shared
@@ -36,14 +32,8 @@ class Measured:
         self._stretches[record.method].append((record.prompt_id, record.segment))
 
     def speedup(self, label: str, prompts: Iterable[str] | None = None) -> Ratio | None:
-        """Pooled seconds per token of plain decoding over those of a cell, on the prompts that both have in its pass.
-
-        Args:
-            label: a cell.
-            prompts: count only these.
-
-        Returns:
-            None where they share no prompt.
+        """Pooled seconds per token of plain decoding over those of a cell, on the (given) prompts that both have in its
+        pass.
         """
         keys, other, mine = self._pairs(label, prompts)
         if not keys:
@@ -61,10 +51,7 @@ class Measured:
     ) -> Many:
         """What cells say together, each over the plain decoding of its own pass: intervals, and which may be best.
 
-        Args:
-            labels: cells; those on fewer prompts than others are compared on what they have.
-            prompts: count only these.
-            candidates: those of them that may be the best; default is all.
+        Only ``candidates`` (default: all) may be the best; cells on fewer prompts are compared on what they have.
         """
         chosen = None if prompts is None else list(prompts)
         pairs = {label: self._pairs(label, chosen) for label in labels}

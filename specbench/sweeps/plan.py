@@ -1,4 +1,4 @@
-"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding. No torch."""
+"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding."""
 
 from __future__ import annotations
 
@@ -61,11 +61,7 @@ class SweepPlan(Decoding, Waiting):
 
     @property
     def until(self) -> float | None:
-        """The share of ``until_ci``.
-
-        Raises:
-            UsageError: it is none.
-        """
+        """The share of ``until_ci``."""
         if self.until_ci is None:
             return None
         try:
@@ -148,11 +144,7 @@ class TunePlan(SweepPlan):
 
     @property
     def tried(self) -> Sequence[str]:
-        """What is tried: the user's grid, else the method's list without what the user has set.
-
-        Raises:
-            UsageError: the method has no list.
-        """
+        """What is tried: the user's grid, else the method's list without what the user has set."""
         if self.grid or self.grid_file is not None:
             return self.grid
         card = registry.method(self.method)

@@ -21,36 +21,20 @@ from specbench.sweeps.task import Described, Task, Told
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker process lives.
-
-    Attributes:
-        cores: it and its threads run on these only, so that workers do not take turns on one.
-        env: set before anything is imported there, such as the one device that it sees.
-    """
+    """Where a worker process lives: its cores, and what is set in its environment before anything is imported."""
 
     cores: tuple[int, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 def places(count: int, devices: Sequence[str] = ()) -> list[Place]:
-    """So many places with an even share of this process's cores each.
-
-    Args:
-        count: of workers.
-        devices: values of CUDA_VISIBLE_DEVICES, one per worker; none on a machine without.
-
-    Raises:
-        SpecbenchError: more workers than cores.
-    """
+    """Places with an even share of this process's cores each, and a value of CUDA_VISIBLE_DEVICES where given."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     share = len(cores) // count
     if not share:
         raise SpecbenchError(f"{count} workers on {len(cores)} cores would wait for each other; lower --workers")
     return [
-        Place(
-            tuple(cores[at * share : (at + 1) * share]),
-            {"CUDA_VISIBLE_DEVICES": devices[at]} if devices else {},
-        )
+        Place(tuple(cores[at * share : (at + 1) * share]), {"CUDA_VISIBLE_DEVICES": devices[at]} if devices else {})
         for at in range(count)
     ]
 
@@ -66,12 +50,7 @@ class _Worker:
 class Processes:
     """An executor of one process per place. A process that dies is replaced, and its task goes to whoever is free.
 
-    Args:
-        make: makes the worker; has to be picklable, and importable in a process that begins from nothing.
-        where: the places.
-
-    Raises:
-        SpecbenchError: a worker cannot begin, or they differ in what they work on.
+    ``make`` has to be picklable, and importable in a process that begins from nothing.
     """
 
     alone = False

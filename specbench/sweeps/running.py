@@ -20,9 +20,9 @@ from specbench.runner.room import Room
 from specbench.sweeps import grid
 from specbench.sweeps.driver import Asked, drive
 from specbench.sweeps.grid import Grid
-from specbench.sweeps.outcome import Sweep
 from specbench.sweeps.plan import SweepPlan, TunePlan
 from specbench.sweeps.progress import SweepProgress
+from specbench.sweeps.table import Sweep
 
 if TYPE_CHECKING:
     from specbench.sweeps.executors import Executor
@@ -30,17 +30,7 @@ if TYPE_CHECKING:
 
 
 def run_sweep(plan: SweepPlan) -> Path:
-    """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
-
-    Args:
-        plan: as the user gave it.
-
-    Returns:
-        The sweep's folder.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
-    """
+    """Run a sweep to its end, going on where one of the same model, prompts, machine and software has stopped."""
     notes = notes_of(plan)
     say = noting(notes)
     asked = _asked(plan, say)
@@ -53,11 +43,7 @@ def run_sweep(plan: SweepPlan) -> Path:
 
 
 def run_tuning(plan: TunePlan) -> tuple[Path, list[tuple[int, float]]]:
-    """The same for the options of one method, on this machine's first device.
-
-    Returns:
-        The sweep's folder, and measured (rows, seconds) of steps of one sequence, up to the widest cell.
-    """
+    """Tune the options of one method: the sweep's folder, and (rows, seconds) of steps up to the widest cell."""
     from specbench.sweeps.executors import Here
 
     notes = notes_of(plan)
@@ -76,10 +62,10 @@ def run_tuning(plan: TunePlan) -> tuple[Path, list[tuple[int, float]]]:
 
 @keywords(SweepPlan)
 def sweep(plan: SweepPlan) -> Sweep:
-    """Measures settings of methods beside each other, and AR beside all of them.
+    """Measure settings of methods beside each other, and AR beside all of them.
 
-    It is ``specbench sweep`` with its options as keyword arguments: what is interrupted is gone on with by the same
-    call, and a wider grid decodes only its new cells.
+    It is ``specbench sweep`` with its options as keyword arguments: the same call goes on where it was interrupted, and
+    a wider grid decodes only its new cells.
 
     Returns:
         The sweep: ``.summary``, ``.frame()`` and ``.folder``.
@@ -91,11 +77,7 @@ def sweep(plan: SweepPlan) -> Sweep:
 
 
 def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
-    """The sweep of a plan; every mistake in it is found here, and what an alias sets is said.
-
-    Raises:
-        SpecbenchError: as resolving a run; a grid that is none; data, a profile or a device that are not there.
-    """
+    """The sweep of a plan; every mistake in it is found here, and what an alias sets is reported."""
     plan = plan.anchored("out", "data_dir", "profile")
     check_device(plan)
     until = plan.until
@@ -108,11 +90,7 @@ def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
 
 
 def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
-    """The run whose methods are the cells, and the grid they come from.
-
-    Args:
-        insist: take a grid however large it is.
-    """
+    """The run whose methods are the cells, and the grid they come from, however large with ``insist``."""
     axes = grid.read_axes(plan.tried if isinstance(plan, TunePlan) else plan.grid, plan.grid_file)
     found: list[Grid] = []
 
@@ -143,11 +121,7 @@ def worker(plan: SweepPlan) -> Worker:
 
 
 def workers(plan: SweepPlan, say: Callable[[str], None]) -> Executor:
-    """The devices of a sweep, each with a worker.
-
-    Raises:
-        UsageError: more workers than GPUs.
-    """
+    """The devices of a sweep, each with a worker."""
     from specbench.sweeps.executors import Here
     from specbench.sweeps.processes import Processes, places
 
@@ -177,11 +151,7 @@ def _devices() -> list[str]:
 
 
 def predict(plan: SweepPlan) -> dict[str, Any]:
-    """Rows, memory and step time of each cell, see :func:`specbench.runner.dry_run.dry_run`; those too large included.
-
-    Raises:
-        SpecbenchError: as resolving a run; a grid that is none.
-    """
+    """Rows, memory and step time of each cell, also too large ones; see :func:`specbench.runner.dry_run.dry_run`."""
     from specbench.runner.dry_run import dry_run
 
     resolved, grid = expanded(plan, insist=plan.yes)

@@ -1,4 +1,4 @@
-"""Search: which cells a sweep decodes next, all of them, or fewer as the slow ones fall out. No torch, no clock."""
+"""Search: which cells a sweep decodes next, all of them, or fewer as the slow ones fall out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ LOOK_EVERY = 4
 
 @dataclass(frozen=True)
 class Round:
-    """Work that can be done in any order.
-
-    Attributes:
-        labels: the cells, plain decoding first.
-        blocks: prompt ids; each block is decoded by all the cells, one right after the other.
-    """
+    """Work in any order; each block of prompts is decoded by all the cells, one right after the other."""
 
     labels: tuple[str, ...]
     blocks: tuple[tuple[str, ...], ...]
@@ -36,16 +31,10 @@ class Search:
     """The rounds of one sweep at one concurrency.
 
     Attributes:
-        labels: of the cells, plain decoding left out.
-        prompts: to choose by, in the order in which they are used.
-        held_out: to judge the chosen one by; none of ``prompts``.
-        concurrency: sequences stepped together; it decides the blocks of prompts, see
-            :func:`specbench.results.blocks.blocks_of`.
-        kind: "grid" decodes every prompt with every cell; "halving" drops the slower half after each of its rungs,
-            which have twice the prompts of the one before, the first as many as an interval takes (successive halving,
-            Jamieson and Talwalkar 2016).
+        kind: "grid" decodes every prompt with every cell; "halving" drops the slower half after each rung, which has
+            twice the prompts of the one before (successive halving, Jamieson and Talwalkar 2016).
         until: a cell stops when the half width of its speedup's interval is at most this share of the speedup.
-        stopped: label -> why it was not decoded to the end, "halved", "interval" or "failed".
+        stopped: label -> "halved", "interval" or "failed".
     """
 
     labels: Sequence[str]

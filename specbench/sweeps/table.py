@@ -1,4 +1,4 @@
-"""A sweep as a table, a row per cell, from its files alone. No torch."""
+"""A sweep as a table, a row per cell, from its files alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pandas as pd
 from specbench.hardware import is_profile, read_profile
 from specbench.hardware.roofline import StepTimes
 from specbench.results import BASELINE, RequestRecord, read_run
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.blocks import stretches, units
 from specbench.results.disturbance import UNSURE
 from specbench.results.figures import method_figures
@@ -30,14 +31,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True)
 class ReadSweep:
-    """A sweep as it is on disk, finished or not.
-
-    Attributes:
-        path: its folder.
-        head: content of ``sweep.json``.
-        runs: its run folders by concurrency, ascending.
-        cells: :func:`cells`.
-    """
+    """A sweep as it is on disk, finished or not: ``sweep.json``, its run folders by concurrency, and :func:`cells`."""
 
     path: Path
     head: Mapping[str, Any]
@@ -51,11 +45,7 @@ class ReadSweep:
 
 
 def read_sweep(path: Path) -> ReadSweep:
-    """Reads a sweep folder.
-
-    Raises:
-        UsageError: not a sweep, damaged, or of a newer version.
-    """
+    """Read a sweep folder."""
     head = read_head(path)
     runs = {count: _read(place) for count, place in part_folders(path)}
     times = None
@@ -230,3 +220,32 @@ def _hash(spec: Mapping[str, Any], read: ReadRun) -> str:
     """Of what decides a cell: the method with all its options, and all that the sweep's cells have in common."""
     said = json.dumps([read.run.get("digest"), read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+_SHOWN = ("label", "concurrency", "set", "prompts", "tokens_per_forward", "decode_tok_s", "speedup", "stopped")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What ``specbench.sweep`` returns; any sweep folder can be given to it."""
+
+    folder: Path
+
+    @cached_property
+    def _read(self) -> ReadSweep:
+        return read_sweep(self.folder)
+
+    @property
+    def summary(self) -> Mapping[int, SweepFindings]:
+        """By the number of sequences stepped together: the fastest cell, and those as fast as it."""
+        return {count: read.summary.sweep or SweepFindings() for count, read in self._read.runs.items()}
+
+    def frame(self) -> pd.DataFrame:
+        """A row per cell, concurrency and set of prompts; see :func:`specbench.sweeps.table.cells`."""
+        return self._read.cells
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the cells by their speed, the fastest first."""
+        cells = self.frame().sort_values(["concurrency", "set", "decode_tok_s"], ascending=[True, False, False])
+        shown = cells[[name for name in _SHOWN if name in cells]]
+        return str(shown.to_html(index=False, float_format="{:.3g}".format, na_rep="-", escape=True))

@@ -15,12 +15,7 @@ from specbench.results.watch import Watch
 
 @dataclass(frozen=True)
 class Conditions:
-    """What was found of the machine beside one part of a sweep, between its stretches.
-
-    Attributes:
-        bandwidth: readings of memory.
-        watch: looks at the cores.
-    """
+    """What was found of the machine next to one part of a sweep, between its segments: memory and cores."""
 
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
     watch: Watch = field(default_factory=Watch)
@@ -31,16 +26,10 @@ class Task:
     """Some cells on some prompts, decoded one right after the other by one worker.
 
     Attributes:
-        concurrency: sequences stepped together.
-        labels: the cells, plain decoding among them.
-        prompts: ids.
-        repeat: the pass, stored with the records: cells and the plain decoding beside them share it.
-        segment: number of its first stretch of uninterrupted running.
+        repeat: the pass: cells and the plain decoding beside them share it.
         done: texts of those answers that are there already, by request key.
-        times: that automatic settings are chosen by, see :mod:`specbench.runner.calibration`.
         asked: the prompts' record in the sweep's folder, which has the time that a chat template wrote into them.
-        conditions: what was found of the machine beside this part before, which the worker adds to; None where other
-            workers share the machine: they would be what is found.
+        conditions: what was found of the machine so far, which the worker adds to; None where other workers share it.
     """
 
     concurrency: int
@@ -56,12 +45,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failed:
-    """A cell that a worker decodes no further, because its method's code failed.
-
-    Attributes:
-        label: of the cell.
-        why: one line that names the method and the call.
-    """
+    """A cell that a worker decodes no further, because its method's code failed; ``why`` names method and call."""
 
     label: str
     why: str
@@ -73,15 +57,10 @@ Told = RequestRecord | Failed | Conditions
 
 @dataclass(frozen=True)
 class Described:
-    """What every worker of a sweep has to agree on.
+    """What every worker of a sweep has to agree on: the configuration, the machine, and the prompts in order of use.
 
-    Attributes:
-        config: of all cells, at the first concurrency.
-        environment: what was captured of the machine.
-        tuning: ids of the prompts to choose by, in the order in which they are used.
-        held_out: ids of the prompts to judge the chosen one by.
-        turns: answers that each prompt has.
-        times: that the automatic settings of one of them were chosen by; the others are given these.
+    ``turns`` are the answers that each prompt has; ``times`` are those that automatic settings of one worker were
+    chosen by.
     """
 
     config: RunConfig

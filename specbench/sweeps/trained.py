@@ -1,4 +1,4 @@
-"""Trained sweep: the folder of a sweep over trainings, and its table, from files alone. No torch."""
+"""Trained sweep: the folder of a sweep over trainings, and its table, from files alone."""
 
 from __future__ import annotations
 
@@ -32,16 +32,9 @@ def hours_of(value: float) -> str:
 
 
 class Entry(BaseModel):
-    """A training in ``trainings.json``.
+    """A training in ``trainings.json``; ``model`` and ``settings`` load its weights, None where it was not trained.
 
-    Attributes:
-        label: its values; :data:`UNTRAINED` of the model itself.
-        values: by option.
-        model, settings: what loads its weights; None where it was not trained.
-        cost: see ``specbench.training.cost``.
-        left_out: there were not hours enough.
-        ended: why it left no weights; empty where it left some, or was not trained.
-        sweep: folder of its sweep.
+    ``left_out`` for lack of hours; ``ended`` says why it left no weights.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -69,15 +62,8 @@ class _Head(BaseModel):
 class ReadTrainings:
     """A sweep over trainings as it is on disk.
 
-    Attributes:
-        path: its folder.
-        method: that was trained.
-        model: that it was trained for.
-        entries: the trainings.
-        sweeps: of each, by label.
-        cells: a row per training and cell: ``training``, its options, its cost, and the columns of
-            :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0. Empty before the first sweep is
-            finished.
+    ``cells`` has a row per training and cell: ``training``, its options, its cost (0 of the untrained model), and the
+    columns of :func:`specbench.sweeps.table.cells`.
     """
 
     path: Path
@@ -108,11 +94,7 @@ def _head(path: Path) -> _Head:
 
 
 def read_trainings(path: Path) -> ReadTrainings:
-    """Reads a folder.
-
-    Raises:
-        UsageError: none of that kind, damaged, or of a newer version.
-    """
+    """Read a folder."""
     head = _head(path)
     sweeps = {entry.label: read_sweep(path / entry.sweep) for entry in head.cells if entry.sweep}
     parts = [_rows(entry, sweeps[entry.label].cells) for entry in head.cells if entry.sweep]

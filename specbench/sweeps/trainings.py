@@ -72,13 +72,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Due:
-    """What a training will take, or that it is done.
-
-    Attributes:
-        label: its values.
-        predicted: None of one that is done.
-        hours: that it took, or will take.
-    """
+    """What a training will take in hours, or took; ``predicted`` is None of one that is done."""
 
     label: str
     predicted: Predicted | None
@@ -86,24 +80,12 @@ class Due:
 
 
 def sweep_trainings(
-    plan: TrainedSweepPlan,
-    trainer: Trainer,
-    told: Callable[[Sequence[Due]], None],
-    say: Callable[[str], None],
+    plan: TrainedSweepPlan, trainer: Trainer, told: Callable[[Sequence[Due]], None], say: Callable[[str], None]
 ) -> Path:
-    """Trains what is missing and sweeps every model, going on where the same call stopped.
+    """Train what is missing and sweep every model, going on where the same call stopped; returns the folder.
 
-    Args:
-        plan: as the user gave it.
-        trainer: of the method that is trained.
-        told: takes what all trainings will take, before the first of them begins.
-        say: takes a line for the user.
-
-    Returns:
-        The folder: ``trainings.json``, and the folder of a sweep for each model.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished trainings and requests are kept.
+    It holds ``trainings.json``, and the folder of a sweep for each model. ``told`` takes what all trainings will take,
+    before the first of them begins.
     """
     axes = _axes(plan)
     chosen = [

@@ -28,16 +28,7 @@ _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
 
 
 class Worker:
-    """Decodes tasks.
-
-    Args:
-        resolved: plain decoding and all cells, one task, and the largest concurrency; its limit is of prompts to
-            choose by.
-        held_out: how many to judge the chosen cell by.
-
-    Raises:
-        SpecbenchError: as loading a model, reading a task and making an engine do.
-    """
+    """Decodes tasks: plain decoding and all cells of one task, at most at the largest concurrency."""
 
     def __init__(self, resolved: Resolved, held_out: int) -> None:
         self._model, _ = load_models(resolved)
@@ -72,10 +63,7 @@ class Worker:
     def decode(self, task: Task) -> Iterator[Told]:
         """The requests of a task that are not done yet, each as it ends, and what is found of the machine between.
 
-        A cell whose method's code fails is said, and not tried again.
-
-        Raises:
-            PluginFault: of plain decoding, without which the cells are over nothing.
+        A cell whose method's code fails is reported and not tried again; a PluginFault of plain decoding ends it.
         """
         self._session.calibrate(task.times)
         self._resolved = replace(self._resolved, methods=self._session.methods)
@@ -172,8 +160,7 @@ class Worker:
     def _warm_up(self, resolved: Resolved) -> None:
         """The widest cell of each method on a long prompt, then every width briefly where the first steps of one cost.
 
-        A hundred cells have few widths. What a method brings may have work of its own to capture for each cell, so
-        there every cell has its turn.
+        What a method brings may have work of its own to capture for each cell, so there every cell has its turn.
         """
         together = resolved.plan.concurrency
         fresh: dict[tuple[int, str, object], Method] = {}

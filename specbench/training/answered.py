@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from specbench.results import RequestRecord
-from specbench.results.agreement import agreement
-from specbench.results.degeneration import degeneration, loops_at_its_end, text_ids
+from specbench.results.degeneration import agreement, degeneration, loops_at_its_end, text_ids
 from specbench.training.recipe import Text
 
 _ROWS = 256  # whose logits exist at a time

@@ -92,6 +92,14 @@ def cli() -> Cli:
     return Cli()
 
 
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A file of six prompts to learn from."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(f'{{"prompt": "Question {n}: what is {n} times {n}?"}}\n' for n in range(6)))
+    return file
+
+
 LIAR = """
 from specbench.decoding.tree import TokenTree
 from specbench.methods.ar.decoder import Decoder as Ar, Options

@@ -82,15 +82,6 @@ def test_another_command_or_another_out_is_another_run(cli: Any, command: Any, t
     assert (len([*tmp_path.glob("a/*")]), len([*tmp_path.glob("b/*")])) == (2, 1)
 
 
-def test_each_task_by_itself(cli: Any, command: Any, tmp_path: Path, warmed: list[str]) -> None:
-    done = cli.made(tmp_path, *command)
-    said = cli.ok(*command, "--task", "prompts,humaneval", "--out", tmp_path)
-    assert f"{done}" in said.err
-    assert len(warmed) == 2
-    (other,) = (path for path in tmp_path.iterdir() if path != done)
-    assert [line for line in said.out.splitlines() if line.startswith("run: ")] == [f"run: {done}", f"run: {other}"]
-
-
 def test_a_broken_off_repetition_goes_on_first(
     cli: Any, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,14 +108,6 @@ def test_uncommitted_changes_and_a_foreign_method(
         for _ in range(2):
             assert "done already" not in cli.ok(*command, "--method", method, "--out", tmp_path / "out" / method).err
         assert len([*(tmp_path / "out" / method).iterdir()]) == 2
-
-
-def test_other_threads_and_back(cli: Any, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for threads in ("1", "2", "1"):
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)  # what torch made of it at its start stays
-        found.append("done already" in cli(*command, "--out", tmp_path).err)
-    assert found == [False, False, True]
 
 
 def test_verdicts_that_a_finished_run_was_without(cli: Any, tmp_path: Path, warmed: list[str]) -> None:

@@ -68,23 +68,6 @@ def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_lef
         assert made.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("method", "setting", "says"),
-    [
-        ("jacobi", "jf.n=4", "(it must be in --method) 'jf'; known: ar, jacobi"),
-        (None, "jf.blocksize=4", "unknown option of jf 'blocksize'; did you mean block_size"),
-        (None, "jf.n=0", "option 'block_size' of jf: Input should be greater than or equal to 1"),
-        (None, "jf.preset=MM", "unknown preset of jf 'MM'"),
-        (None, "jf.n", "write METHOD.OPTION=VALUE"),
-        ("jg", "jf.n=4", "unknown method 'jg'; did you mean jf?"),
-    ],
-)
-def test_mistakes_are_said_as_without_one(entry: dict[str, Any], method: str | None, setting: str, says: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        plan("toy", method, setting)
-    assert says in str(raised.value)
-
-
 @pytest.fixture
 def checkpoint(entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The same alias, with a local folder for its hub id and two more for tokenizer and template."""
@@ -101,7 +84,6 @@ def line(entry: dict[str, Any], flags: str) -> str:
 def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any], tmp_path: Path) -> None:
     given = ("--model", "toy", "--set", "jf.n=4", "--limit", 1, "--max-new-tokens", 6, "--out", tmp_path / "out")
     said = cli.ok("run", *given, "--json")
-    # A line longer than the terminal stays one, and what goes on is told after it.
     expected = line(checkpoint, "--method ar,jf --set jf.num_blocks=1 --set jf.recycling=false")
     assert len(expected) > 80
     assert said.err.splitlines()[:2] == [expected, "loading toy …"]

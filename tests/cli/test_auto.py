@@ -52,23 +52,6 @@ def test_two_runs_of_a_command_have_the_same_trees_and_say_of_what_size(cli: Any
     assert trees(three) != trees(one), "rows are a thousand times as dear by now"
 
 
-def test_a_sweep_that_was_broken_off_goes_on_by_its_times(cli: Any, tmp_path: Path) -> None:
-    grid = ("--head", "random", "--set", "jetspec.tree=auto", "--grid", "width=3,7", "--limit", 3, "--no-score")
-    command = ("sweep", "--model", "config:tiny", "--method", "jetspec", *grid, "--max-new-tokens", 12, "--out")
-    cli.ok(*command, tmp_path / "out")
-    (folder,) = (tmp_path / "out").iterdir()
-    part = folder / "c1"
-    whole = [(line["request_id"], line["tree_rows"]) for line in runs.requests_on_disk(part)]
-    lines = (part / "requests.jsonl").read_text().splitlines(keepends=True)
-    (part / "requests.jsonl").write_text("".join(lines[:4]))
-    for name in ("DONE", "summary.json"):
-        (part / name).unlink()
-    for file in (tmp_path / "cache" / "times").iterdir():
-        file.unlink()
-    cli.ok(*command, tmp_path / "out")
-    assert sorted((line["request_id"], line["tree_rows"]) for line in runs.requests_on_disk(part)) == sorted(whole)
-
-
 def test_a_run_that_was_broken_off_goes_on_by_the_times_that_it_began_with(cli: Any, tmp_path: Path) -> None:
     cli.ok(*COMMAND, tmp_path / "whole")
     (whole,) = (tmp_path / "whole").iterdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from support.models import save, save_adapter
 
 from specbench.models.loader import load
 from specbench.results.schema import BASE
-from specbench.runner import execution, likelihood
 
 SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8, "--no-score")
 
@@ -70,44 +68,6 @@ def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
     assert rows["ar"]["text"]["agreement"] == rows["jacobi"]["text"]["agreement"] < 1
     texts = {(record["prompt_id"], *record["output_ids"]) for record in records}
     assert len((folder / "likelihoods.jsonl").read_text().splitlines()) == len(texts) < len(records)
-
-
-def test_how_likely_its_texts_are_is_not_asked_again_where_a_run_goes_on(
-    run: Any, cli: Any, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, folder = run
-    broken = Path(
-        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("DONE", "summary.json"))
-    )
-    before = (broken / "likelihoods.jsonl").read_bytes()
-    monkeypatch.setattr(likelihood, "log_likelihoods", lambda *_: pytest.fail("asked again"))
-    cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", tmp_path)
-    assert (broken / "DONE").exists()
-    assert (broken / "likelihoods.jsonl").read_bytes() == before
-    found, expected = runs.rows_on_disk(broken), runs.rows_on_disk(folder)
-    assert {label: row["text"] for label, row in found.items()} == {
-        label: row["text"] for label, row in expected.items()
-    }
-
-
-def test_branches_are_rated_by_the_model_that_drew_them(
-    run: Any, cli: Any, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, folder = run
-    shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("DONE", "summary.json"))
-    asked: list[tuple[float, set[str]]] = []
-
-    def rating(engine: Any, prepared: Any, records: Any, *_: Any) -> None:
-        asked.append((weight(engine.model), {record.method for record in records}))
-
-    def weight(model: Any) -> float:
-        return float(sum(each.double().abs().sum() for each in model.parameters()))
-
-    monkeypatch.setattr(execution, "rate_branches", rating)
-    cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", tmp_path)
-    tuned, base = (weight(load(str(path)).model) for path in (adapter, adapter.parent / "base"))
-    assert tuned != pytest.approx(base, rel=1e-9)
-    assert asked == [(pytest.approx(tuned, rel=1e-9), {"ar", "jacobi"})]
 
 
 def test_a_model_of_other_tokens_was_not_what_it_was_made_from(cli: Any, adapter: Path, tmp_path: Path) -> None:

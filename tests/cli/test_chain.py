@@ -29,8 +29,3 @@ def test_each_turn_is_scored_as_its_problem(run: Path) -> None:
     assert {line["request"] for line in verdicts} == {line["request_id"] for line in requests}
     references = {line["request"].split("|")[-1]: line["detail"].split("reference")[1] for line in verdicts}
     assert len({*references.values()}) == 2, "the second turn is held against the second problem's answer"
-
-
-def test_the_report_has_the_picture_where_there_is_a_window(cli: Any, run: Path, tmp_path: Path) -> None:
-    cli.ok("report", run, "--out", tmp_path)
-    assert "Throughput over a session" not in (tmp_path / "report.html").read_text(), "eight tokens fill no window"

@@ -10,8 +10,6 @@ import pytest
 from support import runs
 from support.wording import wording
 
-from specbench.cli.check_lossless import _left
-
 TINY = ("check-lossless", "--model", "config:tiny", "--limit", 2)
 OWN = 'title = "Own"\nsummary = "Draws noise of its own"\nlossless = true\nnoise = "own"\n'
 
@@ -57,11 +55,6 @@ def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, h
     assert wording.sentences(said.out)
 
 
-def test_noise_is_shared_or_own_and_nothing_else(cli: Any, own: Path) -> None:
-    (own / "method.toml").write_text(OWN.replace('"own"', '"loud"'))
-    assert wording(cli.refused(2, *TINY, "--method", "liar"))
-
-
 def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) -> None:
     command = (*TINY, "--method", f"jacobi,{liar}", "--max-new-tokens", 8, "--temperatures", "0,1", "--seeds", "0")
     said = cli(*command, "--first")
@@ -72,16 +65,8 @@ def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) 
     assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 2
     lines = [line.split() for line in said.out.splitlines()]
     at = next(number for number, words in enumerate(lines) if words[:2] == ["method", "prompts"])
-    # Two prompts at two samplings each are two prompts.
     assert lines[at + 2][:5] == ["jacobi", "2", "2", "·", "100%"]
     assert lines[at + 3][:5] == ["liar", "2", "0", "·", "0%"]
     parted = [words for words in lines if words[:1] == ["HumanEval/0"]]
     assert [words[1:5] for words in parted] == [["liar", "0", "0", "4"], ["liar", "1", "0", "4"]]
     assert {words[-1] for words in parted} == {"lossy"}
-
-
-def test_what_is_no_tie_is_named_where_ties_are_allowed() -> None:
-    tie = {"prompt": "p/0|0", "at": 3, "gap": 1e-6, "grade": "numeric-tie"}
-    row = {"method": "liar", "temperature": 0.0, "seed": 0, "divergences": [tie, {**tie, "at": 7, "grade": "lossy"}]}
-    assert wording(_left(row, {"exact", "numeric-tie"}))
-    assert wording(_left(row, {"exact"}))

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import ast
-import datetime as standard
-import itertools
-import json
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 import specbench
-
-DAY = 86400.0
 
 #: Where the wall clock is read, and what for; all else that takes time goes by clocks that never jump.
 READS = {
@@ -33,41 +22,6 @@ TIMES = {"time", "time_ns", "localtime", "gmtime", "ctime", "strftime", "asctime
 DATES = {"now", "utcnow", "today"}
 
 MAYBE = re.compile(rf"\b({'|'.join(sorted(TIMES | DATES))})\b|from time import")  # parsing every source takes seconds
-
-Jumping = Callable[[Iterator[float]], None]
-
-
-@pytest.fixture
-def jumping(monkeypatch: pytest.MonkeyPatch) -> Jumping:
-    """Sets the wall clock: each look at it gets the next of these seconds beside the true time."""
-
-    def start(offsets: Iterator[float]) -> None:
-        true = time.time
-
-        class Jumps(standard.datetime):
-            @classmethod
-            def now(cls, tz: Any = None) -> Any:
-                return standard.datetime.fromtimestamp(time.time(), tz)
-
-        monkeypatch.setattr(time, "time", lambda: true() + next(offsets))
-        monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * time.time()))
-        for name, module in [*sys.modules.items()]:
-            if name.startswith("specbench.") and getattr(module, "datetime", None) is standard.datetime:
-                monkeypatch.setattr(module, "datetime", Jumps)
-
-    return start
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> tuple[object, ...]:
-    prompts = tmp_path / "mine.jsonl"
-    prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "Twice upon a time"}\n')
-    asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 4, "--method", "ar")
-    return ("run", "--model", "config:tiny", *asked, "--out", tmp_path / "out")
-
-
-def folders(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "out").iterdir())
 
 
 def test_nothing_else_reads_the_wall_clock() -> None:
@@ -90,35 +44,3 @@ def _reads(node: ast.AST) -> bool:
     return (
         node.attr in TIMES if whose == "time" else node.attr in DATES and whose.split(".")[-1] in ("datetime", "date")
     )
-
-
-def test_times_and_answers_are_what_they_are_though_it_goes_back_at_every_look(
-    cli: Any, command: Any, tmp_path: Path, jumping: Jumping
-) -> None:
-    began = time.monotonic()
-    jumping(itertools.count(0, -DAY))
-    said = cli.ok(*command)
-    taken = time.monotonic() - began
-    (run,) = folders(tmp_path)
-    records = [json.loads(line) for line in (run / "requests.jsonl").read_text().splitlines()]
-    assert len(records) == 2
-    assert all(0 < record["latency_s"] < taken for record in records)
-    left = [float(line.split()[-3]) for line in said.err.splitlines() if line.endswith(" s left")]
-    assert left
-    assert all(0 <= seconds <= 60 + 10 * taken for seconds in left)
-
-
-@pytest.mark.parametrize("jump", [-DAY, DAY])
-def test_a_run_that_was_broken_off_goes_on_where_it_was(
-    cli: Any, command: Any, tmp_path: Path, jumping: Jumping, jump: float
-) -> None:
-    cli.ok(*command)
-    (run,) = folders(tmp_path)
-    lines = (run / "requests.jsonl").read_bytes().splitlines(keepends=True)
-    for name in ("DONE", "summary.json"):
-        (run / name).unlink()
-    (run / "requests.jsonl").write_bytes(lines[0])
-    jumping(itertools.repeat(jump))
-    assert f"{run}" in cli.ok(*command, columns=1000).err
-    assert folders(tmp_path) == [run]
-    assert (run / "requests.jsonl").read_bytes().startswith(lines[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ SWEEP = (
     "sweep", "--model", "config:tiny", "--max-new-tokens", 6, "--task", "prompts", "--method", "chaos,jacobi",
     "--grid", "jacobi.n=2,4", "--limit", 5, "--held-out", 2,
 )  # fmt: skip
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -63,22 +61,3 @@ def test_a_cell_that_raises(cli: Any, tmp_path: Path, site: Path) -> None:
     assert said.err.splitlines()[-1].startswith(f"error: chaos: {fault}")
     assert wording.sentences(said.out)
     check(tmp_path / "out", fault)
-
-
-@pytest.mark.slow
-def test_a_cell_that_ends_the_process(tmp_path: Path, site: Path) -> None:
-    import subprocess
-
-    guests.install(site, "os.kill(os.getpid(), signal.SIGSEGV)")
-    arguments = [*map(str, SWEEP), "--data-file", str(prompts(tmp_path)), "--out", str(tmp_path / "out")]
-    ended = subprocess.run(
-        [sys.executable, "-m", "specbench", *arguments],
-        env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 6, ended.stderr[-2000:]
-    assert "Traceback" not in ended.stderr
-    assert wording(ended.stderr)
-    check(tmp_path / "out", "by SIGSEGV, in draft")

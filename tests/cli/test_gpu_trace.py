@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support import runs
 
-from specbench.common.errors import EnvironmentRefused
 from specbench.hardware.telemetry import Snapshot
 from specbench.runner import session
 
@@ -60,15 +59,3 @@ def test_throttled_requests_are_counted_and_marked(cli: Any, tmp_path: Path, mon
     table = " ".join(cli("show", folder, "--requests", columns=columns).out.split())
     assert table.count("wrong, throttled: power cap") == 2
     assert table.count("wrong") == 4
-
-
-def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Gpu(slow_from=99)
-    monkeypatch.setattr(session, "open_gpu", lambda device: gpu)
-
-    def full(*given: Any) -> Any:
-        raise EnvironmentRefused("the disk is full")
-
-    monkeypatch.setattr("specbench.runner.execution.open_folder", full)
-    assert cli(*TINY, "--out", tmp_path).code == 3
-    assert gpu.closed

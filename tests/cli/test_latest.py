@@ -100,10 +100,3 @@ def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     where = "no run, sweep or profile in results/ or profiles/ here; name its folder"
     assert cli.refused(2, "show", "latest") == f"error: {where}"
-
-
-def test_a_folder_of_that_name_is_that_folder(cli: Any, here: Path) -> None:
-    shutil.copytree(here / "runs" / "20270102T000000Z-zebra", here / "latest")
-    for command in (["show", "latest"], ["compare", "latest:ar", "latest:jetspec"]):
-        said = cli(*command)
-        assert (said.code, said.err) == (0, "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ from support.models import byte_tokenizer
 from support.wording import wording
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.cli import list_models
-from specbench.common import registry
 from specbench.methods.eagle3.config import HeadConfig as Eagle3Config
 from specbench.methods.eagle3.head import DraftHead as Eagle3Head
 from specbench.methods.jetspec.config import HeadConfig as JetspecConfig
@@ -41,9 +37,6 @@ def blocks(cli: Any, columns: int) -> dict[str, str]:
         name = line.split()[0] if line[0] != " " else name
         found[name] = f"{found.get(name, '')} {line}"
     return {name: " ".join(text.split()) for name, text in found.items()}
-
-
-# ------------------------------------------------------------------------------------------------------------ the list
 
 
 def test_the_json_has_all_of_it(cli: Any) -> None:
@@ -83,61 +76,6 @@ def test_sizes_are_those_of_the_configurations_that_are_here_and_no_others(cli: 
         shape = configured_shape(names.resolve(f"config:{name}"), "bfloat16")
         assert shape is not None
         assert rows[f"config:{name}"]["bf16 GB"] == round(shape.parameters * shape.weight_bytes / 1e9, 3)
-
-
-MADE_UP: dict[str, dict[str, Any]] = {
-    "a mixture": {"model_type": "qwen3_moe"},
-    "biases": {"model_type": "qwen3", "attention_bias": True},
-    "more biases": {"mlp_bias": True},
-    "a window": {"model_type": "qwen2", "use_sliding_window": True},
-    "no width": {"hidden_size": None},
-    "no heads": {"num_attention_heads": 0, "head_dim": None},
-    "a llama": {},
-    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": False},
-    "qwen3": {"model_type": "qwen3", "head_dim": 32},
-    "mistral": {"model_type": "mistral", "num_key_value_heads": None},
-}
-
-
-def test_weights_are_counted_where_a_step_is_and_are_the_same(tmp_path: Path) -> None:
-    values = json.loads(names.configs()["tiny"].read_text(encoding="utf-8"))
-    counted = 0
-    for name, other in MADE_UP.items():
-        file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps({**values, **other}))
-        shape = configured_shape(names.resolve(f"config:{file}"), "bfloat16")
-        assert (list_models._bf16_gb(file) is None) == (shape is None), name
-        if shape is not None:
-            counted += 1
-            assert list_models._parameters({**values, **other}) == shape.parameters, name
-    assert counted == 4
-    assert list_models._bf16_gb(None) is list_models._bf16_gb(tmp_path) is None
-
-
-def test_a_head_that_comes_with_a_method_is_listed_under_its_model(cli: Any) -> None:
-    head = {"method": "jetspec", "head": None, "here": True, "untried": False, "to be converted": False}
-    rows = listed(cli)
-    assert head in rows["smollm2-135m"]["heads"]
-    assert wording(blocks(cli, 80)["smollm2-135m"])
-    shipped = {
-        (folder.name, name)
-        for name, card in registry.methods().items()
-        for folder in (card.folder / "heads").glob("*")
-        if (folder / "config.json").is_file()
-    }
-    assert {(name, one["method"]) for name, row in rows.items() for one in row["heads"] if not one["head"]} == shipped
-
-
-def test_it_needs_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys; from specbench.cli.app import main; code = main(['list', 'models']); "
-        "sys.exit(code or bool({'torch', 'transformers', 'numpy'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-# ------------------------------------------------------------------------------------------------------ what is here
 
 
 def into_cache(cache: Path, hub: str, files: Path) -> None:

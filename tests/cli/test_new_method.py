@@ -69,7 +69,6 @@ def test_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.Monke
 def test_the_tests_of_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clone)
     assert cli("new-method", "newer").code == 0
-    # Its own test, and what every method is held to: the registry finds the folder by itself.
     contract = "tests/contract/test_methods.py"
     done = python("-m", "pytest", "-v", "tests/methods/test_newer.py", contract, "-k", "newer and not slow", cwd=clone)
     assert done.returncode == 0, done.stdout

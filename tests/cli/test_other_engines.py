@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import runs
 from support.engines import AtAnyPrecision, failing
 from support.wording import wording
 
@@ -45,14 +44,6 @@ def test_they_are_rows_of_one_run_with_the_same_prompts_ids_and_definitions(fini
     assert rows["hf:ar"].tokens_per_forward == 1
     assert rows["hf:pld"].rows_per_step is not None
     assert rows["hf:pld"].rows_per_step > 1, "it drafts, whether a random model takes it or not"
-
-
-def test_the_rows_of_one_prompt_follow_each_other_in_an_order_by_lot(finished: tuple[Any, Path]) -> None:
-    _, folder = finished
-    requests = runs.requests_on_disk(folder)
-    blocks = [[line["method"] for line in requests[at : at + 4]] for at in range(0, len(requests), 4)]
-    assert all(sorted(block) == ["ar", "hf:ar", "hf:pld", "pld"] for block in blocks)
-    assert len({tuple(block) for block in blocks}) > 1
 
 
 def test_speculation_is_held_against_the_same_engines_plain_decoding(finished: tuple[Any, Path]) -> None:
@@ -156,15 +147,6 @@ def test_check_lossless_grades_them_and_tests_what_they_sample(cli: Any) -> None
     pairs = [(each["method"], each["against"]) for each in found["distributions"]]
     assert sorted(pairs) == [("hf:ar", "ar"), ("hf:pld", "ar"), ("hf:pld", "hf:ar")]
     assert all(each["answers"] == 2 * 2 * 6 for each in found["distributions"])
-
-
-def test_an_upgraded_engine_is_measured_anew(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    asked = (*TINY, "--limit", 1, "--method", "ar,hf:ar", "--out", tmp_path)
-    cli.ok(*asked)
-    assert wording(cli.ok(*asked).err)
-    monkeypatch.setattr("specbench.backends.hf.Backend.version", classmethod(lambda owner, options: "99.0"))
-    assert "done already" not in cli.ok(*asked).err
-    assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_a_row_of_another_precision_is_held_against_its_own_kind_alone(

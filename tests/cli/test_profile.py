@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,35 +86,15 @@ def test_ceilings_are_the_best_of_before_and_behind_the_steps(
     assert profile.knee.intensity == pytest.approx(9e11 / 6e10)
 
 
-def test_show_needs_neither_torch_nor_matplotlib_and_pictures_no_torch(profiled: Profiled, tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from specbench.cli.app import main; main(['show', sys.argv[1]])\n"
-        "assert not {'torch', 'transformers', 'matplotlib'} & {*sys.modules}\n"
-        "from specbench.hardware.profile import read_profile\n"
-        "from specbench.report.pictures.roofline import write_pictures\n"
-        "write_pictures(read_profile(Path(sys.argv[1])), Path(sys.argv[2])); sys.exit('torch' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(profiled.folder), str(tmp_path)]
-    assert "Free rows: " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for name in ("roofline.png", "steps.png"):
-        assert (tmp_path / name).read_bytes() == (profiled.folder / name).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
         ("--rows 0", 2, "--rows 0: give whole numbers from 1 to 65536, comma-separated, as --rows 1,16,64"),
-        ("--rows 1,65537", 2, "--rows 65537: give whole numbers from 1 to 65536"),
         ("--seconds 1e999", 2, "--seconds inf: input should be a finite number"),
         ("--contexts 2k", 2, "--contexts 2k: give whole numbers from 1 up"),
-        (f"--contexts {'1' * 4301}", 2, "give whole numbers from 1 up"),
         ("--slots ,", 2, "--slots names nothing"),
-        ("--attention trito", 2, "unknown --attention value 'trito'; did you mean triton?"),
-        ("--graphs maybe", 2, "unknown --graphs value 'maybe'"),
         ("--graphs on", 3, "CUDA graphs need a CUDA device"),
-        ("--gpu h2000", 2, "unknown GPU 'h2000'"),
         ("--gpu h200", 3, "--gpu h200 but this machine has"),
-        ("--model config:tinny", 2, "unknown config 'tinny'; did you mean tiny?"),
         ("--out {file}", 3, "cannot write {file}"),
     ],
 )

@@ -66,7 +66,6 @@ def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: 
         context = sum(record["prompt_tokens"] + record["output_tokens"] / 2 for record in mine) / len(mine)
         seconds = times.seconds(round(cell["rows_per_step"]), round(context), 2)
         assert cell["predicted_decode_tok_s"] == pytest.approx(2 * cell["tokens_per_forward"] / seconds)
-    # With its profile in it, the folder is still a sweep.
     assert wording.sentences(cli("show", document["folder"]).out)
 
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 from support import runs
-from support.decoders import NEEDED
 from support.models import byte_tokenizer, save
 
-from specbench.common import registry
 from specbench.common.prompt import Prompt
 from specbench.models.loader import load
 
@@ -62,18 +60,6 @@ def test_every_turn_of_a_run_has_one_time(cli: Any, model: Path, rows: Path, tmp
     assert dated(folder)["at"] > runs.config_on_disk(folder)["created_utc"][:4]
 
 
-@pytest.mark.slow  # every method there is
-def test_every_method_is_exact_on_dated_turns(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
-    methods = [*registry.methods()]
-    needed = {**NEEDED, "sps": {"draft": model}}  # of the target's own tokens
-    given = [f"{name}.{option}={value}" for name, options in needed.items() for option, value in options.items()]
-    settings = [part for each in given for part in ("--set", each)]
-    cli.ok(*command(model, rows, tmp_path, ",".join(methods), *settings))
-    rows_of = runs.summary_on_disk(only(tmp_path))["rows"]
-    assert {row["method"] for row in rows_of} >= {*methods}
-    assert {row["lossless"]["verdict"] for row in rows_of} == {"exact"}
-
-
 def test_a_run_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
     cli.ok(*command(model, rows, tmp_path))
     folder = only(tmp_path)
@@ -90,21 +76,6 @@ def test_a_run_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_pa
         assert {row["lossless"]["verdict"] for row in runs.summary_on_disk(folder)["rows"]} == {"exact"}
     cli.ok(*command(model, rows, tmp_path))  # and what is finished is not decoded again tomorrow
     assert only(tmp_path) == folder
-
-
-def test_a_sweep_goes_on_at_its_own_time(cli: Any, model: Path, rows: Path, tmp_path: Path) -> None:
-    asked = ("sweep", *command(model, rows, tmp_path, "pld")[1:], "--grid", "pld.k=2,4", "--yes")
-    cli.ok(*asked)
-    (part,) = [path.parent for path in tmp_path.rglob("run.json")]
-    whole = {line["request_id"]: line["output_ids"] for line in runs.requests_on_disk(part)}
-    lines = (part / "requests.jsonl").read_text().splitlines(keepends=True)
-    began = dated(part)
-    (part / "DONE").unlink()
-    (part / "requests.jsonl").write_text("".join(lines[:4]))
-    cli.ok(*asked)
-    assert dated(part) == began
-    assert {line["request_id"]: line["output_ids"] for line in runs.requests_on_disk(part)} == whole
-    assert {row["lossless"]["verdict"] for row in runs.summary_on_disk(part)["rows"]} == {"exact"}
 
 
 def test_nothing_else_of_the_moment_reaches_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

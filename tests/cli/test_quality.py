@@ -129,12 +129,7 @@ def test_the_figures_go_onto_the_card_of_what_was_trained(
     card = json.loads((trained / "card.json").read_text())
     assert {name: card[name] for name in CARD} == CARD
     row = card["quality"]["rows"][0]
-    assert (row["task"], row["metric"], row["documents"], row["revision"]) == (
-        oracles.CHOICE,
-        "acc",
-        8,
-        "unverified",
-    )
+    assert (row["task"], row["metric"], row["documents"], row["revision"]) == (oracles.CHOICE, "acc", 8, "unverified")
     assert row["difference"] == pytest.approx(row["value"] - row["before"])
     page = (trained / "README.md").read_text()
     assert "| task | metric | documents | base | here | difference | data |" in page

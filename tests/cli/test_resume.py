@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import random
 from pathlib import Path
@@ -13,7 +12,6 @@ from support import asserting, runs
 from support.wording import wording
 
 from specbench.results.request_log import RequestLog
-from specbench.runner import Session
 
 PROMPTS, METHODS = 3, 2
 TOTAL = PROMPTS * METHODS
@@ -21,12 +19,10 @@ COMMAND = (
     *("run", "--model", "config:tiny", "--limit", PROMPTS, "--max-new-tokens", 16, "--temperature", 0.7, "--seed", 3),
     "--out",
 )
-# Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
 TIMES = {
     "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "latency_median_s", "tpot_median_s", "speedup",
     "e2e_speedup", "ttft_speedup", "positions", "step_ratio", "peak_memory_bytes", "gpu",
 }  # fmt: skip
-# Everything in a line of requests.jsonl that depends on when it ran.
 WHEN = {
     "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s",
     "peak_memory_bytes", "gpu",
@@ -103,36 +99,6 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in others))
     assert cli.made(tmp_path, *command) == folder
     assert len(runs.requests_on_disk(folder)) == 1 + len(others)
-
-
-@pytest.mark.parametrize("done", [0, 1, 5])
-def test_a_run_is_warm_before_its_first_request_however_many_are_done(
-    cli: Any, tmp_path: Path, monkeypatch: Any, done: int
-) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 4, "--max-new-tokens", 6, "--no-score", "--out", tmp_path)
-    events: list[str] = []
-    warm_up, append = Session.warm_up, RequestLog.append
-
-    def warming(self: Session, *given: Any, **more: Any) -> None:
-        events.append("warm")
-        warm_up(self, *given, **more)
-
-    def appending(self: RequestLog, obj: Any) -> None:
-        if done and events.count("request") == done:
-            raise KeyboardInterrupt
-        events.append("request")
-        append(self, obj)
-
-    monkeypatch.setattr(Session, "warm_up", warming)
-    monkeypatch.setattr(RequestLog, "append", appending)
-    if done:
-        cli.refused(130, *command)
-        assert events == ["warm", *["request"] * done]
-        events.clear()
-        done = 0
-    cli.ok(*command)
-    assert events[0] == "warm", "what a resumed run measures first would pay for what is done once"
-    assert events.count("warm") == 1
 
 
 # Three rows beside AR: two that learn from earlier requests, one of them as half of a pair, and one that does not.
@@ -227,7 +193,6 @@ def test_a_row_that_learns_and_is_broken_off_starts_again_and_nothing_is_lost(
     assert complete <= set(after), "a repeat that was complete stays"
     assert [line for line in before if line not in left] == after[: len(before) - len(left)]
     assert whole_lines(folder / "requests.restarted.jsonl") == aside + left
-    # And all is as if nobody had touched it: ids, lengths, places, figures.
     assert answers(folder) == answers(unbroken)
     assert counts(folder) == counts(unbroken)
     assert (folder / "DONE").exists()
@@ -248,41 +213,6 @@ def test_rows_that_are_complete_or_not_begun_do_not_start_again(
     assert whole_lines(folder / "requests.jsonl")[: len(lines)] == lines
     assert not (folder / "requests.restarted.jsonl").exists()
     assert answers(folder) == answers(unbroken)
-
-
-def test_a_finished_run_of_such_rows_is_not_touched(cli: Any, unbroken: Path) -> None:
-    before = {path.name: path.read_bytes() for path in unbroken.iterdir()}
-    said = cli.ok(*WARM, "--out", unbroken.parent)
-    assert "starts again" not in said.err
-    assert {path.name: path.read_bytes() for path in unbroken.iterdir()} == before
-    assert [*unbroken.parent.iterdir()] == [unbroken]
-
-
-def test_a_full_disk_while_requests_are_set_aside_is_one_line_and_loses_nothing(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
-) -> None:
-    with monkeypatch.context() as patched:
-        breaking(patched, lambda lines, _: set(begun(lines, 0).values()) == {2})
-        assert cli(*WARM, "--out", tmp_path).code == 130
-    (folder,) = tmp_path.iterdir()
-    before = (folder / "requests.jsonl").read_bytes()
-    for name in ("requests.restarted.jsonl", "requests.jsonl"):
-        with monkeypatch.context() as patched:
-            replace = Path.replace
-
-            def full(draft: Path, wanted: Path, name: str = name) -> Path:
-                if wanted == folder / name:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                return replace(draft, wanted)  # noqa: B023
-
-            patched.setattr(Path, "replace", full)
-            assert f"{folder / name}" in cli.refused(3, *WARM, "--out", tmp_path)
-        assert (folder / "requests.jsonl").read_bytes() == before
-    cli.ok(*WARM, "--out", tmp_path)
-    assert answers(folder) == answers(unbroken)
-    beside = (folder / "requests.restarted.jsonl").read_bytes().splitlines()
-    assert beside
-    assert len(beside) == len(set(beside)), "set aside a second time, they are there once"
 
 
 def test_such_a_run_is_killed_at_any_moment(cli: Any, tmp_path: Path, unbroken: Path) -> None:

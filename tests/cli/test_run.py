@@ -107,13 +107,6 @@ def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
     assert json.loads(cli("show", folder, "--requests", "--json").out)["requests"] == finished.requests
 
 
-def test_run_json_is_the_only_thing_on_stdout(cli: Any, tmp_path: Path) -> None:
-    made = finish(cli, tmp_path, "--limit", 1, "--temperature", 0.7, "--concurrency", 2, "--json", "--no-score")
-    (run,) = json.loads(made.said.out)
-    assert (run["folder"], run["task"]) == (str(made.folder), "humaneval")
-    assert {row["method"]: row["requests"] for row in run["rows"]} == {"ar": 1, "jacobi": 1}
-
-
 def test_list_json(cli: Any) -> None:
     expected = {
         "method": {"ar", "jacobi"}, "task": {"humaneval"}, "model": {"smollm2-135m", "config:tiny"},
@@ -121,7 +114,6 @@ def test_list_json(cli: Any) -> None:
     }  # fmt: skip
     for name, some in expected.items():
         assert some <= {row[name] for row in json.loads(cli("list", f"{name}s", "--json").out)}
-    # Every option with its default and its range.
     rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
     assert rows["ar"]["options"] == {}
     free = {name for name, row in rows.items() if not row["trained"] and row["lossless"]}
@@ -184,12 +176,6 @@ def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
         assert all(spent >= 0 for steps in split.values() for spent in steps)
         # The toy clock's tests ask for equality; here the machine may have turned away between two readings.
         assert 0.5 * line["decode_share_s"] <= sum(map(sum, split.values())) <= line["decode_share_s"] + 1e-5
-
-
-def test_a_run_with_trace_does_not_go_on_in_one_without(cli: Any, tmp_path: Path, traced: Finished) -> None:
-    """The marks cost time: the requests of the two are not comparable."""
-    plain = cli.made(tmp_path, *TINY, *TRACED)
-    assert runs.config_on_disk(traced.folder)["digest"] != runs.config_on_disk(plain)["digest"]
 
 
 def test_a_run_shows_the_lie_and_is_not_refused(cli: Any, liar: str, tmp_path: Path) -> None:

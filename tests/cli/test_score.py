@@ -69,12 +69,6 @@ def test_a_task_without_a_verdict_cannot_be_scored(cli: Any, tmp_path: Path) -> 
     assert wording(said.err)
 
 
-def test_no_run_is_one_line(cli: Any, tmp_path: Path) -> None:
-    said = cli("score", tmp_path)
-    assert said.code == 2
-    assert len(said.err.strip().splitlines()) == 1
-
-
 def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path) -> None:
     grid = ("--method", "jacobi", "--grid", "n=2,4", "--limit", 2, "--first", "--held-out", 1, "--no-score")
     cli.ok("sweep", *TINY, *grid, "--out", tmp_path)

@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import runs
-from support.models import REFUSED, SHARING, build, byte_tokenizer
+from support.models import REFUSED, build, byte_tokenizer
 from support.wording import wording
-
-WAYS = [(), ("--temperature", 0.8, "--seed", 5)]
 
 
 def saved(recipe: Any, folder: Path, **options: Any) -> Path:
@@ -25,18 +22,6 @@ def asked(tmp_path: Path, *prompts: str) -> tuple[object, ...]:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in prompts))
     return ("--task", "prompts", "--data-file", rows, "--out", tmp_path / "out")
-
-
-@pytest.mark.parametrize("family", SHARING)
-def test_tree_methods_are_exact_over_shared_layers(family: str, cli: Any, tmp_path: Path) -> None:
-    model = saved(SHARING[family], tmp_path / family, vocab_size_per_layer_input=320)
-    for way in WAYS:
-        methods = ("--method", "lookahead,recycling", "--max-new-tokens", 16)
-        cli.ok("run", "--model", model, *asked(tmp_path, "one and one", "a b a b"), *methods, *way)
-    for folder in (tmp_path / "out").glob("[!.]*"):
-        rows = runs.summary_on_disk(folder)["rows"]
-        assert {row["lossless"]["verdict"] for row in rows} == {"exact"}
-        assert runs.config_on_disk(folder)["generate_check"]["tokens"] == 16
 
 
 def test_the_last_positions_of_a_table_are_used(cli: Any, tmp_path: Path) -> None:

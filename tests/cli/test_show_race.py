@@ -33,10 +33,8 @@ def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (("--race", "ar"), "a race takes 2 to 4 different methods of the run"),
         (("--race", "ar,pld", "--out", "race.avi"), "--out of a race ends in .html, .gif or .mp4, not 'race.avi'"),
         (("--race", "ar,pld", "--speed", 0), "--speed is from 0.01 to 1000"),
-        (("--race", "ar,pld", "--speed", "nan"), "--speed is from 0.01 to 1000"),
         (("--speed", 2), "--speed goes with --race A,B"),
         (("--race", "ar,pld", "--request", "p/0", "--method", "ar"), "--race names its methods; leave --method out"),
         (("--race", "ar,pld", "--requests"), "--requests lists all of them; leave it out"),
@@ -46,22 +44,3 @@ def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:
 )
 def test_what_cannot_be(cli: Any, run: Path, argv: tuple[Any, ...], says: str) -> None:
     assert says in cli.refused(3 if "too long" in says else 2, "show", run, *argv)
-
-
-@pytest.mark.parametrize("argv", [(), ("--requests",), ("--race", "ar,[/x][red]m"), ("--request", "[/p]")])
-def test_what_looks_like_markup_is_text(cli: Any, tmp_path: Path, argv: tuple[str, ...]) -> None:
-    path = runs.race_run(tmp_path, 9)
-    for name in ("run.json", "requests.jsonl", "summary.json"):
-        text = (path / name).read_text().replace('"pld"', '"[/x][red]m"').replace("pld|", "[/x][red]m|")
-        (path / name).write_text(text.replace("p/0", "[/p]"))
-    assert "[/x][red]m" in cli.ok("show", path, *argv).out
-
-
-def test_an_id_or_a_label_moves_no_colours(cli: Any, run: Path) -> None:
-    requests = run / "requests.jsonl"
-    requests.write_text(requests.read_text().replace("p/0", "p\\u001b[31m\\u202e"))
-    shown = cli.ok("show", run, "--requests").out
-    assert not {"\x1b", "\u202e"} & {*shown}
-    content = run / "run.json"
-    content.write_text(content.read_text().replace('"pld"', '"p\\u001b[31m"'))
-    assert wording(cli.refused(2, "show", run))

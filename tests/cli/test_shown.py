@@ -22,7 +22,7 @@ from rich.text import Text
 from support import runs
 
 import specbench
-from specbench.cli.app import app, main
+from specbench.cli.app import main
 from specbench.cli.streams import Stream, closing
 from specbench.common import UsageError
 from specbench.common.progress import bar
@@ -201,15 +201,6 @@ READING: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
     "score": [(2, ["RUN"])],  # of a task that nobody has
     "judge": [(2, ["RUN", "--judge", "config:tiny"])],
 }  # fmt: skip
-#: Those that begin with a model or a machine: they print through the same consoles, of which there are two.
-MEASURING = {
-    "run", "check-lossless", "export-model", "doctor", "profile", "perplexity", "sweep", "tune", "trajectories",
-    "train", "quality", "new-method", "list",
-}  # fmt: skip
-
-
-def test_every_command_is_one_of_them() -> None:
-    assert {command.name for command in app.registered_commands} == READING.keys() | MEASURING
 
 
 @pytest.mark.parametrize("command", sorted(READING))
@@ -328,22 +319,6 @@ def assert_no_formulas(text: str) -> None:
     cells = [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
     assert [cell for cell in cells if cell.lstrip(" \t\r\n\"'")[:1] in tuple("=+@") and not cell.startswith("'")] == []
     assert any(cell.startswith("'=cmd()\\x1b]0;x\\x07") or cell.startswith("'=cmd()[/x]") for cell in cells)
-
-
-@pytest.mark.slow
-def test_a_run_of_hostile_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the bar to the table behind it, on a terminal."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    file = tmp_path / "[bold]\u202e\x1b[2J.jsonl"
-    rows = [{"id": f"{HOSTILE}{at}", "prompt": HOSTILE, "category": f"{HOSTILE}/c"} for at in range(2)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = tmp_path / "[/x]:smile:\u202e\x1b]0;x\x07"
-    asked = ("run", "--model", "config:tiny", "--task", "prompts", "--data-file", file, "--max-new-tokens", 3)
-    said = call(tmp_path, 140, *asked, "--method", "ar,pld", "--out", out)
-    text = STYLE.sub("", said.out + said.err)
-    assert (said.code, hidden(MOVES.sub("", text))) == (0, []), said.err
-    assert r"[/x]:smile:\u202e\x1b]0;x\x07" in text
 
 
 def test_a_text_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

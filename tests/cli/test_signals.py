@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,11 +49,6 @@ def test_a_command_says_what_is_kept(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_command_that_ends_by_itself_says_its_own_code() -> None:
-    assert app.main(["list", "nothing-of-the-kind"]) == 2
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
 def test_who_has_a_handler_of_his_own_keeps_it() -> None:
     seen: list[int] = []
     mine = lambda number, frame: seen.append(number)  # noqa: E731
@@ -63,19 +57,6 @@ def test_who_has_a_handler_of_his_own_keeps_it() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert (seen, ended.came) == ([signal.SIGTERM], False)
     assert signal.getsignal(signal.SIGTERM) is mine
-
-
-def test_a_thread_leaves_signals_alone() -> None:
-    found: list[object] = []
-
-    def work() -> None:
-        with termination():
-            found.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [signal.SIG_DFL]
 
 
 def test_who_holds_ctrl_c_back_holds_it_back_too() -> None:
@@ -113,29 +94,6 @@ def test_one_that_comes_while_a_finalizer_runs_is_not_lost(
     assert app.main(["list", "methods"]) == code
     assert capsys.readouterr().err.strip() == KEPT
     assert sys.unraisablehook is hook
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_that_is_on_its_way_when_the_work_is_done_ends_nothing(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Released:
-        def __del__(self) -> None:
-            signal.raise_signal(number)
-            time.sleep(0)
-
-    sent, own = threading.Event(), signal.pthread_kill
-
-    def late(thread: int, which: int) -> None:
-        sent.set()
-        time.sleep(0.05)
-        own(thread, which)
-
-    monkeypatch.setattr(signal, "pthread_kill", late)
-    with termination():
-        Released()
-        assert sent.wait(5)
-    time.sleep(0.1)  # nothing is raised, and nobody is killed
 
 
 @pytest.mark.slow

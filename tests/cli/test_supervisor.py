@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -104,11 +103,7 @@ console.entry()
 @pytest.mark.parametrize("code", [0, 6])
 @pytest.mark.parametrize(
     "body",
-    [
-        "threading.Thread(target=time.sleep, args=(60,)).start()",
-        "atexit.register(time.sleep, 60)",
-        "sys.stdout = None",
-    ],
+    ["threading.Thread(target=time.sleep, args=(60,)).start()", "atexit.register(time.sleep, 60)", "sys.stdout = None"],
     ids=["a thread", "an exit function", "no stream"],
 )
 def test_nothing_left_behind_keeps_a_command(body: str, code: int) -> None:
@@ -206,29 +201,6 @@ def test_what_is_watched() -> None:
     assert supervisor.watched(["run", "--method", "ar"])
     for argv in ([], ["run", "--help"], ["sweep", "-h"], ["train", "--help-all"], ["list", "methods"], ["--version"]):
         assert not supervisor.watched(argv)
-
-
-def test_an_interrupt_while_the_child_imports_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def imported() -> int:
-        raise KeyboardInterrupt
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(console, "_run", imported)
-    monkeypatch.setattr(console, "_end", sys.exit)
-    pulse.clear()
-    try:
-        with pytest.raises(SystemExit, match="130"):
-            console.entry()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        gc.enable()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert capfd.readouterr().err == "error: interrupted; nothing was begun\n"
-    assert pulse.read().ended == 130, "who watches has nothing to add"
-    pulse.clear()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

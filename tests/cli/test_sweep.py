@@ -88,7 +88,6 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
         assert ids == by_key[f"ar|{rest}"], f"{label} is not lossless on {rest}"
     assert all(row["lossless"] for row in runs.rows_on_disk(folder / "c1").values())
 
-    # From its files, in text and in JSON, nothing is decoded.
     shown = cli("show", folder, columns=140)
     assert (shown.code, shown.out) == (0, said.out)
     told = cli("show", folder, "--json")
@@ -101,18 +100,6 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
     assert [cell["label"] for cell in document["cells"]] == list(cells["label"])
     assert document["cells"][0]["speedup"] is None
     assert lines(folder) == found
-
-
-def test_a_wider_grid_goes_on_in_its_folder(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    command = ("sweep", *TINY, *prompts, "--limit", 3, "--no-score", "--out", tmp_path)
-    assert cli(*command, "--method", "jacobi", "--grid", "n=2,4").code == 0
-    before = lines(only(tmp_path))
-    said = cli.ok(*command, *GRID)
-    assert f"{len(before)}" in said.err
-    after = lines(only(tmp_path))
-    assert after[: len(before)] == before
-    assert {(line["method"], line["repeat"]) for line in after[len(before) :]} == {("ar", 1), (CELLS[2], 1)}
-    assert list(table(only(tmp_path))["label"]) == ["ar", *CELLS]
 
 
 def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
@@ -135,7 +122,6 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         assert sorted(at["prompts"].dropna()) == ([6, 12, 12, 12] if count == 1 else [12] * 4)
         assert Counter(at["stopped"].dropna()) == ({"halved": 1, "too large": 1} if count == 1 else {"too large": 1})
         assert len(cells[(cells["concurrency"] == count) & (cells["set"] == "held-out")]) == 2
-    # The same requests at either, whoever was dropped.
     ids = [
         {line["request_id"]: line["output_ids"] for line in lines(only(tmp_path / "out"), count)} for count in (1, 2)
     ]
@@ -144,25 +130,13 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
     assert all(ids[0][key] == ids[1][key] for key in both)
 
 
-STATEFUL = "suffix k=4 learns from earlier requests, and a sweep decodes in parts; measure it with specbench run"
-
-
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
         pytest.param(["--method", "jf"], "nothing to sweep; write --grid", id="no grid"),
-        pytest.param(["--method", "ar", "--grid", "concurrency=1,2"], "nothing to sweep but ar", id="only ar"),
-        pytest.param(["--method", "jf", "--grid", "blocksize=4"], "did you mean block_size", id="misspelt option"),
-        pytest.param(["--method", "jg", "--grid", "n=4"], "unknown method 'jg'", id="misspelt method"),
-        pytest.param(["--method", "jf", "--grid", "n=4,,8"], "an empty value", id="empty value"),
-        pytest.param(["--method", "jf", "--grid", "r=3"], "less than or equal to 1", id="r of 3"),
-        pytest.param(["--method", "suffix", "--grid", "k=4", "--set", "requests=9"], STATEFUL, id="stateful"),
-        pytest.param(["--method", "jf", "--grid", "n=4", "--set", "n=8"], "both set and swept", id="set and swept"),
-        pytest.param(["--method", "jf", "--grid", "n=1:100000:1", "--grid", "K=1:100:1"], "10,000,000 cells", id="m"),
         pytest.param([*GRID, "--search", "halfing"], "did you mean halving", id="search"),
         pytest.param([*GRID, "--executor", "lokal"], "did you mean local", id="executor"),
         pytest.param([*GRID, "--until-ci", "two"], "write a share in per cent", id="share"),
-        pytest.param([*GRID, "--until-ci", "nan"], "write a share in per cent", id="nan"),
         pytest.param([*GRID, "--task", "gsm8k,mbpp"], "a sweep has one task", id="two tasks"),
         pytest.param([*GRID, "--workers", "1000"], "lower --workers", id="too many workers"),
         pytest.param([*GRID, "--simulate-acceptance", "3"], "drafts at most 2 rows", id="simulated beyond a cell"),

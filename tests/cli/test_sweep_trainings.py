@@ -8,19 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.wording import wording
 
 from specbench.common.errors import UsageError
 
 SMALL = ("--train-set", "steps=2", "--train-set", "bf16=false", "--train-held-out", 1, "--train-tokens", 8)
 SWEPT = ("--task", "prompts", "--limit", 3, "--max-new-tokens", 6)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(5)))
-    return file
 
 
 def sweep(cli: Any, prompts: Path, at: Path, train: str, *more: Any, columns: int = 140) -> Any:
@@ -32,10 +24,7 @@ def sweep(cli: Any, prompts: Path, at: Path, train: str, *more: Any, columns: in
 @pytest.mark.slow
 def test_from_prompts_to_a_picture(cli: Any, prompts: Path, tmp_path: Path) -> None:
     grid = ("--grid", "draft_length=2", "--train-grid", "noise_length=1", "--train-grid", "texts=2,3")
-    said = sweep(cli, prompts, tmp_path, "msn", *grid, "--max-hours", 1)
-    before, after = said.err.split("training noise_length=1 texts=2", 1)
-    assert wording(before)
-    assert wording(after)
+    sweep(cli, prompts, tmp_path, "msn", *grid, "--max-hours", 1)
     (folder,) = (tmp_path / "results").iterdir()
     found = pd.read_csv(folder / "trainings.csv")
     rows = found[found["method"] == "msn"]

@@ -6,17 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.wording import wording
 
 from specbench.training.trajectory import read, shard_path
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(5)))
-    return file
 
 
 def collect(cli: Any, out: Path, *more: Any) -> Any:
@@ -34,7 +26,6 @@ def test_prompts_become_states(cli: Any, prompts: Path, tmp_path: Path) -> None:
     assert max(map(len, said.out.splitlines())) <= 80
     made = list(read(out))
     assert [(len(each.answer), len(each.blocks)) for each in made] == [(9, 3)] * 4
-    # Once more: everything is there, also where another folder is named for the same answers.
     again = collect(cli, out, *asked, "--json")
     assert again.code == 0, again.err
     found = json.loads(again.out)

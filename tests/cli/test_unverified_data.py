@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import small_data
-from small_data import mathematics, speed
+from small_data import speed
 from support.runs import requests_on_disk
 from support.wording import wording
 
@@ -29,33 +28,6 @@ def sha256(path: Path) -> str:
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
     return list(json.loads((folder / "run.json").read_text())["task"]["data"])
-
-
-@pytest.mark.slow
-def test_a_run_of_aime25_is_scored_and_shown_and_by_no_other_file(cli: Any, tmp_path: Path) -> None:
-    pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval]'")
-    path = file(tmp_path / "data", "aime25.jsonl", mathematics.AIME)
-    said = cli.ok(*TINY, "--task", "aime25", "--limit", 2, "--data-dir", path.parent, "--out", tmp_path / "runs")
-    (run,) = (tmp_path / "runs").iterdir()
-    known = {"name": "aime25.jsonl", "sha256": sha256(path), "bytes": path.stat().st_size}
-    assert recorded(run) == [{**known, "revision": None, "verified": False}]
-    unverified = f"data unverified: aime25.jsonl, sha256 {sha256(path)}."
-    for text in (said.out, cli.ok("show", run).out):
-        assert unverified in " ".join(text.split())
-        assert "math-verify" in text
-    verdicts = [json.loads(line) for line in (run / "verdicts.jsonl").read_text().splitlines()]
-    assert [verdict["also"] for verdict in verdicts] == [{"exact_match": False}] * 4
-    cli.ok("score", run, "--data-dir", path.parent)
-
-    other = file(tmp_path / "other", "aime25.jsonl", [*mathematics.AIME[:-1], {**mathematics.AIME[-1], "answer": "1"}])
-    error = cli.refused(2, "score", run, "--data-dir", other.parent)
-    assert all(part in error for part in (f"{sha256(path)}", f"{sha256(other)}"))
-    assert error.endswith("name the folder of that file with --data-dir")
-
-    cli.ok("report", run, "--out", tmp_path / "report")
-    for name in ("index.html", "report.md"):
-        found = [page for page in (tmp_path / "report").rglob("*") if page.suffix == Path(name).suffix]
-        assert any(f"aime25.jsonl, sha256 {sha256(path)}" in page.read_text() for page in found)
 
 
 def test_a_run_of_codesearchnet_stops_before_the_next_instruction(cli: Any, tmp_path: Path) -> None:

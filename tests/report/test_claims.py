@@ -168,17 +168,6 @@ def _json(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def test_a_publication_used_one_board_in_all_of_its_tables() -> None:
-    boards: dict[str, set[str]] = {}
-    for row in claims().claims:
-        boards.setdefault(row.paper, set()).add(row.gpu)
-    assert boards["MSN, arXiv 2406.17404"] == {"A100 80 GB"}
-    assert boards["CLLM, arXiv 2403.00835"] == {"A100 40 GB"}
-    assert {name for name in boards["Spec-Bench leaderboard"] if name.startswith("A100")} == {"A100 80 GB"}
-    known = {name for names in boards.values() for name in names if name}
-    assert known == set(claims().gpus), "each has its boards"
-
-
 @pytest.mark.parametrize(
     ("model", "config"),
     [

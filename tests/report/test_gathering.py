@@ -96,12 +96,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "run.json cut off": (lambda run: (run / "run.json").write_text("{"), "run.json is damaged"),
     "run.json lost": (lambda run: (run / "run.json").unlink(), "has no run.json"),
     "another task": (edited("run.json", task={"name": "t"}), "field 'task.version'"),
-    "torn line": (lambda run: lines(run, lambda all: [*all[:3], all[3][:40] + "\n", *all[4:]]), "line 4 is damaged"),
     "cut off in a line": (lambda run: lines(run, lambda all: [*all[:-1], all[-1][:50]]), "it holds 7 requests of jf"),
-    "more prompts": (edited("run.json", task=run_config(["jf"], 7).task.model_dump()), "more prompts than the 7"),
     "rows in another order": (reversed_rows, "another order"),
-    "another summary": (row(tokens=199), "200 tokens of jf where its summary has 199"),
-    "summary of other methods": (row(method="pld"), "cut off or mixed"),
     "summary with words for figures": (row(tokens_per_forward="fast"), "field 'rows.1.tokens_per_forward'"),
     "a projection of nothing": (projection('{"rows": 1}'), "damaged"),
     "a projection of another": (

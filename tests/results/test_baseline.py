@@ -58,12 +58,6 @@ def test_what_failed_or_has_another_precision_or_speculates_is_no_baseline() -> 
     assert [each.row.method for each in over_engines(run, found)] == ["h:ar"]
 
 
-def test_a_run_without_other_engines_has_none() -> None:
-    run = engine_config(ours=("ar", "pld"))
-    found = summed(run, [*engine_answers("ar", NINE, 8.0), *engine_answers("pld", NINE, 4.0)])
-    assert over_engines(run, found) == []
-
-
 def test_of_a_disturbed_run_nothing_is_claimed() -> None:
     run = engine_config(spec("e:ar"))
     found = summed(run, [*engine_answers("ar", NINE, 4.0), *engine_answers("e:ar", NINE, 8.0)])

@@ -79,11 +79,3 @@ def test_every_field_of_a_model_is_a_column_but_those_that_say_otherwise(
     model: type[BaseModel], columns: Any, left_out: set[str]
 ) -> None:
     assert {name for name in model.model_fields if name not in columns} == left_out
-
-
-def test_intervals_and_verdicts_are_columns_of_their_figure() -> None:
-    speedup = {f"speedup{end}" for end in ("", "_low", "_high", "_verdict", "_detectable", "_per_prompt_median")}
-    assert speedup | {"e2e_speedup_low", "accuracy_scored", "lossless", "lossless_noise_floor"} <= METHOD.keys()
-    assert {"text_looping", "text_loop_share", "text_distinct_4", "text_agreement"} <= METHOD.keys()
-    assert not any(name.startswith("text_without_loops") for name in METHOD), "only where a row has them"
-    assert (METHOD["accuracy_scored"], METHOD["peak_memory_bytes"], METHOD["lossless"]) == ("Int64", "Int64", "string")

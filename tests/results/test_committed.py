@@ -7,11 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.asserting import refusal
 from support.runs import COMMITTED, CURATED, RESULTS
 
-from specbench.common.errors import UsageError
-from specbench.common.reading import fitted
 from specbench.results.schema import RequestRecord, RunConfig
 
 ROOT = RESULTS.parent
@@ -78,15 +75,6 @@ def test_a_line_says_what_run_json_says(folder: Path) -> None:
     assert {spec["name"] for spec in run["methods"]} == {*methods} - {"…"}
 
 
-@pytest.mark.parametrize("folder", ["results", "reports"])
-def test_git_ignores_what_users_write_there_but_not_the_list(folder: str) -> None:
-    # --no-index: by the rules alone, whatever is tracked already.
-    found = [
-        git("check-ignore", "-q", "--no-index", f"{folder}/{name}").returncode for name in ("a/run.json", "README.md")
-    ]
-    assert found == [0, 1]
-
-
 @pytest.mark.parametrize("folder", DIGESTS, ids=lambda folder: folder.name[:16])
 def test_a_digest_is_what_it_was(folder: Path) -> None:
     """Whatever fields have come since: an unfinished run of then is found, and goes on."""
@@ -102,14 +90,3 @@ def test_a_request_is_written_again_as_it_was(folder: Path) -> None:
     for line in lines[:10]:
         written = RequestRecord.model_validate_json(line).model_dump(mode="json")
         assert json.dumps(written, separators=(",", ":")) == line
-
-
-def test_a_place_is_written_where_there_is_one_and_is_a_count() -> None:
-    content = json.loads((LINES[0] / "requests.jsonl").open().readline())
-    assert RequestRecord.model_validate(content).place is None
-    placed = RequestRecord.model_validate({**content, "place": 7})
-    assert placed.model_dump(mode="json") == {**content, "place": 7}
-    for place in (-1, 1.5, "two"):
-        assert "field 'place'" in refusal(
-            UsageError, fitted, RequestRecord, {**content, "place": place}, "x", "mend it"
-        )

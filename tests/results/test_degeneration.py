@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 
 import pytest
 from support.asserting import known
 from support.runs import answers, run_config
 
-from specbench.report.gathering import read_whole_run
-from specbench.results.agreement import agreement
 from specbench.results.degeneration import (
-    GRAMS,
     LEAST,
     LONGEST,
     ROUNDS,
     Loop,
+    agreement,
     closing_loop,
     degeneration,
     distinct,
     loops_at_its_end,
 )
-from specbench.results.read import read_run
 from specbench.results.schema import RequestRecord
 from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary, TextFigures
@@ -55,11 +50,6 @@ def test_short_loops_and_few_rounds_end_sound_texts_too() -> None:
 def test_the_longest_loop_counts_not_that_of_the_shortest_round() -> None:
     # Its last three tokens are a loop of one token, of too few; all of it one of five tokens.
     assert closing_loop([8, *[1, 2, 3, 3, 3] * 5]) == Loop(1, 5)
-
-
-def test_random_texts_are_no_loops() -> None:
-    rng = random.Random(0)
-    assert all(closing_loop(rng.choices(range(20), k=200)) is None for _ in range(200))
 
 
 def test_distinct_n_grams_are_a_share_of_all_n_grams() -> None:
@@ -157,19 +147,3 @@ def test_later_turns_follow_other_answers_and_are_not_compared() -> None:
     ]
     (_, row) = summarise(RunContents(run_config(["jf"], 2), [*first, *later])).rows
     assert known(row.text).agreement == 1
-
-
-# ------------------------------------------------------------------------------------------------------ a committed run
-
-
-def test_an_unfinished_run_has_them_in_every_reader(tmp_path: Path) -> None:
-    from support.runs import folder
-
-    records = [*answers("ar", 2, decode_s=1.0), *answers("jf", 2, decode_s=1.0, output_ids=lambda at: [3] * 25)]
-    path = folder(tmp_path, run_config(["jf"], 3), records, finish=False)
-    for rows in (read_run(path).summary.rows, read_whole_run(path).rows):
-        assert [known(row.text).looping for row in rows] == [0, 2]
-
-
-def test_n_grams_of_the_table_are_those_that_are_counted() -> None:
-    assert {f"distinct_{n}" for n in GRAMS} == {name for name in TextFigures.model_fields if "distinct" in name}

@@ -93,9 +93,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# Atomic JSON
-
-
 def test_json_replaces_the_old_content_which_a_reader_has_whole(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json_atomic(path, {"speedup": 1.5})
@@ -156,9 +153,6 @@ def test_an_unwritable_place_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentRefused, check=wording):
         check_writable(tmp_path / "file")
-
-
-# The log
 
 
 def test_lines_come_back_and_are_on_disk_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,9 +272,6 @@ def test_sigkill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> Non
     log = RequestLog(path)
     log.append({"i": log.kept})
     assert len(list(log.read())) == log.kept > 6
-
-
-# The run folder
 
 
 def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,13 +403,7 @@ def test_a_run_that_is_finished_or_cannot_be_stays_as_it_is(tmp_path: Path) -> N
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     newer = SCHEMA_VERSION + 2
-    for content in (
-        None,
-        '{"schema_version": 1, "meth',
-        "[1]",
-        "{}",
-        f'{{"schema_version": {newer}}}',
-    ):
+    for content in (None, '{"schema_version": 1, "meth', "[1]", "{}", f'{{"schema_version": {newer}}}'):
         if content is not None:
             (tmp_path / "run.json").write_text(content)
         with pytest.raises(UsageError, check=wording):
@@ -444,8 +429,6 @@ def test_a_new_folder_has_its_name_on_disk_before_it_is_used(
         path = write_folder(tmp_path, "profile", DIGEST, lambda draft: None)
     assert seen == [[path.name]], "else a power cut takes the folder and all that is written to it"
 
-
-# Requests that are set aside
 
 # As FULL_DISK; takes the requests in argv[3] out of a log.
 ASIDE = """
@@ -508,12 +491,3 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, kept: int, gone: i
     assert (
         log.read_bytes() + (tmp_path / "requests.restarted.jsonl").read_bytes().splitlines(keepends=True)[-1] == before
     )
-
-
-def test_a_damaged_line_is_named_and_nothing_is_set_aside(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    log.write_bytes(b'{"request_id": "a"}\n{"request_id": }\n{"request_id": "b"}\n')
-    before = log.read_bytes()
-    with pytest.raises(UsageError, check=wording):
-        set_aside(log, {"a"})
-    assert (log.read_bytes(), names(tmp_path)) == (before, ["requests.jsonl"])

@@ -11,7 +11,7 @@ import pytest
 from support.wording import wording
 
 from specbench.common import UsageError
-from specbench.results.quality import Metric, Quality, TaskQuality, compare_quality, kind_of, names_of, read_quality
+from specbench.results.quality import Metric, Quality, TaskQuality, compare_quality, kind_of, read_quality
 from specbench.results.schema import ModelSpec
 
 N = 20
@@ -124,11 +124,6 @@ def test_few_documents_have_a_difference_and_no_verdict() -> None:
     few = [quality(task(metric("acc", [0.0, right], right / 2), documents=2, of=2)) for right in (0.0, 1.0)]
     (row,), _ = compare_quality(*few)
     assert (row.value, row.interval, row.verdict) == (0.5, None, "too few documents")
-
-
-def test_models_of_one_name_are_told_apart() -> None:
-    found = [quality(model=model("adapter", digit * 64)) for digit in "ab"]
-    assert names_of([*found, quality()]) == ["adapter (aaaaaaaa)", "adapter (bbbbbbbb)", "base"]
 
 
 def test_a_file_reads_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:

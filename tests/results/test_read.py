@@ -1,21 +1,17 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from support.runs import COMMITTED, RESULTS
+from support.runs import COMMITTED, derived
 
 from specbench.report.terminal.notes import LEGEND
 from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
-
-DEMO = next(RESULTS.glob("*-7480ef97"))
 
 
 def shown(read: ReadRun, columns: int = 80) -> str:
@@ -23,39 +19,6 @@ def shown(read: ReadRun, columns: int = 80) -> str:
     with console.capture() as captured:
         console.print(headline(read.run, read.summary))
     return captured.get()
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Callable[..., Path]:
-    """``copy(change_run, change_request, change_summary)``: a committed run with changed content; None leaves as is.
-
-    A summary that is changed to None is left out, as in a run that is not finished.
-    """
-
-    def make(run: Any = None, request: Any = None, summary: Any = None) -> Path:
-        source, made = DEMO, tmp_path / "run"
-        made.mkdir()
-        content = json.loads((source / "run.json").read_text())
-        if run:
-            run(content)
-        (made / "run.json").write_text(json.dumps(content))
-        lines = [json.loads(line) for line in (source / "requests.jsonl").read_text().splitlines()]
-        for line in lines:
-            if request:
-                request(line)
-        (made / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        content = json.loads((source / "summary.json").read_text())
-        content = summary(content) if summary else content
-        if content is not None:
-            (made / "summary.json").write_text(json.dumps(content))
-            (made / "DONE").write_text("")
-        (made / "verdicts.jsonl").write_text((source / "verdicts.jsonl").read_text())
-        return made
-
-    return make
-
-
-# ------------------------------------------------------------------ older runs
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
@@ -68,26 +31,23 @@ def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-# ------------------------------------------------------------------ what newer ones add
-
-
 def split(line: dict[str, Any]) -> None:
     """The i-th phase of a step takes i ms of AR and 10 i ms of the others."""
     unit = 1e-3 if line["method"] == "ar" else 1e-2
     line["phases_s"] = {phase: [unit * at] * line["target_forwards"] for at, phase in enumerate(PHASES, 1)}
 
 
-def test_phases_are_a_table_below_the_headline_of_those_that_were_traced(copy: Callable[..., Path]) -> None:
-    read = read_run(copy(request=split, summary=lambda summary: None))
+def test_phases_are_a_table_below_the_headline_of_those_that_were_traced(tmp_path: Path) -> None:
+    read = read_run(derived(tmp_path / "run", split))
     lines = [line.split() for line in shown(read).splitlines()]
     at = lines.index(["ms", "a", "step"])
     header, _, ar, method = lines[at + 1 : at + 5]
     assert header == ["method", *PHASES, "host"]
     assert ar == ["ar", "1.00", "2.00", "3.00", "4.00", "5.00", "6.00", "18.00"]
-    assert method == ["jacobi", "10.00", "20.00", "30.00", "40.00", "50.00", "60.00", "180.00"]
+    assert method == ["jetspec", "10.00", "20.00", "30.00", "40.00", "50.00", "60.00", "180.00"]
     plain, *others = read.summary.rows
     rows = [plain.model_copy(update={"phases": None}), *others]
     untraced = replace(read, summary=read.summary.model_copy(update={"rows": rows}))
     below = shown(untraced).partition("ms a step")[2]
-    assert "jacobi" in below
+    assert "jetspec" in below
     assert "\nar " not in below

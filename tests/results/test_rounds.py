@@ -49,21 +49,6 @@ def test_a_worked_round() -> None:
     assert round_of(scored(), 2).rows[0].text == " 40"
 
 
-def test_a_token_that_was_accepted_in_another_row_was_not_missed() -> None:
-    """Siblings may be alike: which of them the engine took says nothing of the drafter."""
-    tree = TokenTree([10, 11, 11, 12], [-1, 0, 0, 2], None, "head", [None, -0.25, -0.5, -1.0])
-    made = runs.traced_record(decode, 10, [(tree, [0, 2, 3], 40)], budget=8)
-    assert [row.row for row in round_of(made, 1).rows if row.missed] == []
-    other = TokenTree([10, 20, 11, 12], [-1, 0, 0, 2], None, "head", [None, -0.25, -0.5, -1.0])
-    made = runs.traced_record(decode, 10, [(other, [0, 2, 3], 40)], budget=8)
-    assert [row.row for row in round_of(made, 1).rows if row.missed] == [1]
-
-
-def test_without_scores_no_pick_is_missed() -> None:
-    found = round_of(scored(), 2)
-    assert [(row.missed, row.score, row.path_score) for row in found.rows] == [(False, None, 0.0), (False, None, None)]
-
-
 def test_an_answer_that_ends_on_the_path_has_no_bonus_token() -> None:
     made = runs.traced_record(decode, 10, [(TokenTree.chain([10, 11, 12, 13]), [0, 1, 2, 3], 14)], budget=3)
     found = round_of(made, 1)

@@ -12,7 +12,7 @@ import pytest
 from support.asserting import known
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.results.calibration import STEPS, TIMES, SettledSteps, StoredTimes
 from specbench.results.folder import RunFolder
 from specbench.results.summary_schema import RunSummary
@@ -52,10 +52,7 @@ def test_what_was_settled_is_there_when_the_run_goes_on(tmp_path: Path) -> None:
               [[{"padded_to": {"1": True}}]], [[{"padded_to": {"1": 1.0}}]], [[{"padded_to": {"1": 2, "2": None}}]]]
 )  # fmt: skip
 def test_what_does_not_say_what_rows_are_padded_to_is_refused(wrong: Any, tmp_path: Path) -> None:
-    with (
-        RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder,
-        pytest.raises(UsageError, match=r"steps\.json"),
-    ):
+    with RunFolder.create(tmp_path, "ar", "0" * 64, {}) as folder, pytest.raises(UsageError, match=r"steps\.json"):
         stored(folder, {"engines": wrong}).read(STEPS)
 
 
@@ -116,23 +113,6 @@ def test_a_summary_with_a_number_that_no_column_holds_is_refused(tmp_path: Path)
         path.write_text(json.dumps(content))
         with pytest.raises(UsageError, match=r"summary\.json"):
             folder.summary()
-
-
-def test_a_folder_that_another_process_made_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def outrun(path: Path, *given: Any) -> RunFolder:
-        make(path, "0" * 64, {}, Path.rename).close()
-        raise EnvironmentRefused("there is one of that name")
-
-    def refused(path: Path, *given: Any) -> RunFolder:
-        raise EnvironmentRefused("the disk is full")
-
-    make = RunFolder._make
-    monkeypatch.setattr(RunFolder, "_make", outrun)
-    with RunFolder.at(tmp_path / "mine", "0" * 64, {}) as folder:
-        assert folder.path == tmp_path / "mine"
-    monkeypatch.setattr(RunFolder, "_make", refused)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        RunFolder.at(tmp_path / "other", "0" * 64, {})
 
 
 MEASURED = {

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from support import runs
-from support.models import prepared
 from support.wording import wording
 
-from specbench.common import Prompt
 from specbench.common.errors import UsageError
-from specbench.evals import data, scoring
-from specbench.results.schema import RunConfig, TaskData, TaskSpec
+from specbench.evals import scoring
+from specbench.results.schema import RunConfig, TaskData
 
 KNOWN = TaskData(name="known.jsonl", sha256="a" * 64, bytes=10, revision=None, verified=True)
 UNKNOWN = TaskData(name="aime25.jsonl", sha256="b" * 64, bytes=20, revision="c" * 40, verified=False)
@@ -36,51 +29,6 @@ def test_data_are_no_part_of_the_digest_and_absent_where_there_are_none() -> Non
         assert RunConfig.model_validate_json(made.model_dump_json()) == made
 
 
-def test_what_a_task_reads_is_recorded_when_it_is_made_and_when_it_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from support import models
-
-    files = [
-        data.DataFile.model_validate({"name": name, "licence": "MIT", "source": "https://example.org"})
-        for name in ("made.jsonl", "asked.jsonl")
-    ]
-    for file in files:
-        (tmp_path / file.name).write_text(f'{{"file": "{file.name}"}}\n')
-    plan = models.TaskPlan
-
-    def reading(card: Any, options: Any, module: Any, data_dir: Path | None) -> Any:
-        class Task(module.Task):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args)
-                data.resolve(files[0], tmp_path)
-
-            def prompts(self, chat: bool) -> Any:
-                data.resolve(files[1], tmp_path)
-                return super().prompts(chat)
-
-        module.Task = Task
-        return plan(card, options, module, data_dir)
-
-    monkeypatch.setattr(models, "TaskPlan", reading)
-    spec = prepared([Prompt("line", "Once", False)]).spec
-    for file, found in zip(files, spec.data, strict=True):
-        content = (tmp_path / file.name).read_bytes()
-        assert (found.name, found.bytes) == (file.name, len(content))
-        assert (found.sha256, found.verified) == (hashlib.sha256(content).hexdigest(), False)
-
-
-# -------------------------------------------------------------------------------------------------------- the scorer
-
-
-def scored(folder: Path, *files: Any) -> Path:
-    folder.mkdir()
-    task = {"name": "humaneval", "version": 1, "options": {"style": "completion", "tests": "base"}, "data": [*files]}
-    (folder / "run.json").write_text(json.dumps({"schema_version": 2, "task": task}))
-    (folder / "requests.jsonl").write_text("")
-    return folder
-
-
 def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:
     other = UNKNOWN.model_copy(update={"sha256": "d" * 64})
     renamed = other.model_copy(update={"name": "aime25.parquet"})
@@ -92,18 +40,3 @@ def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:
     for found in (other, renamed):
         with pytest.raises(UsageError, check=wording):
             scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN, found.name: found})
-
-
-@pytest.mark.parametrize("file", [[1], {"name": "x"}])
-def test_a_damaged_record_of_data_is_named(tmp_path: Path, file: Any) -> None:
-    with pytest.raises(UsageError, check=wording):
-        scoring.score_run(scored(tmp_path / "run", file))
-
-
-def test_an_existing_task_records_its_file() -> None:
-    from specbench.runner.tasks import plan_tasks
-
-    (task,) = plan_tasks(["humaneval"], ["humaneval.tests=base"])
-    (found,) = task.data.values()
-    assert (found.name, found.verified) == ("HumanEval.jsonl.gz", True)
-    assert TaskSpec(name="t", version=1, options={}, prompts=1, prompts_sha256="0", data=[found]).unverified == ""

@@ -61,22 +61,6 @@ def test_a_worked_chain() -> None:
     assert found.states[1].cells[5].mark == "right", "a random guess that was right by chance"
 
 
-def test_the_state_of_a_tree_is_its_path_and_then_the_first_child() -> None:
-    # Rows 1 2 are a draft-only window; 3 4 the first branch, 5 6 7 the accepted one, 8 a second child below its end.
-    tree = TokenTree(
-        [10, 90, 91, 11, 70, 11, 12, 80, 81, 82],
-        [-1, 0, 1, 0, 3, 0, 5, 6, 6, 7],
-        [True, False, False, True, True, True, True, True, True, True],
-    )
-    steps = [(tree, [0, 5, 6], 13), (TokenTree.chain([13]), [0], 14), (TokenTree.chain([14, 15]), [0, 1], 16)]
-    found = trajectory(runs.traced_record(decode, 10, steps, budget=6))
-    assert [cell.row for cell in found.states[0].cells] == [0, 5, 6, 7, 9]
-    assert [cell.row for cell in found.states[2].cells] == [0, 1], "the answer ends there"
-    nothing = TokenTree([10, 90, 91], [-1, 0, 1], [True, False, False])
-    found = trajectory(runs.traced_record(decode, 10, [(nothing, [0], 11)], budget=2))
-    assert [cell.row for cell in found.states[0].cells] == [0]
-
-
 @st.composite
 def records(draw: st.DrawFn) -> RequestRecord:
     """Requests of any trees over few words, so that tokens are right and out of place by chance."""
@@ -129,9 +113,6 @@ def test_any_trajectory_is_the_plain_one(made: RequestRecord) -> None:
         assert (state.cells[0].mark, state.cells[0].id) == ("root", made.output_ids[places[0]])
 
 
-# ------------------------------------------------------------------ CLLM's figures
-
-
 def decoded(target: ToyTarget, n: int, budget: int, seed: int, stops: frozenset[int]) -> RequestRecord:
     engine = ToyEngine(Clock())
     engine.target = target
@@ -180,9 +161,6 @@ def test_a_cllm_run_counts_what_its_trajectory_shows() -> None:
         seen += counted
     assert sum(still for _, still in seen) > 30
     assert len({fast for fast, _ in seen}) > 5
-
-
-# ------------------------------------------------------------------ what there is nothing to see of
 
 
 def small(**changes: Any) -> RequestRecord:

@@ -33,11 +33,8 @@ FORWARDS = {"ar": ForwardBytes(contexts=[0], nbytes=[1e9])}
 
 
 class World(execution.Silent):
-    """A session, a probe and what hears of both, on one clock; ``did`` is what happened, in order.
-
-    Attributes:
-        speeds: GB/s that memory gives, reading by reading, and then the last one; empty: more each time.
-        fails: the reading that cannot be had, counted from 1; 0 is opening the probe.
+    """A session, a probe and what hears of both, on one clock; ``speeds`` are GB/s by reading, ``fails`` the failing
+    one.
     """
 
     methods = METHODS
@@ -51,7 +48,6 @@ class World(execution.Silent):
         self.open = False
         self.phases = list[str]()
 
-    # What a session does.
     def pad_as(self, steps: Any, products: Any) -> None: ...
     def warm_up(self, prepared: Any, methods: Any = None) -> None:
         self.did.append("warm")
@@ -87,7 +83,6 @@ class World(execution.Silent):
     def close(self) -> None:
         self.open = False
 
-    # What hears of it.
     def phase(self, text: str) -> None:
         self.phases.append(text)
 
@@ -143,13 +138,6 @@ def test_it_is_read_before_the_first_stretch_behind_the_last_and_between_only_fo
     assert kept(folder) == [(0, 1, 1.0), (3, 1, 2.0), (6, 1, 3.0)]
 
 
-@pytest.mark.parametrize(("step_s", "readings"), [(0.01, 2), (0.6, 7)])
-def test_short_stretches_are_read_around_and_long_ones_each(folder: RunFolder, step_s: float, readings: int) -> None:
-    world = World(step_s)
-    decoded(world, folder)
-    assert world.did.count("read") == readings
-
-
 #: Seconds of a reading of a toy's probe.
 ROUND = 1800
 
@@ -179,21 +167,6 @@ def test_patience_is_for_all_of_a_run(folder: RunFolder) -> None:
     reader = MemoryReader(FORWARDS, folder, again, 3 * ROUND, again.opened, lambda: again.clock.now / S)
     reader.before(7)
     assert again.did == ["read"], "a run that goes on has waited before"
-
-
-def test_nobody_waits_without_patience(folder: RunFolder) -> None:
-    world = World(step_s=1.0, speeds=[80, 50])
-    decoded(world, folder)
-    assert world.did.count("read") == 7
-    found = folder.read(BANDWIDTH)
-    assert found is not None
-    assert found.waited_s == 0
-
-
-def test_a_probe_that_is_lost_while_it_is_waited_leaves_what_was_read(folder: RunFolder) -> None:
-    world = World(step_s=1.0, speeds=[80, 50], fails=3)
-    assert len(decoded(world, folder, patience=9 * ROUND)) == 6
-    assert [speed for *_, speed in kept(folder)] == [80, 50]
 
 
 def test_no_request_pays_for_a_reading(tmp_path: Path) -> None:
@@ -229,13 +202,6 @@ def test_a_resumed_run_keeps_what_was_read_before_and_a_finished_one_reads_nothi
     assert len(kept(folder)) == 7
 
 
-def test_threads_are_those_of_the_steps_at_that_time(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, threads = World(), iter(range(1, 100))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: next(threads))
-    decoded(world, folder)
-    assert [threads for _, threads, _ in kept(folder)] == [1, 2, 3, 4, 5, 6, 7]
-
-
 @pytest.mark.parametrize(
     ("fails", "why", "readings"),
     [(0, "no C++ compiler was found", 0), (1, "no 2 threads for a bandwidth probe", 0),
@@ -250,20 +216,11 @@ def test_where_it_cannot_be_read_the_run_goes_on_and_says_why_once(
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.refused, len(found.readings)) == (why, readings)
-    # On another day there is a compiler.
     better = MemoryReader(FORWARDS, folder, world, 0.0, World().opened, lambda: 0.0)
     better.before(9)
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert (found.refused, len(found.readings)) == ("", readings + 1)
-
-
-def test_where_nobody_reads_nothing_is_kept(folder: RunFolder) -> None:
-    decoded(World(), folder, reads=False)
-    assert folder.read(BANDWIDTH) is None
-
-
-# ------------------------------------------------------------------ of which runs
 
 
 def session(weight_bytes: int = monitor.LEAST_WEIGHTS, device: str = "cpu") -> Any:
@@ -308,8 +265,6 @@ def test_a_model_of_unknown_shape_has_readings_and_no_share(folder: RunFolder, m
     assert found is not None
     assert (found.forwards, len(found.readings)) == ({}, 1)
 
-
-# ------------------------------------------------------------------ what a forward reads
 
 SHAPE = ModelShape(
     matmul=1000, head=100, embedding=0, embedding_width=10, tied=True, small=3,

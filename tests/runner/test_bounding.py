@@ -75,15 +75,6 @@ def test_the_widest_setting_that_fits_is_taken_and_else_the_smallest(store: Any)
     assert jf(planned()).max_rows == 11
 
 
-def test_where_rows_are_free_nothing_is_changed(store: Any) -> None:
-    rows = {"rows": 512, "context": 512, "slots": 1, "seconds": 1.5, "low_s": 1.5, "high_s": 1.5, "steps": 9}
-    one = {**rows, "rows": 1, "seconds": 1.0}
-    store(measured(points=[one, rows]))
-    made = planned()
-    assert jf(made).max_rows == 317
-    assert not [note for note in made.notes if "--set" in note]
-
-
 @pytest.mark.parametrize(
     "values",
     [

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.models import attached, prepared, prompt, said, supported
@@ -76,23 +74,6 @@ def test_eight_branches_of_a_request_are_spread_over_it() -> None:
     assert all(each.ids == [each.step] for each in kept), "empty ones are none"
     assert [each.step for each in spread(drawn[:4], 4)] == [1, 2, 3]
     assert spread([], 5) == []
-
-
-def test_a_branch_without_a_finite_score_is_left_out_of_the_record() -> None:
-    scores = [math.nan, -math.inf, math.inf, 1e300, -3.0]
-    drawn = [Branch(step, [7], logp) for step, logp in enumerate(scores)]
-    kept = spread([Branch(-1, [7], -1.0), *drawn, Branch(5, np.array([8, 9]), -2.0)], 6)  # type: ignore[arg-type]
-    assert [(each.step, each.ids, each.log_probability) for each in kept] == [(4, [7], -3.0), (5, [8, 9], -2.0)]
-
-
-def test_of_tokens_that_the_target_has_not_nothing_is_asked() -> None:
-    model = supported("llama")
-    vocab = model.config.vocab_size
-    asked, answer = prompt(5, vocab), prompt(4, vocab, seed=3)
-    with attached(model, slots=1, capacity=20) as engine:
-        mine = record(answer, [1, 1, 1], [(0, [vocab]), (1, [3, 4]), (2, [-1])])
-        assert [each.tokens for each in rate_request(engine, asked, mine)] == [2]
-        assert rate_request(engine, asked, record(answer, [1, 1, 1], [(0, [5, vocab])])) == []
 
 
 def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,6 @@ def test_the_whole_grid_of_the_published_sweep(store: Any) -> None:
     assert (largest["weight_bytes"], largest["cache_bytes"], largest["step_bytes"], largest["fits"]) == (
         4 * 134_515_008, taken.cache, taken.step, True,
     )  # fmt: skip
-    # Nothing is stored, so that no step time is said, and how to come by them is.
     assert (found["steps"], largest["step_s"], largest["times_ar"]) == ("none", None, None)
     assert found["hint"] == (
         "No profile of smollm2-135m tells step times; specbench profile --model smollm2-135m stores them."
@@ -90,7 +89,6 @@ def test_steps_by_the_profile_of_this_machine(store: Any) -> None:
         assert cell["times_ar"] == pytest.approx(times.seconds(cell["rows"], 512) / times.seconds(1, 512))
         assert cell["step_low_s"] is None
         assert cell["measured_rows"] is True
-    # Beyond its rows it still says something, and that it is beyond.
     (wide,) = predicted(SMALL, grid=("n=256",), settings=("K=2", "pool=16"))["cells"][1:]
     assert (wide["measured_rows"], wide["step_s"]) == (False, pytest.approx(times.seconds(4337, 512)))
 
@@ -117,14 +115,6 @@ def test_steps_projected_onto_a_gpu_of_which_none_is_stored(store: Any) -> None:
     assert onto.seconds(1, 512).low == pytest.approx(same.seconds(1, 512).low / 2, rel=0.01)
 
 
-def test_a_profile_may_be_named_and_has_to_be_of_the_model(store: Any) -> None:
-    folder = store(here())
-    other = store(made_up_profile(), "other")
-    assert predicted(profile=folder)["steps"] == "measured"
-    with pytest.raises(UsageError, check=wording):
-        predicted(profile=other)
-
-
 def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_runs_own(store: Any) -> None:
     folder = store(here(gpu="h200"))  # in float32; a run there is in bfloat16
     for more in ({}, {"profile": folder}):
@@ -135,16 +125,6 @@ def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_run
     elsewhere = {**here().environment, "cpu": {"model": "another", "usable_cores": 3}}
     with pytest.raises(UsageError, check=wording):
         predicted(profile=store(here(environment=elsewhere), "elsewhere"))
-
-
-def test_sequences_together_share_weights_and_have_a_cache_each(store: Any) -> None:
-    store(here())
-    found = predicted(SMALL, grid=("n=8", "concurrency=1,4"))
-    (one, four) = (cell for cell in found["cells"] if cell["label"] == "jf n=8")
-    assert (one["concurrency"], four["concurrency"]) == (1, 4)
-    assert four["weight_bytes"] == one["weight_bytes"]
-    assert four["cache_bytes"] == 4 * one["cache_bytes"]
-    assert four["step_bytes"] > one["step_bytes"]
 
 
 def test_cells_that_the_machine_has_no_memory_for_are_told_apart(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

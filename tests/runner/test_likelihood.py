@@ -144,26 +144,6 @@ def test_the_figure_of_a_row_is_the_mean_over_its_tokens(tmp_path: Path, monkeyp
     assert per_token(RECORDS, {}) is None
 
 
-def test_an_engine_takes_one_forward_for_each_text_beside_one_for_each_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forwards: list[int] = []
-    with attached(tiny_llama(VOCAB), slots=1, capacity=64) as engine:
-        handle = engine.model.register_forward_pre_hook(
-            lambda _, __, given: forwards.append(given["input_ids"].shape[1]), with_kwargs=True
-        )
-        notes: list[str] = []
-        found = rate(engine, prepared(PROMPTS), RECORDS, tmp_path, notes.append)
-        assert sorted(forwards)[:3] == [2, 2, 3], "the answers, but for their last token and with the prompt's"
-        assert len(forwards) == 3 + len(PROMPTS)
-        forwards.clear()
-        assert rate(engine, prepared(PROMPTS), RECORDS, tmp_path, notes.append) == found
-        assert forwards == []
-        handle.remove()
-    ids = prepared(PROMPTS).request("p0").ids
-    assert found["ar|p0|0"].log_likelihood == pytest.approx(by_transformers(engine.model, ids, [1, 2]), abs=1e-4)
-
-
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     (tmp_path / LIKELIHOODS).write_text(json.dumps({"text": "a", "requests": [], "tokens": 1}) + "\n")
     with pytest.raises(UsageError, check=wording):

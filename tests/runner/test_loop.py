@@ -9,19 +9,15 @@ from typing import Any
 
 import pytest
 from support import decoders
-from support.decoders import WRONG, Clock, ToyEngine, answer, request, runner, toy
+from support.decoders import Clock, ToyEngine, answer, request, runner, toy
 from support.wording import wording
 
 from specbench.common.errors import PluginFault, UsageError
 from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
-from specbench.engine import engine as real
 from specbench.hardware.telemetry import GpuMeter, Snapshot
-from specbench.models.loader import load
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
 from specbench.results.summary import RunContents, summarise
-from specbench.runner.loop import Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import StopRule
 
@@ -35,9 +31,6 @@ def rows(records: Sequence[RequestRecord], prompts: int, **config: Any) -> dict[
         row["method"]: row
         for row in summarise(RunContents(decoders.config(labels, prompts, **config), records)).model_dump()["rows"]
     }
-
-
-# ------------------------------------------------------------------ one sequence at a time
 
 
 def test_every_figure_of_a_run_of_known_costs() -> None:
@@ -116,8 +109,6 @@ def test_the_prefill_emits_one_token_for_every_method() -> None:
         list(runner(engine).segment(toy(2, decoder=Greedy), [request(1, 4)]))
     assert engine.occupied == 0
 
-
-# ------------------------------------------------------------------ several sequences at a time
 
 BUDGETS = [9, 1, 4, 17, 6, 2, 30, 5, 3]
 
@@ -224,9 +215,6 @@ def test_a_consumer_that_stops_early_leaves_no_slot_occupied() -> None:
         assert engine.occupied == 0
 
 
-# ------------------------------------------------------------------ what a decoder asks for and tells
-
-
 def test_a_decoder_sees_the_best_tokens_it_asks_for_from_the_prefill_on_and_no_others() -> None:
     seen = []
 
@@ -273,16 +261,6 @@ def test_a_decoder_is_told_what_was_kept_of_its_tokens(
     assert record.output_tokens == kept
 
 
-def test_a_method_without_figures_and_a_run_without_a_gpu_have_none() -> None:
-    (record,) = runner(ToyEngine(Clock())).segment(toy(), [request(1, 3)])
-    assert record.measures == {}
-    (record,) = runner(ToyEngine(Clock())).segment(toy(), [request(1, 3)])
-    assert record.gpu is None
-
-
-# ------------------------------------------------------------------ simulated acceptance
-
-
 class Guessing(decoders.Decoder):
     """Drafts a chain of tokens that no answer has."""
 
@@ -323,9 +301,6 @@ def test_nothing_is_forced_on_a_method_that_is_not_simulated() -> None:
     (ar,) = runner(engine, **simulating(3)).segment(toy(label="ar"), [request(1, 5)])
     assert ar.output_ids == [answer([1], at) for at in range(5)]
     assert engine.forced == [{}] * 4
-
-
-# ------------------------------------------------------------------ the GPU
 
 
 def metered(clock: Clock, watts: float, cost: int = 0) -> GpuMeter:
@@ -401,9 +376,6 @@ def test_what_leaves_nothing_behind() -> None:
     assert record.gpu.energy_j == pytest.approx(500 * record.latency_s)
 
 
-# ------------------------------------------------------------------ A/A: a method against itself
-
-
 def against_itself(seed: int, slowdown: float) -> dict[str, Any]:
     """Speedup of AR, ``slowdown`` times slower per forward, over AR: steps of 10 ms ± 20 %, 40 prompts, interleaved."""
     noise = random.Random(seed)
@@ -428,34 +400,6 @@ def test_a_method_against_itself_shows_no_difference_and_five_per_cent_slower_is
     speedup = against_itself(0, 1.05)
     assert speedup["verdict"] == "slower"
     assert speedup["low"] <= 1 / 1.05 <= speedup["high"]
-
-
-def test_a_real_model_against_itself_on_the_wall_clock() -> None:
-    # Whether its interval contains 1 is up to the machine; that it is made of sane times is up to us.
-    model = load("config:tiny")
-    rule = StopRule(frozenset(), (), 12, model.decode)
-    prompts = [decoders.Request(f"p{n}", 0, [5 + n, 9, 11], rule) for n in range(6)]
-    methods = plan_methods(["ar", "ar"], [])
-    engine = real.Engine(model.model, capacity=16, max_rows=1)
-    try:
-        wall = Runner(engine, lambda label, request: decoders.Context(model.vocab_size, 0, random.Random(0)))
-        records = list(chain.from_iterable(wall.segment(m, [p]) for p in prompts for m in methods))
-    finally:
-        engine.close()
-    for ar, again in zip(records[::2], records[1::2], strict=True):
-        assert ar.output_ids == again.output_ids
-        assert min(ar.ttft_s, ar.decode_s, again.decode_s) > 0
-        assert ar.decode_share_s <= ar.decode_s
-    speedup = rows(records, 6)["ar#2"]["speedup"]
-    assert 0 < speedup["low"] <= speedup["value"] <= speedup["high"]
-
-
-def test_the_toys_are_what_they_say() -> None:
-    # The figures above rest on them: wrong guesses are wrong, and the acceptance is the one that was asked for.
-    engine = ToyEngine(Clock())
-    (record,) = runner(engine).segment(toy(4, (2, 0)), [request(1, 9)])
-    assert record.accepted_lengths == [3, 1, 3, 1]
-    assert [trees[0].tokens[1:] for trees in engine.trees][1] == (WRONG,) * 3
 
 
 def working(clock: Clock, begin: int, draft: int, observe: int) -> type[decoders.Decoder]:

@@ -8,7 +8,7 @@ from support.decoders import Clock, ToyEngine, config, request, runner, toy
 
 from specbench.results import figures
 from specbench.results.summary import RunContents, summarise
-from specbench.runner.memory import PeakMemory, peak_memory
+from specbench.runner.session import PeakMemory, peak_memory
 
 
 class Grows:

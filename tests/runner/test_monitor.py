@@ -90,11 +90,6 @@ def test_looks_are_four_seconds_apart_and_one_is_behind_the_last_stretch(folder:
     assert watch.looks[0].own_cores == pytest.approx(1.5)
 
 
-def test_of_a_run_without_a_measurable_time_the_file_is_empty(folder: RunFolder) -> None:
-    decoded(World(step_s=0.001), folder)
-    assert known(folder.read(WATCH)).looks == []
-
-
 def test_in_a_long_run_looks_are_further_apart(folder: RunFolder) -> None:
     world = World(1.0)
     watcher = Watcher(folder, world.look, lambda: world.now)

@@ -118,6 +118,8 @@ def test_a_run_goes_on_at_any_request_of_a_conversation_where_it_was_stopped(con
 
 def test_requests_decoded_together_have_one_temperature() -> None:
     warm = [dataclasses.replace(p, temperature=t) for p, t in zip(PROMPTS, (0.7, None, 0.7), strict=True)]
+    alone = asked(walk(Order(plan([AR]), prepared(warm), {})))
+    assert [prompt for _, prompt, _, turn in alone if turn == 1] == ["p0", "p1", "p2"], "in the order of the task"
     taken = walk(Order(plan([AR], concurrency=4), prepared(warm), {}))
     assert [[(r.prompt_id, r.turn, r.temperature) for r in requests] for _, requests in taken] == [
         [("p0", 1, 0.7), ("p2", 1, 0.7)], [("p0", 2, 0.7), ("p2", 2, 0.7)], [("p0", 3, 0.7)], [("p1", 1, None)],

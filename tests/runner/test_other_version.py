@@ -30,8 +30,3 @@ def test_an_engine_is_another_by_its_version(now: Any, before: str | None, anoth
     facts: Any = before and SimpleNamespace(version=before)
     row: Any = SimpleNamespace(url="", options=None, backend=SimpleNamespace(version=version))
     assert _is_another(row, facts) is another
-
-
-def test_of_a_server_nobody_knows() -> None:
-    row: Any = SimpleNamespace(url="http://somewhere", options=None, backend=SimpleNamespace(version=gone))
-    assert _is_another(row, None) is False

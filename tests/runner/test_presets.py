@@ -19,14 +19,6 @@ def test_its_options_are_the_tasks(name: str) -> None:
     assert {option: said[option] for option in chosen.options} == chosen.options
 
 
-@every_preset
-def test_it_says_what_it_is_and_whose(name: str) -> None:
-    chosen = presets()[name]
-    assert chosen.title
-    assert chosen.paper
-    assert chosen.max_new_tokens >= 256
-
-
 def test_an_unknown_one_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="jf-paper"):
         preset("jf-papers")

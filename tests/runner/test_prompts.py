@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -110,10 +109,3 @@ def test_turn_two_is_tokenised_as_the_same_conversation_in_one_prompt(smollm2: L
     turns = (("user", "one"), ("assistant", "yes"), ("user", "two"), ("assistant", "no"))
     whole = Prompt("x", "three", True, history=turns)  # type: ignore[arg-type]
     assert made.request("talk", 0, [" yes\n", "no"]).ids == smollm2.encode(whole)
-
-
-def test_turns_that_the_models_template_refuses_are_one_line(smollm2: LoadedModel) -> None:
-    strict = copy.copy(smollm2.tokenizer)
-    strict.chat_template = "{{ raise_exception('System role not supported') }}"
-    with pytest.raises(UsageError, check=wording):
-        prepared([TALK], dataclasses.replace(smollm2, tokenizer=strict))

@@ -28,18 +28,12 @@ def has(monkeypatch: pytest.MonkeyPatch, memory: float, free: float) -> None:
     monkeypatch.setattr(room, "_memory", lambda plan: (memory, free))
 
 
-# ------------------------------------------------------------------ what a model's shape is before it is loaded
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
 def test_a_shape_by_the_configuration_is_that_of_the_loaded_model(family: str, tmp_path: Path) -> None:
     model = supported(family)
     model.config.to_json_file(tmp_path / "config.json", use_diff=False)
     with attached(model, capacity=40, max_rows=8) as engine:
         assert configured_shape(resolve(str(tmp_path)), "float32") == shape_of(engine)
-
-
-# ------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(

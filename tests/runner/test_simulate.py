@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from itertools import islice, repeat
 from statistics import fmean, pstdev
 
 import pytest
@@ -66,7 +65,6 @@ def test_which_rows_are_told_what() -> None:
     forced = force(tree, 2, lambda known: 50)
     assert forced == [7, 50, 50, COMPUTED, COMPUTED]
     assert accepted(tree, forced, [7, 8, 8, 9, 9]) == ([0, 1], 50)
-    # Wanted deeper, the path goes through the second, and the first is told the same.
     assert force(tree, 3, lambda known: 50) == [7, 8, 8, 50, COMPUTED]
     tree = TokenTree.chain([1, 2, 3], drafts_only=True)
     assert force(tree, 3, lambda known: 50) == [50, COMPUTED, COMPUTED]
@@ -108,14 +106,6 @@ def test_lengths_have_the_mean_and_the_spread_asked_for(mean: float, spread: flo
     assert min(drawn) >= 1
     assert fmean(drawn) == pytest.approx(mean, abs=0.08)  # four standard errors of the widest
     assert pstdev(drawn) == pytest.approx(spread, rel=0.03)
-
-
-def test_without_a_spread_draws_are_floor_and_ceiling() -> None:
-    (asked,) = parse(["3.4"], {"jacobi": 16}, ()).values()
-    lengths, rng = Lengths(asked), random.Random(0)
-    assert {lengths.draw(rng) for _ in range(1000)} == {3, 4}
-    assert set(islice(map(lengths.draw, repeat(rng)), 1000)) == {3, 4}
-    assert str(asked) == "3.4 ± 0.49"
 
 
 def test_whom_it_is_asked_of() -> None:

@@ -22,7 +22,7 @@ from specbench.runner.loop import Request
 from specbench.runner.methods import plan_methods
 from specbench.runner.order import Order
 from specbench.runner.session import Session
-from specbench.runner.states import States, broken_off
+from specbench.runner.states import broken_off
 from specbench.runner.stop import StopRule
 
 VOCAB = 61
@@ -97,16 +97,6 @@ def open_session(model: Any, *methods: Any, slots: int = 1, **more: Any) -> Sess
     return Session(model, methods or (DIARY, TWIN, COLD), capacity=48, slots=slots, **more)
 
 
-# ------------------------------------------------------------------ places
-
-
-def test_places_are_counted_in_the_order_of_starting_one_at_a_time(model: Any) -> None:
-    with open_session(model) as session:
-        first = [*session.decode(DIARY, asked(5, 6)), *session.decode(DIARY, asked(7), 3)]
-    assert [record.place for record in first] == [1, 2, 3]
-    assert found(first) == {"p5": [], "p6": [5], "p7": [5, 6]}
-
-
 def test_places_are_those_of_starting_and_not_of_ending_where_several_run_together(model: Any) -> None:
     with open_session(model, slots=3) as session:
         records = [*session.decode(DIARY, asked(5, 6, 7, 8, 9, budgets=(30, 4, 12)))]
@@ -142,12 +132,6 @@ def test_a_row_begins_empty_at_each_repeat(model: Any) -> None:
         ]  # fmt: skip
     assert [(record.repeat, record.place) for record in records] == [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)]
     assert [list(found([record]).values()) for record in records] == [[[]], [[5]], [[]], [[5]], [[5, 6]]]
-
-
-def test_a_later_turn_has_a_place_of_its_own(model: Any) -> None:
-    with open_session(model) as session:
-        records = [*session.decode(DIARY, asked(5)), *session.decode(DIARY, asked(5, turn=2))]
-    assert [(record.turn, record.place) for record in records] == [(1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -203,21 +187,6 @@ def test_times_that_change_nothing_do_not_empty_a_row(model: Any) -> None:
         records += session.decode(session.methods[0], asked(7))
     assert [record.place for record in records] == [1, 2, 1], "it is another method from here on"
     assert session.methods[0].shared == [(1, 0.5)]
-
-
-def test_a_state_is_made_once_and_forgotten_when_all_is() -> None:
-    states = States([DIARY, COLD])
-    (request,) = asked(5)
-    assert states.of("c", request) is None
-    assert states.of("ar", request) is None
-    state = states.of("diary", request)
-    assert state == []
-    assert states.of("diary", request) is state
-    states.empty()
-    assert states.of("diary", request) is not state
-
-
-# ------------------------------------------------------------------ broken off
 
 
 def answered(label: str, *prompts: int, repeat: int = 0) -> list[RequestRecord]:

@@ -108,26 +108,6 @@ def test_a_stop_string_split_over_tokens(chunk: int) -> None:
     assert output.overshoot == -(-4 // chunk) * chunk - 4 if chunk < 7 else 3
 
 
-@pytest.mark.parametrize("chunk", range(1, 8))
-def test_a_stop_string_that_never_completes_ends_nothing(chunk: int) -> None:
-    output = run([5, 2, 0, 5, 2, 0], [chunk], stops=[TICKS])  # "\n``a\n``a"
-    assert (output.reason, output.text(), output.overshoot) == (None, "\n``a\n``a", 0)
-
-
-@pytest.mark.parametrize("chunk", range(1, 8))
-@pytest.mark.parametrize(
-    ("tokens", "ids", "reason", "text"),
-    [
-        pytest.param([0, *SPLIT_TICKS, STOP], 3, "stop-string", "a", id="string first"),
-        pytest.param([0, STOP, *SPLIT_TICKS], 2, "stop", "a", id="id first"),
-        pytest.param([0, 5, STOP, 3], 3, "stop", "a\n`", id="id inside the string"),
-    ],
-)
-def test_stop_string_and_stop_id_together(chunk: int, tokens: list[int], ids: int, reason: str, text: str) -> None:
-    output = run(tokens, [chunk], stops=[TICKS])
-    assert (output.ids, output.reason, output.text()) == (tokens[:ids], reason, text)
-
-
 def test_of_several_stop_strings_the_earliest_in_the_text_wins() -> None:
     for stops in (["ab", "``"], ["``", "ab"]):
         output = run([1, 3, 0, 1], [4], stops=stops)
@@ -138,22 +118,6 @@ def test_of_several_stop_strings_the_earliest_in_the_text_wins() -> None:
     assert cut("one two", ["x"]) == "one two"
     assert cut("one two", []) == "one two"
     assert cut("one", ["one"]) == ""
-
-
-def test_a_stop_string_on_the_last_token_of_the_budget_or_around_special_ones_is_a_stop() -> None:
-    for chunk in (1, 2, 3, 4):
-        output = run([0, *SPLIT_TICKS, 0], [chunk], stops=[TICKS], budget=3)
-        assert (output.reason, len(output.ids)) == ("stop-string", 3)
-    for chunk in (1, 3, 9):
-        output = run([0, 4, PAD, 2, PAD, PAD, 2, PAD, 2, 0], [chunk], stops=[TICKS])
-        assert (output.reason, len(output.ids), output.text()) == ("stop-string", 9, "a")
-
-
-@pytest.mark.parametrize("chunk", range(1, 6))
-def test_a_stop_string_of_a_character_in_pieces(chunk: int) -> None:
-    output = run([0, 12, 13, 14, 0], [chunk], stops=["€"])
-    assert (output.ids, output.text()) == ([0, 12, 13, 14], "a")
-    assert output.stop_tail() == 3
 
 
 @pytest.mark.parametrize(

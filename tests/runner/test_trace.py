@@ -31,9 +31,6 @@ def texts(ids: Sequence[int], decode: Decode) -> list[str]:
     return [text[start:end] for start, end in pairwise(accumulate(counts, initial=0))]
 
 
-# ------------------------------------------------------------------ characters
-
-
 def test_whose_a_character_is() -> None:
     assert texts(list("né€!".encode()), as_bytes) == ["n", "", "é", "", "", "€", "!"]
     assert texts([0x41, 0xE2, 0x82], as_bytes) == ["A", "", "�"]
@@ -67,9 +64,6 @@ def test_a_real_tokenizer(smollm2: LoadedModel) -> None:
     assert "def" in found
     end = smollm2.tokenizer.eos_token_id
     assert texts([*ids, end], smollm2.decode)[-1] == ""
-
-
-# ------------------------------------------------------------------ steps
 
 
 def test_a_step_keeps_its_tree_only_when_asked() -> None:

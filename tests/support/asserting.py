@@ -59,11 +59,7 @@ def data_folder(*names: str) -> Path:
 
 @dataclass
 class Forked:
-    """A command that runs in a child, with its output in files of a folder.
-
-    Attributes:
-        code: its exit status, negative for a signal; None while it runs.
-    """
+    """A command that runs in a child, with its output in files of a folder; ``code`` is negative for a signal."""
 
     folder: Path
     pid: int
@@ -111,13 +107,7 @@ def call(
     cwd: Path | None = None,
     env: Mapping[str, str] = {},
 ) -> Forked:
-    """A function in a child, whose exit status is what it returns.
-
-    Args:
-        folder: for its output.
-        answers: what somebody at its terminal would type.
-        env: variables set in it alone.
-    """
+    """A function in a child, whose exit status is what it returns; ``answers`` are typed at its terminal."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stdin").write_text(answers)
     for stream in (sys.stdout, sys.stderr):

@@ -53,7 +53,6 @@ class Script:
     Attributes:
         chunks: token ids of each arrival, or text; one arrives every ten milliseconds from ``begins`` on.
         stops: whether it is told the ids that end an answer.
-        closed: requests that were given up before their end.
     """
 
     chunks: Sequence[Sequence[int] | str]
@@ -114,12 +113,7 @@ def served(vocab_size: int = 50) -> Served:
 
 
 def failing(where: str, how: Callable[[], None] = lambda: None) -> type[Backend]:
-    """transformers' ``generate`` with a fault at one place.
-
-    Args:
-        where: "installed", "start", "asked" or "third": at its third request behind those it is warmed up by.
-        how: done there; else it is a fault of one sentence.
-    """
+    """transformers' ``generate`` with a fault at one place: "installed", "start", "asked" or "third" (request)."""
 
     class Failing(Generate):
         requests = 0
@@ -181,11 +175,7 @@ def engine_config(*rows: MethodSpec, ours: Sequence[str] = ("ar",), prompts: int
 def answer(
     method: str, number: int, arrivals: Sequence[int], decode_s: float, forwards: int | None = None, **changes: Any
 ) -> RequestRecord:
-    """One answer: so many tokens in each arrival, the first after 2 s, the others in the decode seconds.
-
-    Args:
-        forwards: target forwards that the engine tells in all; each arrival after the first is one where it is None.
-    """
+    """One answer: so many tokens in each arrival, the first after 2 s, the others in the decode seconds."""
     tokens, behind = sum(arrivals), len(arrivals) - 1
     values: dict[str, Any] = {
         "request_id": request_key(method, f"p{number}", 0), "method": method, "prompt_id": f"p{number}", "repeat": 0,
@@ -290,12 +280,6 @@ def gen_judgment(
                  "tstamp": 1.5}
             )  # fmt: skip
     return found
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """A file of JSON lines."""
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
 
 
 class ToyJudge:
@@ -445,11 +429,7 @@ Reply = Callable[[BaseHTTPRequestHandler, dict[str, Any]], None]
 
 
 class Server:
-    """Attributes:
-    url: what ``--base-url`` takes.
-    asked: bodies of the requests so far; ``headers`` and ``paths`` theirs.
-    answer: how the next request is answered.
-    """
+    """``url`` is what ``--base-url`` takes; ``answer`` says how the next request is answered."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -578,8 +558,6 @@ class Completing:
         ids: it takes and gives token ids.
         speculates: a step brings three tokens, and ``/metrics`` says so.
         others: tokens that somebody else had from it between two answers of ours.
-        models: that it lists.
-        stream: in place of an answer.
     """
 
     url: str = ""

@@ -226,15 +226,7 @@ class Seen:
 
 
 def look_at(page: Path, width: int, look: str, scratch: Path, *, dark: bool = False) -> Seen:
-    """Opens a page and evaluates ``look``, a function of its document and window, in JavaScript.
-
-    Args:
-        page: an HTML file.
-        width: of the page, CSS pixels.
-        look: JavaScript; what it returns has to be JSON.
-        scratch: a folder of the test's own.
-        dark: whether the reader prefers dark pages.
-    """
+    """Open an HTML page, ``width`` CSS pixels wide, and evaluate ``look(document, window)`` in JavaScript, to JSON."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         pytest.skip(f"no browser ({', '.join(BROWSERS)}) is installed")
@@ -260,12 +252,7 @@ BROUGHT = [name for group in vendor.GROUPS.values() for name in group]
 
 
 def bare_image(folder: Path, *, bundled: bool = False) -> Path:
-    """The interpreter of an environment whose packages are links to those that are installed here.
-
-    Args:
-        folder: for it.
-        bundled: with the packages that a bundle brings.
-    """
+    """The interpreter of an environment whose packages are links to those that are installed here."""
     venv.create(folder, with_pip=False, symlinks=True)
     place = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     for found in [*closure(), *(_installed(BROUGHT) if bundled else ())]:

@@ -136,14 +136,7 @@ def grid(labels: Sequence[str], concurrency: Sequence[int] = (1,), too_large: Se
 
 @dataclass(frozen=True)
 class Death:
-    """When a worker kills its process: as often as flags can be put into ``folder``, by whichever process is first.
-
-    Attributes:
-        folder: of the flags.
-        times: deaths in all.
-        after: records that it makes before.
-        idle: not in the middle of a task but right behind its end.
-    """
+    """When a worker kills its process: ``times`` in all, ``after`` so many records, or ``idle`` between tasks."""
 
     folder: Path
     times: int = 1
@@ -163,18 +156,7 @@ class Death:
 
 @dataclass
 class ToyWorker:
-    """Decodes as described above.
-
-    Attributes:
-        labels: the cells; one of method "bad" is refused when it is decoded.
-        tuning, held_out: prompts.
-        turns: answers of each prompt that is not in ``of_turns``.
-        options: set for all cells beside what is swept.
-        death: see there.
-        failing: label -> prompt at which its method's code fails.
-        decoded: keys, in order.
-        graded: calls of :meth:`grade`.
-    """
+    """Decodes as described above; ``failing`` is label -> prompt at which its method's code fails."""
 
     labels: Sequence[str]
     tuning: Sequence[str] = tuple(f"p{at}" for at in range(8))
@@ -387,20 +369,7 @@ def folder(
     change: Callable[[dict[str, Any]], None] | None = None,
     engine: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A run folder, named by its start and the hash of its configuration.
-
-    Args:
-        out: its parent.
-        made: its configuration.
-        records: its requests.
-        lossless: verdict counts by label.
-        right: whether an answer is right; without it nothing was scored.
-        metrics: further metrics, which say the same.
-        finish: with summary and ``DONE``.
-        created: when it started.
-        change: changes the summary before it is written.
-        engine: what the engine reported.
-    """
+    """A run folder, named by its start and the hash of its configuration; without ``right`` nothing was scored."""
     run = {"created_utc": created, **made.model_dump(mode="json"), "environment": ENVIRONMENT}
     # Not its own digest, which changes with every field that configurations gain.
     said = [spec.label for spec in made.methods], made.task.name, made.model.dummy, made.concurrency
@@ -476,14 +445,7 @@ def derived(
     source: Path = GSM8K,
     labels: tuple[str, ...] = ("ar", "jetspec"),
 ) -> Path:
-    """A finished run of this schema of some rows of a committed one, its files in agreement with each other.
-
-    Args:
-        out: the folder to make.
-        request: changes a line of ``requests.jsonl`` in place.
-        run: changes the content of ``run.json`` in place.
-        labels: the rows that are kept.
-    """
+    """A finished run of some rows of a committed one; ``request`` and ``run`` change lines and ``run.json``."""
     content = json.loads((source / "run.json").read_text())
     content["methods"] = [spec for spec in content["methods"] if spec["label"] in labels]
     if run:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.asserting import refusal
 from support.runs import answered, counts, crash, make
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, SpecbenchError
+from specbench.common.errors import SpecbenchError
 from specbench.results.schema import RequestRecord
 from specbench.sweeps.cluster import Cluster
 from specbench.sweeps.executors import Here
@@ -77,18 +76,3 @@ def test_a_worker_that_cannot_begin_is_one_line() -> None:
         Cluster(crash, 1)
     assert "boom" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_cluster_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    def init(**given: Any) -> None:
-        raise Exception("The current node timed out during startup.\nThis could happen because it is busy.")
-
-    ended = []
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
-    said = refusal(EnvironmentRefused, Cluster, partial(make, CELLS), 2)
-    assert said.startswith("the Ray cluster cannot be had (The current node timed out during startup.")
-    assert ended

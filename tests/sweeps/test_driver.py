@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import os
 import random
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +29,7 @@ from support.runs import (
 )
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.results.bandwidth import Bandwidth, Reading
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, request_key
@@ -148,17 +145,6 @@ def test_only_a_worker_that_has_the_machine_to_itself_is_asked_what_goes_on_ther
         assert not (path / "c1" / "bandwidth.json").exists()
 
 
-def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: Path) -> None:
-    # Which of them comes last on a prompt is drawn by lot: in half of the cases it is plain decoding.
-    for after, seed in itertools.product(range(1, 2 * 3 + 1), range(2)):
-        given: Any = {"tuning": tuple(f"q{seed}{at}" for at in range(2)), "labels": CELLS[:2]}
-        out = tmp_path / f"{after}-{seed}"
-        with contextlib.suppress(Broken):
-            sweep(out, after=after, **given)
-        path, _ = sweep(out, **given)
-        assert Counter(r.method for r in records(path)) == dict.fromkeys(["ar", *CELLS[:2]], 2)
-
-
 def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
     narrow, _ = sweep(tmp_path, CELLS[:2])
     before = {record.request_id: record for record in records(narrow)}
@@ -175,21 +161,11 @@ def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(t
     assert (path / "c1" / "DONE").exists()
     assert told.started == [(1, 24, 24 + 24)], "done and, at most, all"
     assert told.requests == 24
-    # A third one, and back to the first: nothing is decoded for it.
     path, worker = sweep(tmp_path, [*CELLS, "toy n=32"])
     assert {key.split("|")[0] for key in worker.decoded} == {"ar", "toy n=32"}
     assert {key.split("|")[2] for key in worker.decoded} == {"2"}
     path, worker = sweep(tmp_path, CELLS[:2])
     assert worker.decoded == []
-
-
-def test_wider_grids_of_broken_and_unbegun_sweeps(tmp_path: Path) -> None:
-    broken(tmp_path, CELLS[:2], after=5)
-    path, worker = sweep(tmp_path, CELLS)
-    assert len(worker.decoded) == 3 * 8 - 5 + 3 * 8
-    assert Counter((r.method, r.repeat) for r in records(path)) == Counter(
-        {("ar", 0): 8, ("ar", 1): 8, **{(label, int(at > 1)): 8 for at, label in enumerate(CELLS)}}
-    )
 
 
 def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_path: Path) -> None:
@@ -261,7 +237,6 @@ def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
     for count in (1, 4):
         assert json.loads((path / f"c{count}" / "run.json").read_text())["concurrency"] == count
     assert len(worker.decoded) == 48
-    # One more decodes that one only.
     again, worker = sweep(tmp_path, CELLS[:2], concurrency=(2,))
     assert again == path
     assert head(path)["concurrency"] == [1, 2, 4]
@@ -287,10 +262,7 @@ def test_a_sweep_in_use_is_refused_and_a_refused_one_leaves_no_lock(tmp_path: Pa
     assert beside.refused == len(worker.decoded) == 40
     counts(records(path))
     sweep(tmp_path, concurrency=(1, 2))
-    with (
-        RunFolder.reopen(path / "c2"),
-        pytest.raises(EnvironmentRefused, check=wording),
-    ):
+    with RunFolder.reopen(path / "c2"), pytest.raises(EnvironmentRefused, check=wording):
         sweep(tmp_path, concurrency=(1, 2))
     RunFolder.reopen(path / "c1").close()
     sweep(tmp_path, concurrency=(1, 2))
@@ -327,32 +299,3 @@ def test_an_error_of_a_worker_keeps_what_is_finished(tmp_path: Path) -> None:
     kept = counts(records(path))
     assert all("bad" not in key for key in kept)
     RunFolder.reopen(path / "c1").close()
-
-
-def test_a_full_disk_is_one_line_and_the_sweep_goes_on_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, left = os.pwrite, [7]
-
-    def pwrite(fd: int, data: bytes, at: int) -> int:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(28, "No space left on device")
-        return real(fd, data, at)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", pwrite)
-        with pytest.raises(SpecbenchError, check=wording):
-            sweep(tmp_path)
-    path, worker = sweep(tmp_path)
-    assert len(worker.decoded) == 40 - 7
-    assert len(counts(records(path))) == 40
-
-
-def test_a_sweep_that_has_lost_its_runs_or_has_nothing_to_do(tmp_path: Path) -> None:
-    made = sweep(tmp_path, CELLS[:2])[0]
-    shutil.rmtree(made / "c1")
-    again, worker = sweep(tmp_path, CELLS[:2])
-    assert again == made
-    assert worker.decoded
-    assert (made / "c1" / "DONE").exists()

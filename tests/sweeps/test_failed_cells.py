@@ -58,15 +58,6 @@ def test_a_mended_one_is_decoded_by_the_same_command(tmp_path: Path) -> None:
     assert said["sweep"]["best"] == sweep_summary(whole)["sweep"]["best"]
 
 
-def test_others_keep_their_mark_while_new_cells_are_added(tmp_path: Path) -> None:
-    path, _ = sweep(tmp_path, failing=FAILING)
-    sweep(tmp_path, ["toy n=2", "toy n=32"])
-    said = sweep_summary(path)
-    assert said["sweep"]["stopped"] == {"toy n=4": "failed"}
-    assert {row["method"] for row in said["rows"] if row["fault"]} == {"toy n=4"}
-    assert "toy n=32" in {row["method"] for row in said["rows"]}
-
-
 def test_one_that_ended_the_process_is_not_tried_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(tmp_path, after=13)
     (path,) = tmp_path.iterdir()

@@ -103,20 +103,6 @@ def test_cells_are_as_good_as_the_best_until_comparisons_with_the_best_rule_them
     assert (set(few.as_good), few.told_apart, dict(few.intervals)) == ({A, B, C}, False, {})
 
 
-def test_cells_of_another_pass_are_compared_over_the_plain_decoding_beside_them() -> None:
-    """The machine is three times slower in the second pass; its cell is as good for that."""
-    rng = random.Random(2)
-    made = measured(
-        *(
-            record(label, f"p{at}", repeat=again, decode_s=slow * cost * rng.uniform(0.98, 1.02))
-            for at in range(12)
-            for again, slow, cell in ((0, 1.0, A), (1, 3.0, B))
-            for label, cost in (("ar", 2.0), (cell, 1.0))
-        )
-    )
-    assert set(made.together([A, B]).as_good) == {A, B}
-
-
 def test_prompts_that_were_stepped_together_are_one_block() -> None:
     rng = random.Random(3)
     records = [

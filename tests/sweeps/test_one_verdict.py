@@ -24,10 +24,7 @@ from specbench.sweeps.search import Search
 from specbench.sweeps.table import cells
 
 LABELS = [f"toy n={2**at}" for at in range(1, 5)]
-HEAD = {
-    "cells": {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in LABELS},
-    "too_large": {},
-}
+HEAD = {"cells": {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in LABELS}, "too_large": {}}
 MACHINE: Any = {"name": "t", "environment": {"device": {"name": "a CPU"}}}
 
 
@@ -69,7 +66,6 @@ def test_they_cannot_contradict_each_other(
     rows = {row["label"]: row for row in table.to_dict("records")}
     summary = {row.method: row for row in made.summary.rows}
 
-    # The summary of the part and the table of the sweep.
     for label in LABELS:
         speedup = summary[label].speedup
         assert speedup is not None
@@ -90,14 +86,12 @@ def test_they_cannot_contradict_each_other(
     best = [label for label in LABELS if rows[label]["best"]]
     assert best == [fastest.method] == [sweep.best]
 
-    # What is ringed in a contour, and called so in the table.
     drawn = drawn_cells(table)
     rings = set(drawn[drawn["within_noise"].astype(bool) & ~drawn["best"].astype(bool)]["label"])
     near = set(fastest.as_good) - {fastest.method} if fastest.told_apart else set()
     assert rings == near == set(sweep.within_noise) - {fastest.method}
     assert {label for label in LABELS if "within noise" in found(rows[label])} == near
 
-    # The sentences of both, and what tune would have used.
     said, ran = " ".join(sentences(table)), finding(made.summary)
     verdict = rows[fastest.method]["verdict"]
     advised = advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -114,22 +113,8 @@ def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: 
 
 
 def test_an_error_of_the_users_reaches_the_parent_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
-    with (
-        processes(1, partial(make, [*CELLS, "bad n=2"])) as executor,
-        pytest.raises(UsageError, check=wording),
-    ):
+    with processes(1, partial(make, [*CELLS, "bad n=2"])) as executor, pytest.raises(UsageError, check=wording):
         answered(executor.run(tasks(labels=[*CELLS, "bad n=2"])))
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    with processes(1, partial(make, CELLS)) as executor:
-        running = executor.run(tasks())
-        next(running)
-        time.sleep(0.5)  # by now there is more in the pipe
-        process = executor._workers[0].process
-    assert not process.is_alive()
-    assert process.exitcode == 0
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -150,24 +150,6 @@ def test_no_prompt_is_decoded_twice_and_the_last_cell_gets_them_all(
     assert search.stopped.get(best) != "halved"
 
 
-def test_what_is_known_well_enough_is_not_halved_for_waiting() -> None:
-    """Cells without noise stop at their first interval, and stay among those that are compared."""
-    search = Search(CELLS, PROMPTS, kind="halving", until=0.05)
-    measured = Measured(shared=False)
-    run(
-        search,
-        lambda label, prompt: by_size(label, "") * (1 if label in CELLS[:4] else _shaken(label, prompt)),
-        measured,
-    )
-    assert {search.stopped[label] for label in CELLS[:4]} == {"interval"}
-    assert set(CELLS[:4]) <= set(search.finalists())
-    assert len(search.finalists()) > 1
-
-
-def _shaken(label: str, prompt: str) -> float:
-    return random.Random(f"{label}/{prompt}").uniform(0.5, 1.5)
-
-
 def noisy(label: str, prompt: str) -> float:
     """The larger the cell, the noisier; the smallest one has hardly any."""
     at = CELLS.index(label)

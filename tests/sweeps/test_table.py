@@ -58,7 +58,6 @@ RECORDS = [
     record("ar", "p1", repeat=1, tokens=21, forwards=20, rows=20, decode_s=40.0),
     record(B, "p0", repeat=1, tokens=11, forwards=4, rows=16, decode_s=10.0),
     record(B, "p1", repeat=1, tokens=21, forwards=6, rows=24, decode_s=14.0),
-    # And on a held-out prompt.
     record("ar", "h0", repeat=1, tokens=11, forwards=10, rows=10, decode_s=20.0),
     record(B, "h0", repeat=1, tokens=11, forwards=5, rows=20, decode_s=16.0),
 ]

@@ -132,7 +132,6 @@ def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path:
     assert [(each.label, each.left_out) for each in read_entries(folder)] == [
         (UNTRAINED, False), ("texts=2", False), ("texts=9", True), ("texts=3", False),
     ]  # fmt: skip
-    # What is done counts, and is not trained again.
     trainer.trained.clear()
     go(asked(tmp_path, "texts=2,9,3", max_hours=13.9), trainer)
     assert trainer.trained == []

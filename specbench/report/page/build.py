@@ -1,8 +1,4 @@
-"""Report document: from what was gathered to sections.
-
-First what won in short and the fastest method of each run, then runs, sweeps and profiles, then what each ran on, and
-the definitions, word for word those of ``words.toml``, which the README has too.
-"""
+"""Report document: from what was gathered to sections."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
 from specbench.report.terminal.degeneration import aside
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import watched_line
 from specbench.results.engine_line import engine_line
 from specbench.results.run_file import device_name, known
@@ -50,14 +46,7 @@ if TYPE_CHECKING:
 def build_what_can_be(found: Gathered, *, claims: bool = False) -> tuple[Document, Gathered]:
     """Build the report of what can be shown, and return it with what it is of.
 
-    A folder that is readable may still hold figures that no table or picture takes. When building fails, each folder
-    is tried alone, and those that fail are left out by name.
-
-    Args:
-        found, claims: as of :func:`build`.
-
-    Raises:
-        UsageError: no folder can be shown.
+    When building fails, each folder is tried alone, and those that fail are left out by name.
     """
     try:
         return build(found, claims=claims), found
@@ -92,12 +81,7 @@ def _each_alone(found: Gathered) -> Gathered:
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
-    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions.
-
-    Args:
-        found: what it is of.
-        claims: with the published rows of the methods that were measured.
-    """
+    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions."""
     races = races_of(found)
     short = [in_short(found, races)] if pictured(found) else []
     sections = [*short, overview(found), *_tasks(found)]
@@ -285,12 +269,7 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
             figures = [cells.NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
-            figures = [
-                which,
-                cells.figure(row.tokens_per_forward, 2),
-                cells.ratio(chosen(row.speedup)),
-                _verdict(row),
-            ]
+            figures = [which, cells.figure(row.tokens_per_forward, 2), cells.ratio(chosen(row.speedup)), _verdict(row)]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
 

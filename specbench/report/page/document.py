@@ -18,13 +18,9 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table.
+    """One place of a table: its text, and the figure with its interval for files that programs read.
 
-    Attributes:
-        text: as people read it.
-        value, low, high: the figure behind it with its interval, for files that programs read.
-        tone: how it looks; never the only bearer of a meaning.
-        under: a second, smaller line.
+    ``tone`` is how it looks, never the only bearer of a meaning; ``under`` is a second, smaller line.
     """
 
     text: str
@@ -48,8 +44,7 @@ class Column:
 class Row:
     """A row. The first ones of each ``part`` have it as a heading above them.
 
-    ``key`` is its name in CSV; without one that is its method, or else the text of its first cell. ``url`` is where it
-    comes from, for those who read the CSV: on a page its part has the words.
+    ``key`` is its name in CSV (default: its method, or the text of its first cell); ``url`` its source, for CSV.
     """
 
     cells: Sequence[Cell]
@@ -83,15 +78,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture.
+    """A picture: an SVG document or the bytes of a PNG, with a text alternative and a table of the same figures.
 
-    Attributes:
-        name: of its file, without suffix; unique in a report.
-        content: an SVG document, or the bytes of a PNG.
-        says: what is to be seen, for those who do not see it.
-        behind: the same as a table, for formats without pictures.
-        wide: takes the page's whole width.
-        natural: is as large as it was drawn, and moves sideways where that is more than the page has.
+    ``name`` is its file's, without suffix, unique in a report; ``natural`` keeps the size as drawn, and scrolls.
     """
 
     name: str
@@ -135,14 +124,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Line:
-    """A step of a trace.
-
-    Attributes:
-        number: from 1; 0 is the prompt's forward.
-        rows: of its tree, where that is known.
-        pieces: what it added.
-        rejected: drafts that came to nothing.
-    """
+    """A step of a trace, from 1; 0 is the prompt's forward."""
 
     number: int
     rows: int | None
@@ -173,14 +155,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class GridLine:
-    """A line of a grid.
-
-    Attributes:
-        number: of the forward, from 1.
-        emitted: tokens that it emitted.
-        first: column of its first cell, from 0.
-        cells: (text, mark) of neighbouring columns.
-    """
+    """A line of a grid: a forward, from 1, with (text, mark) of neighbouring columns from ``first`` on."""
 
     number: int
     emitted: int
@@ -192,13 +167,7 @@ class GridLine:
 class Grid:
     """A trajectory: what each forward was fed, a line each, at the positions of the answer, a column each.
 
-    Attributes:
-        title, said: above it.
-        answer: the answer's token at each position, from 0.
-        states: its lines.
-        legend: mark -> its sign, what it means.
-        plain: the same as lines of text, for formats without tables of many columns.
-        open: whether it is unfolded.
+    ``plain`` is the same as lines of text, for formats without tables of many columns.
     """
 
     title: str
@@ -227,17 +196,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one run found, for people who read nothing else.
-
-    Attributes:
-        on: what it was found on.
-        figure: the one number, or a word where there is none.
-        tone: of the figure.
-        claim: what the number says.
-        lines: how sure, how right, under which conditions: a word and a sentence each.
-        marks: the other rows.
-        links: words -> where they lead, within the report.
-    """
+    """What one run found, for people who read nothing else: one number, what it says, and how sure and right it is."""
 
     on: str
     figure: str

@@ -42,12 +42,7 @@ _VERDICTS: Mapping[str, tuple[Tone, str]] = {
 
 
 def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
-    """The findings of a report.
-
-    Args:
-        found: what it is of.
-        races: by run id, see :func:`races_of`.
-    """
+    """The findings of a report."""
     shown, every = pictured(found), _largest(found)
     findings = [_finding(run, races.get(run.id)) for run in shown]
     left = f" Of {len(every)} such runs {len(shown)} are shown." if len(every) > len(shown) else ""

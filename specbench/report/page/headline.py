@@ -11,7 +11,7 @@ from specbench.report.page.document import Cell, Column, Row, Source, Table
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.notes import LEGEND
 from specbench.results import BASELINE
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.run_file import device_name
@@ -34,8 +34,8 @@ _LOSSY = "not AR's text (lossy): no speed without its quality"
 def headline(task: str, runs: Sequence[Run]) -> Table:
     """The table of one task; the rows of a run stand together, those that are lossy last.
 
-    A lossy row without accuracy, or a judge's rating where the task has no verdict, keeps its speed to itself: text
-    that is not AR's can be as fast as one likes.
+    A lossy row without accuracy, or a judge's rating where the task has no verdict, shows no speed: text that is not
+    AR's can be as fast as one likes.
     """
     metric = next((run.config.task.metric for run in runs if run.config.task.metric), "score")
     columns = [

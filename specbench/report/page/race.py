@@ -31,17 +31,7 @@ _SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # that a reader may choose
 
 
 def write_race(race: Race, run: Run | ReadRun, path: Path, speed: float = 1.0) -> Path:
-    """Writes the page.
-
-    Args:
-        race: what it shows.
-        run: whose conditions it says.
-        path: of the file.
-        speed: times as fast as the race was, until its reader chooses another.
-
-    Raises:
-        EnvironmentRefused: the disk is full or the file cannot be written.
-    """
+    """Write the page; ``speed`` is how many times as fast as the race it plays at first."""
     check_writable(path.parent)
     write_text_atomic(path, race_page(race, run, speed))
     return path

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
 from specbench.report.page.best import best
-from specbench.report.page.branches import branch_tables
-from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.page.document import (
     Block,
     Cell,
@@ -27,8 +25,7 @@ from specbench.report.page.document import (
 )
 from specbench.report.page.engines import engine_blocks
 from specbench.report.page.headline import conditions, withheld
-from specbench.report.page.positions import position_figures
-from specbench.report.page.session import session_figures
+from specbench.report.page.run_tables import branch_tables, loop_notes, position_figures, session_figures, text_tables
 from specbench.report.page.trajectories import rounds, trajectories
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.figures import name as named

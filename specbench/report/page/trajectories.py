@@ -1,8 +1,7 @@
 """Trajectories and rounds of a traced run: what its forwards were fed, and the trees that they verified.
 
-Both are of the prompt that is pictured token by token. A trajectory is drawn of methods that draft guesses, which a
-forward refreshes: of others a state holds nothing that the one before it has left. A round is drawn of methods that
-draft trees. Rows whose acceptance was simulated have neither: nothing in them is right.
+Both are of the prompt that is pictured token by token: a trajectory of methods that draft guesses, a round of methods
+that draft trees, neither of simulated rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Report files: one HTML page that needs nothing else, Markdown with pictures as files, and CSV in long format.
+"""Report files: one HTML page that needs nothing else, Markdown with pictures as files, and CSV with a line per figure.
 
-The page has no script, no network, and every picture inside; it links to races, which are pages of their own. The CSV
-has a line per cell that holds a figure.
+The page has no script, no network, and every picture inside; it links to races, which are pages of their own.
 """
 
 from __future__ import annotations
@@ -26,15 +25,9 @@ PAGE, TEXT, TABLE, PICTURES, RACES = "report.html", "report.md", "report.csv", "
 
 
 def write_report(document: Document, out: Path) -> Path:
-    """Writes ``report.html`` with ``report_races/``, ``report.md`` with ``report_pictures/``, and ``report.csv``.
+    """Write ``report.html`` with ``report_races/``, ``report.md`` with ``report_pictures/``, and ``report.csv``.
 
-    Equal documents give equal bytes. Pictures and races of an earlier report in the same folder are removed.
-
-    Returns:
-        The page.
-
-    Raises:
-        EnvironmentRefused: the disk is full or the folder cannot be written.
+    Returns the page. Equal documents give equal bytes. Pictures and races of an earlier report are removed.
     """
     check_writable(out / PICTURES)
     figures = {figure.file: figure for section in document.sections for figure in section.figures()}

@@ -24,12 +24,7 @@ _PANELS = 4  # of one figure: more of them would be too small or too far apart t
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is not drawn yet: figures of a large sweep together are more than a laptop wants to hold.
-
-    Attributes:
-        name: of its file, without suffix; no two of a sweep have the same.
-        draw: draws it.
-    """
+    """A picture that is not drawn yet: figures of a large sweep together need too much memory."""
 
     name: str
     draw: Callable[[], Figure]
@@ -50,15 +45,6 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
       panels of one figure. A method with one such option: a line over it.
     * Several concurrencies: speedup over concurrency, in one picture.
     * Accuracy: speed against accuracy, for each concurrency.
-
-    Where nothing was measured there is no picture.
-
-    Args:
-        cells: the table of :mod:`specbench.report.pictures.cells`, of one model, task and device.
-        caption: which these are, for the titles.
-
-    Raises:
-        ValueError: a column is missing, or several rows are one setting at one concurrency.
     """
     check(cells)
     found = [picture for method in methods(cells) for picture in _contours(cells, method, caption)]
@@ -75,15 +61,7 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
 
 
 def pictures(cells: pd.DataFrame, folder: Path, caption: str = "") -> list[Path]:
-    """Draws what :func:`called_for` lists and writes it into an existing folder, a PNG each, one after the other.
-
-    Returns:
-        The files, in the order of the list.
-
-    Raises:
-        ValueError: as :func:`called_for`.
-        EnvironmentRefused: the disk is full or the folder cannot be written.
-    """
+    """Draw what :func:`called_for` lists into an existing folder, a PNG each, and return the files in that order."""
     return [style.save(picture.draw(), folder / f"{picture.name}.png") for picture in called_for(cells, caption)]
 
 

@@ -40,11 +40,7 @@ class Factors:
 
 @style.styled(style.CARD)
 def decomposition(rows: Sequence[Factors]) -> Figure:
-    """Speedup = TPF × step-time ratio, as steps from 1 on a logarithmic axis.
-
-    The upper bar goes from 1 to TPF: what more tokens a forward would gain if a forward cost no more. The lower one
-    goes back from there by what its forwards cost more, and ends at the speedup.
-    """
+    """Speedup = TPF × step-time ratio, as steps from 1 on a logarithmic axis."""
     figure, panel = _rows(len(rows), 46, above=26, across="times AR, logarithmic")
     tokens, speedups = np.array([(row.tokens_per_forward, row.speedup.value) for row in rows]).T
     at = np.arange(len(rows))
@@ -65,11 +61,7 @@ def decomposition(rows: Sequence[Factors]) -> Figure:
 
 @style.styled(style.CARD)
 def phases(steps: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Where a step's time goes, in milliseconds, a stacked bar for each method.
-
-    Args:
-        steps: method -> phase -> seconds; the same phases for all.
-    """
+    """Where a step's time goes, in milliseconds, a stacked bar for each method (method -> phase -> seconds)."""
     names = list(next(iter(steps.values())))
     figure, panel = _rows(len(steps), 38, above=6 + 18 * math.ceil(len(names) / 3), across="milliseconds a step")
     spent = 1e3 * np.array([[took[name] for name in names] for took in steps.values()])
@@ -90,10 +82,8 @@ def phases(steps: Mapping[str, Mapping[str, float]]) -> Figure:
 
 @style.styled(style.CARD)
 def accepted(counts: Mapping[str, Counter[int]]) -> Figure:
-    """How many tokens a target forward kept: a small histogram for each method, on one scale.
-
-    Args:
-        counts: method -> kept tokens -> forwards.
+    """How many tokens a target forward kept (method -> kept tokens -> forwards): a small histogram for each, on one
+    scale.
     """
     spread = {label: list(shares(found).values()) for label, found in counts.items()}
     columns, most = min(3, len(counts)), max(max(found) for found in spread.values())
@@ -137,11 +127,7 @@ def kept_word(kept: int) -> str:
 
 @style.styled(style.CARD)
 def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
-    """Speedup over the place in the answer, a line for each method, with the intervals of its windows.
-
-    Args:
-        curves: method -> its windows, none of them empty and each with a speedup.
-    """
+    """Speedup over the place in the answer, a line for each method, with the intervals of its windows."""
     above = 10 + 18 * math.ceil(len(curves) / 3)
     figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
     ends = sorted({at.end for found in curves.values() for at in found})
@@ -168,12 +154,7 @@ def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
 
 @style.styled(style.CARD)
 def session(curves: Mapping[str, Sequence[float]], window: int) -> Figure:
-    """Throughput over a session, a line for each method.
-
-    Args:
-        curves: method -> tokens per second in each window of the session; none of them empty.
-        window: tokens of one.
-    """
+    """Throughput over a session (method -> tok/s in each window of ``window`` tokens), a line for each method."""
     above = 10 + 18 * math.ceil(len(curves) / 3)
     figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
     panel.set_xlabel("tokens of the session, up to")
@@ -229,10 +210,8 @@ def dumbbells(rows: Sequence[Dumbbell]) -> Figure:
 
 @style.styled(style.CARD)
 def across(rows: Mapping[str, Mapping[str, Speedup]]) -> Figure:
-    """What each method is worth on each task: a line a task, the same colour and shape under every method.
-
-    Args:
-        rows: method -> task -> speedup over AR; a task that a method lacks is left open.
+    """What each method is worth on each task (method -> task -> speedup): a line a task, the same colour under every
+    method.
     """
     tasks = list(dict.fromkeys(task for speedups in rows.values() for task in speedups))
     each = 22 + 13.0 * len(tasks)
@@ -261,12 +240,7 @@ def across(rows: Mapping[str, Mapping[str, Speedup]]) -> Figure:
 
 @style.styled(style.CARD)
 def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figure:
-    """Speed against accuracy, with the names in a column beside it, so that no number of methods hides a name.
-
-    Args:
-        methods: each one's tok/s and right answers.
-        metric: what the right answers are a share by.
-    """
+    """Speed against accuracy, with the names in a column next to it, so that no number of methods hides a name."""
     height = max(190.0, _LINE * len(methods) + 10)
     figure, panel = _panel(height + 58, left=40, top=22, bottom=36, right=118)
     top = max(max(right.high or 0.0, right.value) for _, right in methods.values())
@@ -296,10 +270,8 @@ def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figur
 
 
 def _beside(at: Mapping[str, tuple[float, float]], height: float) -> Iterator[tuple[str, float]]:
-    """Names from below to above and the place of each in a column: near its own height, a line from the next.
-
-    Args:
-        at: each one's point, its height in points.
+    """Names from below to above and the place of each in a column: near its own height (in points), a line from the
+    next.
     """
     # Of points at one height the lines to their names cross in one order of the two, above and below.
     names = sorted(at, key=lambda name: (at[name][1], at[name][0] if at[name][1] > height / 2 else -at[name][0]))

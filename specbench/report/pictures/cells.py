@@ -1,6 +1,5 @@
-"""What pictures and tables ask of a sweep's table: a row per cell, in long format.
+"""What pictures and tables ask of a sweep's table: a row per configuration and concurrency, in long format.
 
-A cell is one method with one setting of its options at one concurrency; AR at that concurrency is a row like any other.
 Columns that are not in ``FIGURES`` are options of the sweep. A figure that does not exist is nan.
 """
 

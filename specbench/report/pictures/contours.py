@@ -1,8 +1,7 @@
 """Speed over two options of a sweep: tokens per forward and tok/s, side by side.
 
-The picture of Jacobi Forcing's sweep over block size and verification size (its blog post, figure 7a), without what
-misleads there: no surface is fitted, axes are logarithmic where options are, nothing is coloured outside measured
-cells, and a best cell is shown with its interval and with the cells that cannot be told apart from it.
+Jacobi Forcing's picture (its blog post, figure 7a) without a fitted surface: axes are logarithmic where options are,
+nothing is coloured outside measured cells, and the best cell is shown with its interval and its equals.
 """
 
 from __future__ import annotations
@@ -65,18 +64,10 @@ def axis_scale(values: npt.ArrayLike) -> Scale:
 def interpolate(
     xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, values: npt.ArrayLike, steps: int = _STEPS
 ) -> tuple[Floats, Floats, Floats]:
-    """Fills the rectangles of a grid of cells that have all four corners, bilinearly on the scales of its axes.
+    """Fill the rectangles of a grid that have all four corners, bilinearly on the scales of its axes.
 
-    Not triangles: which of a rectangle's diagonals they fold it along is arbitrary, and would be seen.
-
-    Args:
-        xs, ys: the grid's values, ascending; at least two each.
-        values: [len(ys), len(xs)], nan where there is no cell.
-        steps: between two neighbouring cells.
-
-    Returns:
-        x [k], y [m] and values [m, k] of a finer grid that contains the given one. A rectangle that lacks a corner is
-        nan inside, and on those of its edges that no whole rectangle shares.
+    ``values`` is [len(ys), len(xs)], nan where there is no cell. Returns x [k], y [m] and values [m, k] of a grid with
+    ``steps`` steps between neighbours; nan inside a rectangle that lacks a corner.
     """
     corners = np.asarray(values, dtype=np.float64)
     fine = np.full(((len(ys) - 1) * steps + 1, (len(xs) - 1) * steps + 1), np.nan)
@@ -113,17 +104,10 @@ def contour(
     Where the cells are no grid of at least two by two, lines with error bars take the place of the surface.
 
     Args:
-        cells: the table of :mod:`specbench.report.pictures.cells`; rows of AR, and those without a value of ``x``,
-            ``y`` or ``facet``, are left out.
+        cells: the table of :mod:`specbench.report.pictures.cells`; AR and rows without a value of an axis are left out.
         x, y: numeric options. Without ``y`` it is a line over ``x``.
         facet: an option with a row of panels for each of its values, on common colours.
-        grid: cells whose values of ``x`` and ``y`` make up the grid, where these are only a slice of a sweep; what of
-            it is not measured here is marked. Default: ``cells``.
-        caption: model, task, device and prompts, for the title.
-
-    Raises:
-        ValueError: no cell is measured; cells of several methods or concurrencies; several cells at one place, because
-            an option varies that is neither ``x``, ``y`` nor ``facet``.
+        grid: cells whose ``x`` and ``y`` make up the grid; what is not measured here is marked. Default: ``cells``.
     """
     check(cells)
     places = [option for option in (x, y, facet) if option is not None]

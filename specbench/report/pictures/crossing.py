@@ -23,12 +23,8 @@ CROSSING, PREDICTED, OTHERS = "crosses 1", "predicted", "other settings"
 class Crossing:
     """A place where a method's speedup over AR passes 1 between two measured concurrencies.
 
-    Attributes:
-        method, label: whose; ``label`` is that of its row at the lower concurrency.
-        between: the two neighbouring concurrencies that were measured.
-        concurrency: where the line between them meets 1, linear in speedup over log2 of concurrency.
-        stops: whether it stops to pay there; otherwise it starts to.
-        sure: whether the cells' verdicts at both concurrencies say so; otherwise noise may have put it there.
+    ``concurrency`` is where the line between them meets 1, linear in speedup over log2 of concurrency; ``stops``
+    whether it stops to pay there; ``sure`` whether the verdicts at both say so.
     """
 
     method: str
@@ -47,12 +43,6 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
     """Every place where a setting's speedup over AR passes 1, settings in the order of the rows.
 
     A speedup of exactly 1 does not pay. Nothing is said beyond the measured concurrencies.
-
-    Args:
-        cells: the table of :mod:`specbench.report.pictures.cells`. Rows without a speedup are passed over.
-
-    Raises:
-        ValueError: a setting has several rows at one concurrency.
     """
     check(cells)
     found = []
@@ -93,13 +83,6 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """Speedup over AR against concurrency: measured with its interval, predicted where there is a prediction.
 
     Of a method with many settings, those that are its fastest at some concurrency are told apart; the others are grey.
-
-    Args:
-        cells: the table of :mod:`specbench.report.pictures.cells`; AR's rows are needed for predictions alone.
-        caption: model, task, device and prompts, for the title.
-
-    Raises:
-        ValueError: no row has a speedup, or a setting has several rows at one concurrency.
     """
     check(cells)
     cells = cells.reset_index(drop=True)  # rows are told apart by their index

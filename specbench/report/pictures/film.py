@@ -38,16 +38,10 @@ _GIF = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
 
 
 def write_film(race: Race, path: Path, speed: float) -> Path:
-    """Writes the film; ``path`` holds either what it held or the whole new film.
+    """Write the film, with one of :data:`SUFFIXES`; ``path`` holds either what it held or the whole new film.
 
-    Args:
-        race: what it shows.
-        path: with one of :data:`SUFFIXES`.
-        speed: times as fast as the race was.
-
-    Raises:
-        UsageError: another suffix, or a film of more than :data:`_LONGEST` frames.
-        EnvironmentRefused: there is no ffmpeg, it fails, or the file cannot be written.
+    UsageError: another suffix, or more than :data:`_LONGEST` frames. EnvironmentRefused: there is no ffmpeg, or it
+    fails.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

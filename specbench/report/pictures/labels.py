@@ -51,13 +51,8 @@ def place(
 ) -> list[Annotation]:
     """Writes each text near its point, the first ones first, with a thin line from the one to the other.
 
-    Of the places around a point it takes the nearest that covers nothing; where every place covers something, the one
-    that covers least.
-
     Args:
-        axes: with all else drawn and its limits set; a later change of them is not followed.
-        points: of the texts, in the axes' data.
-        texts: as many.
+        axes: with all else drawn and its limits set.
         avoid: [n, 2] further points, in the axes' data, that no text should hide.
         lines: [k, 2] corners of each line that no text should hide, in the axes' data.
     """

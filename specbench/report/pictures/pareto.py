@@ -19,11 +19,7 @@ FRONT, SMALL = "fastest for its accuracy", "stopped early, not compared"
 
 
 def front(speed: Floats, accuracy: Floats) -> Flags:
-    """[n] whether no other is at least as fast and as right, and better in one of the two.
-
-    Args:
-        speed, accuracy: [n], more is better.
-    """
+    """[n] whether no other is at least as fast and as right, and better in one of the two."""
     faster = speed[:, None] >= speed
     better = accuracy[:, None] >= accuracy
     strictly = (speed[:, None] > speed) | (accuracy[:, None] > accuracy)
@@ -34,15 +30,8 @@ def front(speed: Floats, accuracy: Floats) -> Flags:
 def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """tok/s against the share of right answers, at one concurrency; AR is one of the points.
 
-    Cells that were stopped early answered fewer prompts than the others: they are drawn small and take no part in the
-    front.
-
-    Args:
-        cells: the table of :mod:`specbench.report.pictures.cells`. Cells without accuracy are left out, and counted.
-        caption: model, task, device and prompts, for the title.
-
-    Raises:
-        ValueError: cells of several concurrencies, or none that has both figures.
+    Cells that were stopped early answered fewer prompts: they are drawn small and take no part in the front. Cells
+    without accuracy are left out, and counted.
     """
     check(cells)
     if cells["concurrency"].nunique() != 1:

@@ -24,11 +24,7 @@ _LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.9, "edgecolor": "non
 
 
 def write_pictures(profile: Profile, folder: Path) -> None:
-    """Writes ``roofline.png`` and ``steps.png``.
-
-    Raises:
-        EnvironmentRefused: the folder cannot be written.
-    """
+    """Write ``roofline.png`` and ``steps.png``."""
     with style.styled():
         style.save(roofline(profile), folder / ROOFLINE)
         style.save(steps(profile), folder / STEPS)

@@ -26,10 +26,7 @@ _ORIGINS = len(style.PALETTE)  # that have a colour of their own; the rows of ot
 def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
     """An SVG document of a round, with a legend of its signs and origins.
 
-    Args:
-        found: of a wide tree its best rows are drawn, and the picture says how many are left out.
-        name: for the ids; unlike that of any other picture of a page.
-        titled: with a line above that says what it is of.
+    Of a wide tree its best rows are drawn, and the picture says how many are left out. ``name`` is unique in a page.
     """
     drawn = {row for row in found.best_rows(ROWS) if found.rows[row].accepted or found.rows[row].depth <= DEPTH}
     places, lines = _places(found, drawn)

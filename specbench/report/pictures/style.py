@@ -111,9 +111,6 @@ def styled(more: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Everything drawn inside has the project's look, whatever the reader's configuration says.
 
     Also a decorator. Settings are read when an artist is made, so the whole of the drawing belongs inside.
-
-    Args:
-        more: settings that are not those of all pictures.
     """
     settings: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _NOT_A_STYLE}
     settings |= {**_SETTINGS, **(more or {})}
@@ -130,14 +127,7 @@ def panels(
     layout: Literal["constrained"] | None = "constrained",
     **axes: Any,
 ) -> tuple[Figure, npt.NDArray[np.object_]]:
-    """A figure and its axes, [rows, columns], laid out so that nothing is clipped.
-
-    Args:
-        width: of the figure, inches.
-        height: of the figure, inches; ``HEIGHT`` a row without it.
-        layout: None for a figure whose panels are placed by hand.
-        axes: further arguments of ``Figure.subplots``, such as ``sharey``.
-    """
+    """A figure and its axes, [rows, columns], laid out so that nothing is clipped; ``height`` in inches."""
     figure = Figure(figsize=(width, rows * HEIGHT if height is None else height), layout=layout)
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **axes)
@@ -173,12 +163,9 @@ def plain_ticks(axes: Axes, values: npt.ArrayLike, *, which: str = "x") -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a PNG; ``path`` holds either the old or the whole new picture.
+    """Write a PNG; ``path`` holds either the old or the whole new picture.
 
     The bytes depend on what is drawn and on the versions of matplotlib and its libraries, not on time or place.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
     """
     write_atomic(path, png(figure))
     return path
@@ -215,13 +202,10 @@ def tip(mark: Artist, words: str) -> None:
 
 
 def svg(figure: Figure, name: str, says: str) -> str:
-    """The picture as an SVG document whose words are text; a page may hold several of them.
+    """The picture as an SVG document whose words are text; ``name`` is unique in a page, ``says`` is the text
+    alternative.
 
     Numbers are rounded, so that the last digit of a machine's arithmetic is not seen.
-
-    Args:
-        name: unlike that of any other picture of the page, for the ids.
-        says: what is to be seen, for those who do not see it.
     """
     for artist in figure.findobj():
         artist.set_clip_on(False)  # nothing reaches beyond its panel: a clip would be bytes for nothing

@@ -19,11 +19,7 @@ _AXES = (("flops", "floating-point operations of the training"), ("tokens_seen",
 
 
 def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> Path | None:
-    """Writes the picture into a folder; None where fewer than two trainings were measured.
-
-    Raises:
-        EnvironmentRefused: the disk is full or the folder cannot be written.
-    """
+    """Write the picture into a folder; None where fewer than two trainings were measured."""
     if cells.empty or _drawn(cells)["training"].nunique() < 2:
         return None
     return style.save(training_cost(cells, caption=caption), folder / "training-cost.png")
@@ -33,12 +29,7 @@ def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> 
 def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """Speedup over plain decoding of the same weights, against the cost of the training; 0 is the untrained model.
 
-    Args:
-        cells: of :class:`specbench.sweeps.trained.ReadTrainings`; the lowest concurrency is drawn.
-        caption: method, model, task and device, for the title.
-
-    Raises:
-        ValueError: no cell has a speedup and a cost.
+    The lowest concurrency of :class:`specbench.sweeps.trained.ReadTrainings` is drawn.
     """
     drawn = _drawn(cells)
     if drawn.empty:

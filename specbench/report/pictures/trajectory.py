@@ -18,9 +18,7 @@ _COLUMNS = int((_CELL - 6) / sheet.COLUMN)
 def trajectory_svg(found: Trajectory, name: str) -> str:
     """An SVG document of a trajectory, with its title, its totals and a legend.
 
-    Args:
-        found: a long one is drawn from its beginning, and the picture says what is left out.
-        name: for the ids; unlike that of any other picture of a page.
+    A long one is drawn from its beginning, and the picture says what is left out. ``name`` is unique in a page.
     """
     states = found.states[:STATES]
     across = min(POSITIONS, len(found.ids), 1 + max(state.cells[-1].position for state in states))

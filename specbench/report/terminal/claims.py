@@ -1,4 +1,4 @@
-"""Published tables in the terminal: what their rows have in common, and what tells them apart. No torch."""
+"""Published tables in the terminal: what their rows have in common, and what tells them apart."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ _COLUMNS = {
 
 
 def select(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
-    """The rows of a method and of a task; a task's parts (``spec-bench:qa``) are its own too.
-
-    Raises:
-        UsageError: no row is of that method or task; names the nearest ones.
-    """
+    """The rows of a method and of a task, its parts (``spec-bench:qa``) included; UsageError where there is none."""
     chosen = list(known)
     if method is not None:
         chosen = [claim for claim in known if claim.method == method]

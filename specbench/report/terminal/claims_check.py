@@ -1,4 +1,4 @@
-"""Published rows held against a run, in the terminal: those compared, and why others could not be. No torch."""
+"""Published rows held against a run, in the terminal: those compared, and why others could not be."""
 
 from __future__ import annotations
 

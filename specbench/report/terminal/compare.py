@@ -21,12 +21,7 @@ LEGEND = (
 
 
 def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> RenderableType:
-    """The tables of a comparison.
-
-    Args:
-        found: see :func:`specbench.results.comparison.compare`.
-        prompts: show each prompt by itself, the slowest first.
-    """
+    """The tables of a comparison; with ``prompts`` each prompt by itself, the slowest first."""
     task = found["task"]
     title = Text()
     title.append(f"{task['name']} v{task['version']}", style="bold")

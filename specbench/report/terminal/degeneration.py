@@ -23,12 +23,7 @@ CLOSING_LOOP = (
 
 
 def texts(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
-    """The table of texts, where there is something to see: an answer that loops, or a text that is not AR's.
-
-    Args:
-        run: content of ``run.json``.
-        summary: its figures.
-    """
+    """The table of texts, where there is something to see: an answer that loops, or a text that is not AR's."""
     if run.get("simulated") or not any(map(_worth_seeing, summary.rows)):
         return []
     rows = [row for row in summary.rows if row.text]

@@ -17,12 +17,7 @@ from specbench.results.summary_schema import MethodSummary, RunSummary
 
 
 def engines(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
-    """The tables of a run's other engines, and which rows failed, ours too; none where it has neither.
-
-    Args:
-        run: content of ``run.json``.
-        summary: its figures.
-    """
+    """The tables of a run's other engines, and which rows failed, ours too; none where it has neither."""
     rows = [row for row in summary.rows if row.other]
     failed = [row for row in summary.rows if row.failed]
     if not rows:

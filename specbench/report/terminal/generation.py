@@ -1,8 +1,7 @@
 """Generation: an answer step by step from its record, and in the terminal a line per target forward.
 
-Each token is marked by how it came, as in figure 5 of Jacobi Forcing's post, with colours where the terminal has them,
-and with letters where it has none. Model text is shown escaped: what it wrote must not reach the terminal as control
-sequences. The data are for a page as well, and are not escaped.
+Each token is marked by how it came, with colours where the terminal has them, else with letters. Model text is shown
+escaped, so that it reaches the terminal as no control sequence. The data are for a page as well, and are not escaped.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ def prompt_name(prompt_id: str, repeat: int, turn: int) -> str:
 
 
 class Generation:
-    """One request, step by step. Prints with colours or with letters, as the console can.
-
-    Raises:
-        UsageError: as :func:`steps`.
-    """
+    """One request, step by step. Prints with colours or with letters, as the console can."""
 
     def __init__(self, record: RequestRecord) -> None:
         self._record = record
@@ -167,11 +162,7 @@ def letters(words: Sequence[str]) -> Mapping[str, str]:
 
 
 def as_data(record: RequestRecord) -> dict[str, Any]:
-    """The same as JSON-ready data, texts as they are.
-
-    Raises:
-        UsageError: as :func:`steps`.
-    """
+    """The same as JSON-ready data, texts as they are."""
     found = steps(record)
     names = (
         "request_id", "method", "prompt_id", "repeat", "turn", "output_tokens", "target_forwards", "tokens_per_forward",
@@ -196,11 +187,8 @@ MEANINGS: Mapping[str, str] = {
 class Token:
     """A token of the answer.
 
-    Attributes:
-        id: of the vocabulary.
-        text: what it adds to the text; "" for special tokens, and where the next one completes its character.
-        origin: a key of :data:`MEANINGS`, or the method's own word.
-        beyond: no part of the answer's text: the stop token, or one wholly in or behind a stop string.
+    ``text`` is "" for special tokens, and where the next one completes its character; ``origin`` a key of
+    :data:`MEANINGS` or the method's own word; ``beyond``: the stop token, or one wholly in or after a stop string.
     """
 
     id: int
@@ -211,16 +199,9 @@ class Token:
 
 @dataclass(frozen=True)
 class DraftToken:
-    """A drafted row of a step's tree.
+    """A drafted row of a step's tree, from 1; row 0 is the root, the last token before this step.
 
-    Attributes:
-        row: from 1; row 0 is the root, the last token before this step.
-        parent: row it hangs under.
-        id: of the vocabulary.
-        text: of the id by itself, so that half a character is "�".
-        origin: as :attr:`Token.origin`.
-        accepted: emitted by this step (also where it was then dropped, behind the stop or the budget).
-        draft_only: could not be accepted, its forward only generates drafts.
+    ``text`` is of the id by itself, so that half a character is "�"; ``draft_only`` rows could not be accepted.
     """
 
     row: int
@@ -234,14 +215,9 @@ class DraftToken:
 
 @dataclass(frozen=True)
 class Step:
-    """One target forward.
+    """One target forward, from 1; 0 is the prefill, which has no rows.
 
-    Attributes:
-        number: from 1; 0 is the prefill.
-        rows: of its tree; None of the prefill.
-        tokens: what it emitted, as far as it was kept.
-        drafts: its tree without the root, in the order of its rows; None where the run was made without ``--trace``,
-            and of the prefill.
+    ``drafts`` is its tree without the root; None where the run was made without ``--trace``.
     """
 
     number: int
@@ -265,11 +241,7 @@ class Step:
 
 
 def steps(record: RequestRecord) -> list[Step]:
-    """The prefill and every target forward of a request, in order.
-
-    Raises:
-        UsageError: an older version recorded it, without what this needs; or its trace contradicts its counts.
-    """
+    """The prefill and every target forward of a request, in order; UsageError where its trace does not tell them."""
     trace = checked_trace(record)
     tokens = list(_tokens(record, trace))
     ends = accumulate(record.accepted_lengths, initial=1)

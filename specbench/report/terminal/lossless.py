@@ -19,11 +19,7 @@ _LISTED = 12
 
 
 def lossless_report(found: Mapping[str, Any]) -> RenderableType:
-    """The tables of a check.
-
-    Args:
-        found: what ``check-lossless --json`` prints.
-    """
+    """The tables of a check, from what ``check-lossless --json`` prints."""
     parts: list[RenderableType] = [Text(f"{task}: {drawn}", "dim") for task, drawn in found["drawn"].items()]
     if found["rows"]:
         parts += [_counts(found["rows"])]

@@ -27,11 +27,7 @@ class Standing:
     """The race at one time: a column for each method, its counter above the end of its answer so far."""
 
     def __init__(self, race: Race, at_s: float, speed: float = 1.0) -> None:
-        """
-        Args:
-            at_s: seconds from the start of each request.
-            speed: how many of them pass in one of the watcher's, to be said.
-        """
+        """``at_s`` seconds from the start of each request, ``speed`` of which pass in one of the watcher's."""
         self._race, self._at_s, self._speed = race, at_s, speed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -72,12 +68,7 @@ def play(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Shows a race as it went, and how it ended; where nothing can move, a table of a few of its moments instead.
-
-    Args:
-        speed: times as fast as it was.
-        clock, sleep: of the watcher.
-    """
+    """Show a race as it went, and how it ended; where nothing can move, a table of a few of its moments instead."""
     if console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False) as live:
             begun, passed = clock(), 0.0

@@ -18,31 +18,21 @@ from specbench.report.terminal.figures import accuracy, lossless, name, number, 
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.session import session_table
 from specbench.results import BASELINE
-from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import UNSURE, disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
 from specbench.results.judgments import remarks
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
-from specbench.results.summary_schema import (
-    MethodSummary,
-    Rate,
-    RunSummary,
-)
+from specbench.results.summary_schema import MethodSummary, Rate, RunSummary
 
 #: Letters of a row's name that stand in one line.
 _LABEL = 10
 
 
 def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
-    """The table of one run.
-
-    Args:
-        run: content of ``run.json``.
-        summary: its figures.
-        judged: scores by judge, see :func:`specbench.results.judgments.scores`.
-    """
+    """The table of one run."""
     model, task, sampling = run["model"], run["task"], run["sampling"]
     how = "greedy" if sampling["temperature"] == 0 else f"T={sampling['temperature']:g} seed {sampling['seed']}"
     device = device_name(run)
@@ -126,8 +116,7 @@ def shown_as(row: MethodSummary, summary: RunSummary) -> str:
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
-    Only intervals that exclude 1 are called faster or slower, and of a disturbed run none is without its mark. A row
-    that failed on the way is left out. Empty where there is nothing but AR.
+    Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty with nothing but AR.
     """
     rows = [
         row
@@ -254,11 +243,7 @@ def groups(summary: RunSummary) -> RenderableType:
 
 
 def rate_table(rates: Mapping[str, Mapping[str, Rate]]) -> RenderableType:
-    """Prompts of each grade and their share.
-
-    Args:
-        rates: method -> grade -> how many prompts have it.
-    """
+    """Prompts of each grade and their share."""
     table = plain(["method", "prompts", *ORDER])
     for method, grades in rates.items():
         graded = max(share.of for share in grades.values())

@@ -25,12 +25,7 @@ SHOWN = 20
 
 
 def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
-    """The fastest cells at each concurrency, and what can be said of the best one.
-
-    Args:
-        run: content of a ``run.json`` of the sweep.
-        cells: as :func:`specbench.sweeps.table.cells` makes it.
-    """
+    """The fastest cells at each concurrency, and what can be said of the best one."""
     title = Text()
     title.append(f"{run['task']['name']} v{run['task']['version']}", style="bold")
     title.append(f" · {run['model']['name']} {run['model']['dtype']} · {device_name(run)}")
@@ -195,18 +190,10 @@ _TOLERANCE = 0.10
 def advice(
     run: Mapping[str, Any], cells: pd.DataFrame, curve: Sequence[tuple[int, float]], method: str
 ) -> dict[str, Any]:
-    """What to use.
+    """What to use, JSON-ready; ``curve`` holds (rows, seconds) of steps measured here.
 
-    Args:
-        run: content of a ``run.json`` of the sweep.
-        cells: as :func:`specbench.sweeps.table.cells` makes it, at one concurrency.
-        curve: (rows, seconds) of steps measured here.
-        method: its name.
-
-    Returns:
-        JSON-ready: ``best`` (its row, None where nothing was measured), ``set`` (what to give ``--set``), ``faster``
-        (whether the interval on the held-out prompts says so, and nothing disturbed it), ``free_rows``, ``said``
-        (sentences).
+    ``best`` (its row), ``set`` (what to give ``--set``), ``faster`` (whether the interval on the held-out prompts says
+    so, and nothing disturbed it), ``free_rows``, ``said`` (sentences).
     """
     tuning = _measured(cells)
     best = tuning[tuning["best"].astype(bool)]

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def costs_table(due: Sequence[Due], max_hours: float | None = None) -> RenderableType:
-    """What trainings will take, before the first of them begins.
-
-    Args:
-        due: all of them.
-        max_hours: the bound on all together.
-    """
+    """What trainings will take, before the first of them begins."""
     made = _table("training", ("tokens", "FLOPs", "hours"))
     for each in due:
         will = each.predicted
@@ -41,11 +36,7 @@ def costs_table(due: Sequence[Due], max_hours: float | None = None) -> Renderabl
 
 
 def trainings_table(read: ReadTrainings) -> RenderableType:
-    """What every training and cell gained, the fastest first, and what stands behind the figures.
-
-    Args:
-        read: the folder's content.
-    """
+    """What every training and cell gained, the fastest first, and what the figures rest on."""
     if read.cells.empty:
         return Group(Text("No training was swept yet.", "dim"), *_missing(read))
     cells = read.cells[(read.cells["set"] == "tuning") & (read.cells["method"] != BASELINE)]

@@ -1,7 +1,6 @@
 """Trajectory in the terminal: states down, positions of the answer across, in windows that fit the width.
 
-Every token has the sign of its mark before it, so that the picture is the same where there are no colours. Model text
-is escaped as in :mod:`specbench.report.terminal.generation`, and cut to its cell.
+Every token has the sign of its mark before it. Model text is escaped, and cut to its cell.
 """
 
 from __future__ import annotations

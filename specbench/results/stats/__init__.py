@@ -1,7 +1,6 @@
-"""How sure a figure is: intervals over prompts, what a number of prompts can tell, and the words for it. No torch.
+"""How sure a figure is: intervals over prompts, what a number of prompts can tell, and the words for it.
 
-No function here gives a verdict without an interval, and none gives an interval for so few prompts that its level would
-be a false label.
+There is no verdict without an interval, and no interval for so few prompts that its level would be a false label.
 """
 
 from specbench.results.stats.interval import Interval, minimum_clusters

@@ -33,17 +33,12 @@ def minimum_clusters(level: float = 0.95) -> int:
     """Fewest prompts for which an interval of that level is given: 6 for 95 %.
 
     The range of n independent values holds even the median of their population only with probability 1 − 2^(1−n).
-    Below this n a "95 %" interval would rest on the assumed shape of a distribution of which next to nothing was seen.
     """
     return 1 + math.ceil(-math.log2(1.0 - level))
 
 
 def cluster_sums(columns: Floats, clusters: Clusters | None) -> Floats:
-    """[m, n] rows summed to [m, k] prompts; sorted by prompt id, so the order of the rows does not matter.
-
-    Raises:
-        ValueError: as many cluster ids as rows are needed.
-    """
+    """[m, n] rows summed to [m, k] prompts, sorted by prompt id, so that the order of the rows does not matter."""
     if clusters is None:
         return columns
     _, member = np.unique(np.asarray(clusters), return_inverse=True)

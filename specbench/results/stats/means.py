@@ -12,14 +12,7 @@ from specbench.results.stats.interval import Floats, Interval, affordable, minim
 
 @dataclass(frozen=True)
 class MeanDifference:
-    """How much larger a mean is, on the same documents.
-
-    Attributes:
-        value: Σ (mine − other) / Σ weight.
-        interval: None below :func:`minimum_clusters` documents.
-        clusters: documents.
-        draws, seed: what the interval was computed with.
-    """
+    """How much larger a mean is, on the same documents (``clusters``): Σ (mine − other) / Σ weight."""
 
     value: float
     interval: Interval | None
@@ -37,20 +30,11 @@ def paired_mean(
     draws: int = 10_000,
     level: float = 0.95,
 ) -> MeanDifference:
-    """Difference of two weighted means over the same documents, with a paired bootstrap-t interval.
-
-    The interval is symmetric about the value: ± q standard errors, as that of
-    :func:`specbench.results.stats.paired_ratio`, of whose kind this is: a sum over a sum.
+    """Difference of two weighted means over the same documents, with a paired bootstrap-t interval about the value.
 
     Args:
         mine, other: [n] of each document, in the same order: sums, where there are weights.
-        seed: of the resampling; numpy's PCG64, so equal input and seed give an equal interval.
         weights: [n] what each sum is over, such as bytes; default is 1 each.
-        draws: bootstrap resamples.
-        level: nominal coverage.
-
-    Raises:
-        ValueError: nothing to compare, lengths differ, or a weight is not positive.
 
     Source: Hall, On symmetric bootstrap confidence intervals, JRSS B 50 (1988).
     """

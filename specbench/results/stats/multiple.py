@@ -1,8 +1,7 @@
 """Many speedups at once: intervals that hold together, and which rows may be the fastest of all.
 
-The fastest of fourteen equal rows looks fast. So what is said of the best row, or of any row of a table, rests on
-intervals that are all right together in 95 of 100 tables, and "as good as the best" is every row that multiple
-comparisons with the best do not rule out.
+The fastest of fourteen equal rows looks fast. So what is said of a row of a table rests on intervals that are all right
+together in 95 of 100 tables, and "as good as the best" is every row that comparisons with the best do not rule out.
 """
 
 from __future__ import annotations
@@ -40,12 +39,9 @@ class Many:
     """What rows that were measured on the same prompts say together.
 
     Attributes:
-        intervals: label -> an interval of its speedup; all of them hold together with the nominal coverage. A row has
-            none where :func:`specbench.results.stats.paired_ratio` gives none.
-        best: the row with the highest speedup; None where none has one.
+        intervals: label -> an interval of its speedup; all hold together with the nominal coverage.
         as_good: the rows that may be the fastest, the best first, then as given.
         told_apart: whether there were enough prompts to rule a row out.
-        labels: of the rows that have a speedup.
     """
 
     intervals: Mapping[str, Interval]
@@ -93,10 +89,7 @@ def many(
 
     Args:
         rows: label -> row; those on fewer prompts than others are compared on what they have.
-        seed: of the resampling; numpy's PCG64, so equal input and seed give equal intervals.
-        draws: bootstrap resamples of the intervals.
-        level: nominal coverage.
-        candidates: the rows that may be the best; default is all. Others count for the intervals alone.
+        candidates: the rows that may be the best; default is all.
 
     Source: Hsu, Multiple Comparisons: Theory and Methods (1996), chapter 4 (comparisons with the best); Beran, Balanced
     simultaneous confidence sets, JASA 83 (1988).
@@ -119,13 +112,8 @@ def many(
 
 @dataclass(frozen=True)
 class _Row:
-    """Sums by prompt, [4, U] (AR's seconds and tokens, then the row's), 0 where it lacks a prompt.
-
-    Attributes:
-        sums: see above.
-        units: prompts with output in both arms.
-        log: logarithm of the speedup.
-        se: its standard error.
+    """Sums by prompt, [4, U] (AR's seconds and tokens, then the row's), 0 where it lacks a prompt; log speedup and its
+    error.
     """
 
     sums: Floats
@@ -269,12 +257,8 @@ def _ruled_out(
 
 @dataclass(frozen=True)
 class _Lead:
-    """How far one row is ahead of another, on the log scale.
-
-    Attributes:
-        value: of the sample.
-        se: its standard error.
-        excess: [b] of resamples, how far the lead lies above that of the sample, in standard errors.
+    """How far one row is ahead of another, on the log scale; ``excess`` [b] is by how many standard errors resamples
+    exceed it.
     """
 
     value: float

@@ -19,10 +19,7 @@ def detectable(ratio: Ratio, power: float = POWER) -> float | None:
     """The smallest relative difference that prompts like these tell from none, as a share: 0.03 for 3 %.
 
     A method that is truly so much faster gets an interval that excludes 1 with probability ``power``. It follows from
-    the width of the interval alone and not from where it lies.
-
-    Returns:
-        None where there is no interval.
+    the width of the interval alone; None without one.
     """
     if ratio.interval is None or ratio.log_se is None:
         return None
@@ -31,20 +28,11 @@ def detectable(ratio: Ratio, power: float = POWER) -> float | None:
 
 
 def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level: float = 0.95) -> int | None:
-    """How many prompts like these it takes to tell a relative difference from none.
+    """How many prompts like these it takes to tell a relative difference (0.03 for 3 %) from none; from few, a rough
+    guess.
 
-    Assumes that further prompts differ from each other as much as those measured. From a handful it is an order of
-    magnitude: the spread it rests on is then known to a third at best.
-
-    Args:
-        ratio: of the prompts measured.
-        difference: as a share, 0.03 for 3 %.
-        power: see :func:`detectable`.
-        level: of the interval that has to exclude 1.
-
-    Returns:
-        At least :func:`minimum_clusters`; None where the spread between prompts is unknown or 0, and where it would
-        take more than :data:`MOST`.
+    At least :func:`minimum_clusters`; None where the spread is unknown or 0, and where it would take more than
+    :data:`MOST`.
     """
     if not ratio.log_se:
         return None

@@ -17,15 +17,10 @@ DifferenceVerdict = Literal["more right", "fewer right", "no difference shown", 
 
 @dataclass(frozen=True)
 class Difference:
-    """How many more answers are right, on the same prompts.
+    """How many more answers are right, on the same prompts: mean over prompts, of [−1, 1].
 
-    Attributes:
-        value: mean over prompts, of [−1, 1]; above 0 when the first has more right.
-        interval: None below :func:`minimum_clusters` prompts.
-        gained, lost: prompts on which the first did better, and worse.
-        p_value: :func:`mcnemar` of these two.
-        clusters: prompts.
-        draws, seed: what the interval was computed with.
+    ``gained`` and ``lost`` count prompts on which the first did better, and worse; ``p_value`` is :func:`mcnemar` of
+    them.
     """
 
     value: float
@@ -56,13 +51,7 @@ def paired_difference(
 
     Args:
         mine, other: [n] right or wrong, one entry per request, in the same order.
-        seed: of the resampling; numpy's PCG64, so equal input and seed give an equal interval.
-        draws: bootstrap resamples.
         clusters: [n] prompt id of each request; a prompt's repeats count as one, by their mean.
-        level: nominal coverage.
-
-    Raises:
-        ValueError: nothing to compare, or lengths differ.
 
     Source: McNemar, Psychometrika 12 (1947); Bonett and Price, Journal of Educational and Behavioral Statistics 37
     (2012), for the two prompts.
@@ -115,9 +104,6 @@ def proportion_interval(successes: int, total: int, level: float = 0.95) -> Inte
     """Wilson score interval of a proportion, such as pass@1 with one sample per problem; None when ``total`` is 0.
 
     For display: it does not pair the arms, so overlap of two such intervals proves no equality.
-
-    Raises:
-        ValueError: ``successes`` is not within 0..``total``.
 
     Source: Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
     """

@@ -30,14 +30,10 @@ Arm = tuple[Sequence[float], Sequence[float]]  # seconds [n], tokens [n]
 
 @dataclass(frozen=True)
 class Ratio:
-    """A pooled speedup and how sure it is.
+    """A pooled speedup and how sure it is; nan when an arm has no tokens or no time.
 
-    Attributes:
-        value: above 1 when the method is faster; nan when an arm has no tokens or no time at all.
-        interval: None when the data allow no interval, see :func:`paired_ratio`; then no verdict is given either.
-        clusters: independent units (prompts) that were resampled.
-        draws, seed: what the interval was computed with, so that it can be recomputed.
-        log_se: standard error of the logarithm of ``value``; None below two prompts.
+    Without an interval there is no verdict. ``clusters`` counts the resampled units, ``log_se`` is the standard error
+    of log ``value``.
     """
 
     value: float
@@ -105,18 +101,9 @@ def paired_ratio(
         numerator: (seconds [n], tokens [n]) of the baseline, one entry per request. ``decode_s`` and
             ``output_tokens − 1`` for the decode speedup, ``latency_s`` and ``output_tokens`` for end to end.
         denominator: the same of the method, rows in the same order.
-        seed: of the resampling; numpy's PCG64, so equal input and seed give an equal interval.
         draws: bootstrap resamples; of more than 3,000 prompts fewer are drawn, see ``Ratio.draws``.
         clusters: [n] prompt id of each row. Rows of one prompt (its turns and repeats) are kept or left out together,
             because they are not independent. Without it every row is its own prompt.
-        level: nominal coverage.
-
-    Returns:
-        The ratio; its interval is None below :func:`minimum_clusters` prompts with output, and when a resample came
-        out without any token.
-
-    Raises:
-        ValueError: lengths differ, or a value is negative or not finite. That is a bug of the caller, not of the data.
 
     Source: Hall, On symmetric bootstrap confidence intervals, JRSS B 50 (1988); Efron & Tibshirani, An Introduction to
     the Bootstrap, §12.5 (bootstrap-t) and §8.6 (resampling of independent units); peers.md §C-d for the definition of
@@ -134,24 +121,17 @@ def relative_ratio(
     clusters: Clusters | None = None,
     level: float = 0.95,
 ) -> Ratio:
-    """The speedup of one pair of arms over that of another pair, on the same requests.
+    """The speedup of one pair of arms over that of another pair, on the same requests; arguments as of
+    :func:`paired_ratio`.
 
-    ``paired_ratio(*ours).value / paired_ratio(*theirs).value``, with the interval of the whole. With AR and a method of
-    two runs as pairs, a machine that was slower as a whole in one of them cancels.
-
-    Args:
-        ours, theirs: (numerator, denominator) each, see :func:`paired_ratio`, as are the other arguments.
+    With AR and a method of two runs as pairs, a machine that was slower as a whole in one of them cancels.
     """
     columns = [column for pair in (ours, theirs) for arm in pair for column in arm]
     return _pooled_ratio(columns, (1, -1, -1, 1, -1, 1, 1, -1), seed, draws, clusters, level)
 
 
 def per_prompt(numerator: Arm, denominator: Arm, clusters: Clusters | None = None) -> PerPrompt | None:
-    """Median and geometric mean of the prompts' own ratios; None where no prompt has one.
-
-    Args:
-        numerator, denominator, clusters: see :func:`paired_ratio`.
-    """
+    """Median and geometric mean of the prompts' own ratios; None where no prompt has one."""
     sums = cluster_sums(columns_of((*numerator, *denominator)), clusters)
     a_time, a_tokens, b_time, b_tokens = sums[:, (sums > 0).all(axis=0)]
     if not a_time.size:
@@ -165,13 +145,9 @@ def per_prompt(numerator: Arm, denominator: Arm, clusters: Clusters | None = Non
 def verdict(interval: Interval | None, among: Interval | None = None) -> Verdict:
     """The only words that may be used for a speedup: "faster" needs an interval that excludes 1.
 
-    Tables, sweeps, contours and advice all have theirs from here, so that they cannot contradict each other.
-
-    Args:
-        interval: of the speedup by itself.
-        among: of a row among others, one that holds together with theirs; see
-            :func:`specbench.results.stats.many`. A row that only its own interval calls faster may be the luckiest of
-            many equal ones.
+    Tables, sweeps, contours and advice have theirs from here, so that they cannot contradict each other. ``among`` is
+    the interval of a row among others (:func:`specbench.results.stats.many`): the fastest of many may only be the
+    luckiest.
     """
     if interval is None:
         return "too few prompts"

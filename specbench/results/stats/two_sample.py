@@ -27,12 +27,8 @@ class TwoSample:
     """What a two-sample test found.
 
     Attributes:
-        p_value: how often labels drawn at random tell the answers apart as well as the true ones.
-        level: below which ``p_value`` says "different"; the chance of saying so of equal samplers.
-        contexts: prefixes after which tokens were compared.
-        detectable: total variation distance between the next-token distributions that the test finds with a power of
-            80 %, were it the same in every context; None where no context was shared by enough answers.
-        answers: of both samplers together.
+        detectable: total variation distance between next-token distributions that is found with a power of 80 %; None
+            where no context was shared by enough answers.
     """
 
     p_value: float
@@ -64,9 +60,6 @@ def two_sample(ours: Texts, theirs: Texts, *, seed: int, permutations: int = 1_9
 
     Args:
         ours, theirs: prompt -> token ids of its answers; prompts of only one of them are left out.
-        seed: of the permutations; numpy's PCG64.
-        permutations: number of them; with 1,999 the smallest p-value is 0.0005.
-        level: see :class:`TwoSample`.
 
     Source: Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9 (2010), for the p-value.
     """
@@ -92,11 +85,7 @@ def two_sample(ours: Texts, theirs: Texts, *, seed: int, permutations: int = 1_9
 
 
 def _contexts(texts: Sequence[tuple[int, ...]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Prefixes that enough texts share and go on from.
-
-    Yields:
-        Indices of the texts, and of the category of each one's next token; 0 holds the tokens that were seen once.
-    """
+    """Prefixes that enough texts share: indices of the texts, and the category of each next token (0: seen once)."""
     waiting = [list(range(len(texts)))]
     for at in range(max(map(len, texts), default=0)):
         deeper: list[list[int]] = []
@@ -129,11 +118,7 @@ def _chi_squared(labels: Floats, categories: np.ndarray) -> Floats:
 
 
 def _detectable(freedom: int, information: float, level: float) -> float | None:
-    """The distance at which a chi-squared sum of so many degrees of freedom exceeds its level with 80 % chance.
-
-    Σ (p − q)² / m ≥ 4 TV² for m the mean of p and q (Cauchy–Schwarz), so a context with n₁ and n₂ answers adds at least
-    4 TV² n₁ n₂ / (n₁ + n₂) to the noncentrality. Both distributions are taken as normal: many contexts are added up.
-    """
+    """The distance at which a chi-squared sum of so many degrees of freedom exceeds its level with 80 % chance."""
     if not information:
         return None
     normal = NormalDist()

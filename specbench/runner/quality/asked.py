@@ -40,15 +40,10 @@ def quiet() -> Iterator[None]:
 
 
 def find_tasks(names: Sequence[str], include: Path | None) -> Any:
-    """lm-eval's manager of tasks, which has loaded these.
+    """lm-eval's manager of tasks, which has loaded these: tasks, groups or tags, or patterns of them ("mmlu_*").
 
-    Args:
-        names: of tasks, groups or tags, or patterns of them ("mmlu_*").
-        include: folder with the user's own; they win over lm-eval's of the same name.
-
-    Raises:
-        UsageError: an unknown name, a task file with a mistake in it, or a task that runs what a model wrote.
-        EnvironmentRefused: lm-eval is not installed, or a task's data cannot be had.
+    The user's own tasks in ``include`` win over lm-eval's. Raises UsageError for an unknown name, a mistake in a task
+    file, or a task that runs what a model wrote; EnvironmentRefused where lm-eval or a task's data are missing.
     """
     try:
         from lm_eval.tasks import TaskManager

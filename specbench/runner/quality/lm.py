@@ -32,14 +32,7 @@ _Pair = tuple[Any, list[int], list[int]]
 
 
 class EngineLM(TemplateLM):
-    """EngineLM: a loaded model, in the form of lm-eval's models.
-
-    Args:
-        loaded: the model.
-        say: takes a line for the user.
-        max_length: tokens of a text; default is the model's own.
-        concurrency: answers generated together.
-    """
+    """EngineLM: a loaded model, in the form of lm-eval's models."""
 
     def __init__(
         self, loaded: LoadedModel, say: Callable[[str], None], max_length: int | None = None, concurrency: int = 8
@@ -70,9 +63,7 @@ class EngineLM(TemplateLM):
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as one text, by the model's own template."""
         return self._loaded.write_chat(
-            chat_history,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
+            chat_history, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
         )
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
@@ -133,10 +124,8 @@ class EngineLM(TemplateLM):
         return whole[: -len(text)], whole[-len(text) :]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, each up to the first of its stop strings.
-
-        Raises:
-            UsageError: a task wants sampled answers, or longer ones than the model takes.
+        """Greedy answers, each up to the first of its stop strings; UsageError for sampled ones or longer than the
+        model takes.
         """
         if not requests:
             return []
@@ -174,12 +163,9 @@ class EngineLM(TemplateLM):
 
 
 def rate(engine: Engine, context: Sequence[int], texts: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
-    """Log-likelihood to base e of each text behind a context, which is fed once, and whether it is the greedy one.
+    """Log-likelihood (base e) of each text after a context, which is fed once, and whether it is the greedy one.
 
-    Args:
-        engine: with a free slot and room for the context and each text.
-        context: token ids, at least one.
-        texts: token ids of each, at least one.
+    All are token ids, one or more; the engine needs a free slot with room for the context and each text.
     """
     slot, most = engine.alloc(), rows_at_once(engine)
     try:

@@ -34,18 +34,7 @@ class Measured:
 
 
 def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measured]:
-    """Asks each model of a plan its tasks, and writes what comes of it.
-
-    Args:
-        plan: as the user gave it.
-        say: takes a line for the user.
-
-    Returns:
-        Of each model in the order of the plan; of a file that was named, what stands in it.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line.
-    """
+    """Ask each model of a plan its tasks, and write what comes of it; of a file that was named, what stands in it."""
     plan.check()
     read = {model: read_quality(Path(model)) for model in plan.models if is_file(model)}
     manager = None
@@ -80,17 +69,7 @@ def file_name(quality: Quality) -> str:
 
 
 def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str], None]) -> Quality:
-    """What lm-eval's runner finds of a model.
-
-    Args:
-        loaded: the model.
-        plan: how it is asked.
-        manager: as :func:`specbench.runner.quality.asked.find_tasks` gives it.
-        say: takes a line for the user.
-
-    Raises:
-        UsageError: a task does not go with the model, or its file has a mistake that only asking shows.
-    """
+    """What lm-eval's runner finds of a model; UsageError where a task does not go with it."""
     if plan.chat and not loaded.has_chat_template:
         raise UsageError(f"--chat needs a model with a chat template; {loaded.spec.name} has none, so leave it out")
     if plan.max_length and loaded.context and plan.max_length > loaded.context:

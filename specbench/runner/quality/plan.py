@@ -1,4 +1,4 @@
-"""Plan of ``specbench quality``: which models, asked which tasks of lm-eval. No torch."""
+"""Plan of ``specbench quality``: which models, asked which tasks of lm-eval."""
 
 from __future__ import annotations
 
@@ -46,11 +46,7 @@ class QualityPlan(Noting, Loading):
         return split(self.tasks or "")
 
     def check(self) -> None:
-        """Refuses what cannot be carried out, before anything is loaded.
-
-        Raises:
-            UsageError: an unknown model, or no task for one.
-        """
+        """Refuse what cannot be carried out, before anything is loaded."""
         asked = [model for model in self.models if not is_file(model)]
         for model in asked:
             resolve(model)

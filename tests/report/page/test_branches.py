@@ -9,7 +9,7 @@ from support import runs
 from support.runs import answers, run_config
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.branches import branch_tables
+from specbench.report.page.run_tables import branch_tables
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest
 from specbench.results.request_log import RequestLog
 

@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.asserting import known
 from support.runs import EXACT, LOSSY, answers, folder, race_run, run_config
 from support.wording import wording
 
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
-from specbench.report.page.best import as_good
-from specbench.report.page.build import build
 from specbench.report.page.document import Finding, Findings
 from specbench.report.page.findings import in_short, pictured, races_of
-from specbench.results.schema import TaskData
 from specbench.results.summary_schema import Disturbed
 
 
@@ -141,26 +137,6 @@ def test_dummy_weights_samples_and_traces_stand_for_nothing_else(tmp_path: Path)
     assert {each.id for each in pictured(Gathered([run, *runs]))} == {run.id, "dummy", "warm"}
 
 
-def test_unverified_data_are_said_where_the_figure_is(tmp_path: Path) -> None:
-    run = made(tmp_path, {"pld": 2.0})
-    file = TaskData(name="own.jsonl", sha256="a" * 64, bytes=1, revision=None, verified=False)
-    task = run.config.task.model_copy(update={"data": [file]})
-    run = replace(run, config=run.config.model_copy(update={"task": task}))
-    assert wording(finding(run).lines["On"])
-
-
-def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
-    alone, lot = run_config([], 9), run_config(["jf"], 9, lot=["jf"])
-    plain = answers("ar", 9, decode_s=1.0)
-    paths = [
-        folder(tmp_path, alone, plain),
-        folder(tmp_path, lot, [*plain, *answers("jf", 9, decode_s=0.5)]),
-    ]
-    found = Gathered([read_whole_run(path) for path in paths])
-    assert pictured(found) == []
-    assert build(found).sections[0].title == "At a glance"
-
-
 def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:
     config = run_config(["ar@base", "jf"], 9)
     config = config.model_copy(update={"base": config.model.model_copy(update={"name": "the base"})})
@@ -170,22 +146,6 @@ def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> No
     assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
     assert said.lines["Over base"] == "1.50×, 1.50 to 1.50, over plain decoding of the base."
     assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines
-
-
-@pytest.mark.parametrize(
-    ("others", "says"),
-    [(["jf"], "The other row is not as good as pld."), (["jf", "cllm"], "None of the 2 other rows is as good as pld.")],
-)
-def test_what_is_not_as_good_is_counted(others: list[str], says: str, tmp_path: Path) -> None:
-    run = made(tmp_path, {"pld": 1.5, **dict.fromkeys(others, 0.5)})
-    alone = known(run.summary.fastest).model_copy(update={"method": "pld", "as_good": ["pld"], "told_apart": True})
-    run = replace(run, summary=run.summary.model_copy(update={"fastest": alone}))
-    assert as_good(run, next(row for row in run.rows if row.method == "pld")) == says
-
-
-def test_of_no_answer_nothing_is_exact(tmp_path: Path) -> None:
-    said = finding(made(tmp_path, {"pld": 2.0}, lossless={**EXACT, "exact": 0}))
-    assert said.lines["How right"].startswith("Whether its text is AR's was not checked.")
 
 
 def test_sessions_stand_for_no_single_problems(tmp_path: Path) -> None:

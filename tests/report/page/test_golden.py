@@ -1,7 +1,6 @@
 """A report of a fixed record set is the same everywhere; ``SPECBENCH_GOLDEN=write`` writes the golden anew.
 
-Of its pictures the golden has the words: how matplotlib writes their lines changes with its version. Of its races it
-has nothing but the links: they are pages of their own, with tests of their own.
+Of its pictures the golden has the words: how matplotlib writes their lines changes with its version.
 """
 
 from __future__ import annotations

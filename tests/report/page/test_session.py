@@ -8,7 +8,7 @@ from support import runs
 from support.runs import CHAINED, turn
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.session import session_figures
+from specbench.report.page.run_tables import session_figures
 
 
 def test_the_picture_and_its_table(tmp_path: Path) -> None:
@@ -27,9 +27,3 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
     assert rows["pld / average"][4] == f"{2 * 65 / (16 + 32 + 1):.1f}"
     assert "6 sessions, each of 2 chained problems" in figure.source.formula
     assert "tok/s" in str(figure.content)
-
-
-def test_a_run_without_chains_has_none(tmp_path: Path) -> None:
-    records = [turn("ar", f"p{at}", 1, [1.0] * 64, 1) for at in range(3)]
-    run = read_whole_run(runs.folder(tmp_path, runs.run_config([], 3), records))
-    assert list(session_figures(run)) == []

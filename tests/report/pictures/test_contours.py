@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
-from support.asserting import known
-from support.runs import NOTHING, cells, measured_grid, plane
+from support.runs import NOTHING, measured_grid, plane
 from support.wording import wording
 
-from specbench.report.pictures import style
 from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
 
 
@@ -158,17 +155,6 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["decode_tok_s"]]
 
 
-def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
-    frame = measured_grid()
-    frame["decode_tok_s"] = 70.0
-    between = known(band(speed(contour(frame, "n", "pool")), 20, 1.5))
-    assert between[0] <= 70 <= between[1]
-    further = cells([{"method": "ar"}, {"pool": 2, "decode_tok_s": 1000.0}])
-    panel = speed(contour(pd.concat([measured_grid(), further], ignore_index=True), "n", "pool"))
-    assert len(marks(panel, MEASURED)) == 12
-    assert marks(panel, MISSING) == set()
-
-
 @pytest.mark.parametrize(
     "frame",
     [
@@ -182,10 +168,3 @@ def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
 def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(ValueError, check=wording):
         contour(frame, "n", "pool")
-
-
-def test_the_same_cells_are_the_same_bytes(tmp_path: Path) -> None:
-    frame = set_at(measured_grid(without={(16, 2)}, decode_tok_s_half=2.0), 64, 4, best=True)
-    first = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "first.png")
-    again = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "again.png")
-    assert again.read_bytes() == first.read_bytes()

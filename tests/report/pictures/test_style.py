@@ -35,7 +35,6 @@ def chunks(png: bytes) -> list[bytes]:
 
 def test_bytes_repeat_under_any_configuration_and_tell_no_time(tmp_path: Path) -> None:
     first = style.save(drawn(), tmp_path / "first.png").read_bytes()
-    # Some that the style sets itself, and some that it leaves at matplotlib's defaults.
     readers: dict[Any, Any] = {"font.size": 30, "savefig.dpi": 50, "axes.facecolor": "red", "legend.loc": "center"}
     with matplotlib.rc_context(readers):
         again = style.save(drawn(), tmp_path / "again.png").read_bytes()

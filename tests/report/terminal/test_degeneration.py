@@ -14,7 +14,7 @@ from support.runs import EXACT, LOSSY, answers, run_config
 from support.wording import wording
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.degeneration import loop_notes, text_tables
+from specbench.report.page.run_tables import loop_notes, text_tables
 from specbench.report.terminal.degeneration import made_by_loops
 from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun, read_run
@@ -59,14 +59,6 @@ def test_the_table_is_there_where_there_is_something_to_see(tmp_path: Path) -> N
     lossy = shown(read_run(made(tmp_path / "lossy", [], lossless={"ar": EXACT, "jf": LOSSY})))
     assert "0/8" in lossy
     assert "log-lik." not in lossy, "nobody has asked a model"
-
-
-def test_of_a_lottery_nothing_is_said(tmp_path: Path) -> None:
-    records = [*answers("ar", 8, decode_s=1.0, output_ids=lambda at: [2] * 25), *answers("jf", 8, decode_s=0.5)]
-    path = runs.folder(tmp_path, run_config(["jf"], 8, lot=["jf"]), records)
-    assert "looping" not in shown(read_run(path))
-    assert list(made_by_loops(row(path))) == []
-    assert text_tables(read_whole_run(path)) == []
 
 
 @pytest.mark.parametrize(("looping", "factor", "told"), [([0, 1], 4.0, True), ([0, 1], 1.3, False), ([], 4.0, False)])

@@ -90,9 +90,6 @@ def test_at_eighty_columns_and_with_nothing_broken_at_a_hundred_and_forty() -> N
     assert " ".join(text.split()).endswith("run with --trace to see rejected drafts.")
 
 
-# ------------------------------------------------------------------ colours
-
-
 def test_colours_stand_for_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     text = printed(record(), 80, force_terminal=True, color_system="standard", no_color=False)
     assert "⟨" not in text
@@ -102,9 +99,6 @@ def test_colours_stand_for_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     text = printed(record(), 80, force_terminal=True, color_system="standard")
     assert "⟨g: add⟩" in text
-
-
-# ------------------------------------------------------------------ what a model may write
 
 
 @given(st.text())

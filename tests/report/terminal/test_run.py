@@ -89,13 +89,3 @@ FOUND = [
 def test_what_was_found_is_one_sentence(read: ReadRun, speedup: Any, graded: str | None, sentence: str) -> None:
     lossless = graded and {"verdict": graded, "exact": 1, "numeric_tie": 0, "lossy": 0}
     assert finding(saying(read, speedup=speedup, lossless=lossless)) == f"Found: {sentence}"
-
-
-def test_the_fastest_comes_first_and_ar_alone_found_nothing(read: ReadRun) -> None:
-    ar = read.summary.rows[0]
-    faster = saying(read, speedup=ratio(1.5, 1.2, 1.8, "faster")).rows[1]
-    fastest = saying(read, speedup=ratio(2.5, 2.2, 2.8, "faster"), method="pld").rows[1]
-    found = finding(read.summary.model_copy(update={"rows": [ar, faster, fastest]}))
-    assert found.startswith("Found: faster than ar: pld 2.50 [2.20, 2.80], jetspec 1.50 [1.20, 1.80]")
-    assert finding(read.summary.model_copy(update={"rows": read.summary.rows[:1]})) == ""
-    assert finding(saying(read, simulated={"mean": 4.0, "spread": 1.0})) == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,37 +99,3 @@ def test_no_text_reaches_the_terminal_as_anything_but_text(words: list[str], col
         said = printed(view, columns)
         assert all(cell_len(line) <= columns for line in said.splitlines())
         assert not [one for one in said if one != "\n" and unicodedata.category(one) in ("Cc", "Cf", "Cs", "Co", "Zl")]
-
-
-def test_colours_add_nothing_but_themselves() -> None:
-    for view in views(record()):
-        coloured = printed(view, 100, force_terminal=True, color_system="truecolor")
-        assert "\x1b[" in coloured
-        console = Console(width=100, file=io.StringIO(), force_terminal=True, no_color=True)
-        console.print(view)
-        assert isinstance(console.file, io.StringIO)
-        assert "»" in console.file.getvalue()
-        assert "✗" in console.file.getvalue() or "✓" in console.file.getvalue()
-        assert "[3" not in console.file.getvalue().replace("\\x1b[3", ""), "a colour"
-
-
-def test_a_long_answer_takes_as_long_as_it_is() -> None:
-    """Each window looks at the states that reach it alone: twice the answer is twice the work and not four times."""
-
-    def looked_at(forwards: int) -> int:
-        steps = [(TokenTree.chain([at, 7, 8], origins="guess"), [0], at + 1) for at in range(forwards)]
-        made = trajectory(runs.traced_record(lambda ids: "x" * len(ids), 0, steps, budget=forwards + 1))
-        counted = [Counted(state) for state in made.states]
-        said = printed(TrajectoryGrid(replace(made, states=counted)), 80)  # type: ignore[arg-type]
-        assert sum(" +1 " in line for line in said.splitlines()) >= forwards
-        return sum(one.asked for one in counted)
-
-    class Counted:
-        def __init__(self, state: object) -> None:
-            self.asked, self._state = 0, state
-
-        def __getattr__(self, name: str) -> object:
-            self.asked += 1
-            return getattr(self._state, name)
-
-    assert looked_at(400) < 2.2 * looked_at(200)

@@ -23,17 +23,6 @@ def test_a_best_row_that_a_resample_can_leave_without_an_answer_rules_out_no_far
     assert sure.as_good == ("best",)
 
 
-def test_rows_of_less_than_a_second_and_a_token_are_rows() -> None:
-    short = {
-        label: Paired(
-            ([0.01] * 8, [0.1] * 8), ([0.01 / speed + number / 1e4 for number in range(8)], [0.1] * 8), range(8)
-        )
-        for label, speed in (("fast", 2.0), ("plain", 1.0))
-    }
-    found = many(short, seed=0, draws=500)
-    assert (found.rows, found.best) == (2, "fast")
-
-
 def test_rows_that_tell_nothing_hide_no_row_that_is_ruled_out() -> None:
     """Those that a resample can leave without an answer lead nobody, and are led by nobody."""
     unsure = {f"unsure {number}": row(1.5, 6, 5 + number) for number in range(3)}

@@ -107,14 +107,6 @@ def test_rows_that_cannot_be_the_best_count_for_the_intervals_alone() -> None:
     assert found.intervals == many(made, seed=0).intervals
 
 
-def test_a_row_of_which_nothing_is_known_together_shows_nothing() -> None:
-    found = many(rows([1.5, 1.0], 30), seed=0)
-    own = Interval(1.2, 1.4, 0.95)
-    assert found.verdict("row 0", own) == "faster"
-    assert replace(found, intervals={}).verdict("row 0", own) == "no difference shown"
-    assert found.verdict("row 0", None) == "too few prompts"
-
-
 def test_false_winners_are_rare_and_the_best_is_kept() -> None:
     equal = best_of_many(Table([1.0] * 6), 20, experiments=120, draws=600)
     assert equal.faster <= 0.07

@@ -7,9 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-import scipy  # its stats are imported by whoever asks for them
 from support.asserting import known
-from support.wording import wording
 
 from benchmarks.interval_coverage import TRUTH_BLOCKS, WORLDS, World, coverage, stepped
 from specbench.results.stats import (
@@ -55,27 +53,6 @@ def test_value_is_a_ratio_of_sums_over_each_arms_own_tokens() -> None:
     assert ratio.interval is not None
     assert (ratio.interval.low, ratio.interval.high) == (pytest.approx(2.0), pytest.approx(2.0))
     assert verdict(ratio.interval) == "faster"
-
-
-def test_agrees_with_scipys_bootstrap_where_prompts_are_many_and_alike() -> None:
-    # With 400 prompts of hardly unlike lengths all ways of making an interval agree.
-    generator = np.random.default_rng(0)
-    tokens = generator.uniform(90, 110, 400)
-    baseline, method = tokens * 0.025, tokens * 0.015 * generator.lognormal(0, 0.2, 400)
-    others = tokens * generator.uniform(0.7, 1.3, 400)
-
-    def statistic(a: Floats, m: Floats, b: Floats, n: Floats, axis: int) -> Floats:
-        return (a.sum(axis) / m.sum(axis)) / (b.sum(axis) / n.sum(axis))
-
-    theirs = scipy.stats.bootstrap(
-        (baseline, tokens, method, others), statistic, paired=True, vectorized=True, n_resamples=4_000,
-        method="percentile", rng=np.random.default_rng(1),
-    ).confidence_interval  # fmt: skip
-    ours = paired_ratio(arm(baseline, tokens), arm(method, others), seed=0)
-    assert ours.interval is not None
-    tolerance = 0.05 * (theirs.high - theirs.low)
-    assert ours.interval.low == pytest.approx(theirs.low, abs=tolerance)
-    assert ours.interval.high == pytest.approx(theirs.high, abs=tolerance)
 
 
 def test_the_interval_by_hand_without_vectors() -> None:
@@ -126,19 +103,6 @@ def test_the_interval_covers_the_truth_in_93_to_97_percent_of_2000_experiments(
     world: World, units: int, of: int
 ) -> None:
     assert 0.93 <= coverage(world, units, experiments=2_000, of=of) <= 0.97
-
-
-def test_prompts_that_share_their_steps_would_make_intervals_that_are_too_sure() -> None:
-    """What was timed was the block: its noise does not average out over its prompts."""
-    generator, hits, right = np.random.default_rng(8), 0, 1.2
-    for experiment in range(200):
-        machine = np.repeat(generator.lognormal(0, 0.1, 6), 16)  # six blocks of sixteen prompts
-        tokens = generator.lognormal(4, 0.5, 96)
-        baseline, method = tokens * generator.lognormal(0, 0.02, 96), tokens / right * machine
-        interval = paired_ratio(arm(baseline, tokens), arm(method, tokens), seed=experiment, draws=300).interval
-        assert interval is not None
-        hits += interval.low <= right / math.exp(0.005) <= interval.high
-    assert hits / 200 < 0.7
 
 
 def test_few_prompts_and_a_machine_that_pauses_make_no_interval_that_is_too_sure() -> None:
@@ -232,20 +196,6 @@ def test_an_arm_without_tokens_has_no_value() -> None:
 )  # fmt: skip
 def test_verdict_follows_the_interval_and_not_the_value(low: float, high: float, said: str) -> None:
     assert verdict(Interval(low, high, 0.95)) == said
-
-
-@pytest.mark.parametrize(
-    ("numerator", "denominator", "clusters"),
-    [
-        (([1.0, 2.0], [1.0]), ([1.0, 2.0], [1.0, 1.0]), None),
-        (([1.0, -2.0], [1.0, 1.0]), ([1.0, 2.0], [1.0, 1.0]), None),
-        (([1.0, math.nan], [1.0, 1.0]), ([1.0, 2.0], [1.0, 1.0]), None),
-        (([1.0, 2.0], [1.0, 1.0]), ([1.0, 2.0], [1.0, 1.0]), ["a"]),
-    ],
-)
-def test_bad_columns_are_refused(numerator: Arm, denominator: Arm, clusters: list[str] | None) -> None:
-    with pytest.raises(ValueError, check=wording):
-        paired_ratio(numerator, denominator, seed=0, clusters=clusters)
 
 
 def test_many_prompts_take_fewer_draws_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 from support import decoders, models, oracles
-from support.models import attached, autoregressive, build, prompt, tiny_llama
+from support.models import build
 from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.models import load
 from specbench.runner import likelihood
-from specbench.runner.quality import lm
 from specbench.runner.quality.asked import find_tasks, quiet
 from specbench.runner.quality.lm import EngineLM
 
@@ -64,7 +63,6 @@ def reference(folder: Path) -> Any:
 def test_each_item_is_that_of_lm_evals_own_backend(
     folder: Path, tasks: Any, shots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that forwards take some choices of three, and windows several forwards.
     monkeypatch.setattr(likelihood, "ROWS", 24)
     said: list[str] = []
     mine = evaluate(EngineLM(load(str(folder)), said.append, LENGTH), tasks, num_fewshot=shots)
@@ -91,28 +89,12 @@ def test_each_item_is_that_of_lm_evals_own_backend(
     assert "8 answers: 8/8" in said
 
 
-def test_whether_a_text_is_the_greedy_one_is_said() -> None:
-    model = tiny_llama(64)
-    with attached(model, slots=1, capacity=64) as engine:
-        context = prompt(9, 64)
-        greedy = autoregressive(engine, context, 6)
-        other = [*greedy[:-1], (greedy[-1] + 1) % 64]
-        rates = lm.rate(engine, context, [greedy, other, greedy[:1]])
-        assert [best for _, best in rates] == [True, False, True]
-        assert rates[0][0] > rates[1][0]
-        assert engine.alloc() == 0, "its slot is free again"
-
-
 def request(*args: Any) -> Any:
     return SimpleNamespace(args=args)
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"until": ["x"], "temperature": 0.7, "do_sample": True},
-        {"until": "x", "max_gen_toks": LENGTH},
-    ],
+    "how", [{"until": ["x"], "temperature": 0.7, "do_sample": True}, {"until": "x", "max_gen_toks": LENGTH}]
 )
 def test_answers_that_cannot_be_made_are_refused(folder: Path, how: dict[str, Any]) -> None:
     asked = EngineLM(load(str(folder)), lambda line: None, LENGTH)
@@ -135,11 +117,6 @@ def test_texts_without_tokens_and_too_long_ones_are_refused(folder: Path) -> Non
         asked.loglikelihood([request("What", "x" * 120)])
 
 
-def test_weights_without_words_can_be_asked(tasks: Any) -> None:
-    found = evaluate(EngineLM(load("config:tiny"), lambda line: None), tasks, limit=2)
-    assert found["n-samples"][oracles.CHOICE] == {"original": 8, "effective": 2}
-
-
 def test_windows_fill_the_positions_that_a_model_has_and_no_more() -> None:
     sizes = {"vocab_size": 103, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 32}
     loaded = decoders.loaded(build(("GPT2Config", "GPT2LMHeadModel", sizes)))
@@ -157,22 +134,3 @@ def test_windows_fill_the_positions_that_a_model_has_and_no_more() -> None:
     answers = asked.generate_until([request(text, {"until": [], "max_gen_toks": 9})])
     last = torch.tensor([[*text.encode()][-23:]])
     assert answers[0].encode() == bytes(loaded.model.generate(last, max_new_tokens=9, do_sample=False)[0, 23:].tolist())
-
-
-@pytest.mark.slow
-def test_the_embedded_model_says_what_lm_evals_own_backend_has_it_say(tasks: Any) -> None:
-    from lm_eval.models.huggingface import HFLM
-
-    loaded = load("smollm2-135m", dtype="float32", device="cpu")
-    mine = evaluate(EngineLM(loaded, lambda line: None), tasks, limit=4)
-    with quiet():
-        backend = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, device="cpu", batch_size=1)
-    theirs = evaluate(backend, tasks, limit=4)
-    for name in TASKS:
-        for ours, its in zip(mine["samples"][name], theirs["samples"][name], strict=True):
-            if name == oracles.ANSWER:
-                assert ours["resps"] == its["resps"]
-                continue
-            for (one,), (other,) in zip(ours["resps"], its["resps"], strict=True):
-                value, expected = (one, other) if name == oracles.ROLLING else (one[0], other[0])
-                assert value == pytest.approx(expected, rel=1e-4, abs=1e-4)
