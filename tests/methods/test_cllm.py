@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.decoders import Clock, ToyEngine, ToyTarget, decided, greedy, language, walk
 
-from specbench.decoding.convergence import fast_forwarded, settled, stationary
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import StepResult
 from specbench.methods.cllm.decoder import Decoder, Options
@@ -65,33 +64,6 @@ def test_worked_blocks() -> None:
     # All guesses are right in the second forward. A stop as the third token of four leaves what is behind it out.
     assert measured(4, [2, 3, 4, 5], [3, 4, 5], kept=3, stopped=True) == figure(3.0, 0)
     assert measured(4, [2, 3, 4, 5], [3, 4, 5], kept=5, stopped=True) == figure(4.0, 0)
-
-
-@pytest.mark.parametrize("n", [2, 5, 16])
-def test_plain_autoregression_gives_n_over_n_minus_1(n: int) -> None:
-    # State j has j+1 right tokens: the first one is known beforehand, each forward adds one.
-    states = [[1] * (j + 1) + [0] * (n - j - 1) for j in range(1, n)]
-    assert fast_forwarded(states) == n / (n - 1)
-    assert stationary(states) == 0
-
-
-FINAL = [1, 2, 3, 4, 5, 6]
-
-
-# The correct prefix of the first has 2, then 4, then 6 tokens: 4 and 6 were right before it came, 3 and 5 only with it.
-@pytest.mark.parametrize(
-    ("states", "count"),
-    [
-        ([[1, 2, 9, 4, 9, 6], [1, 2, 3, 4, 9, 6], FINAL], 2),
-        ([[1, 2, 9, 4, 9, 6], [1, 2, 3, 4, 9, 8], FINAL], 1),  # 6 broke again
-        ([[1, 2, 9, 9, 9, 6], [1, 2, 9, 9, 9, 8], [1, 2, 3, 9, 9, 6], FINAL], 1),  # and came back before its turn
-        ([FINAL], 0),
-    ],
-)
-def test_tokens_that_were_right_before_their_turn_are_stationary(states: list[list[int]], count: int) -> None:
-    assert stationary(states) == count
-    assert fast_forwarded(states) == 6 / len(states)
-    assert settled([*states, FINAL]) == settled(states) == states  # what follows the first fixed point does not count
 
 
 # ------------------------------------------------------------------ against a plain rendering of their definition
@@ -149,17 +121,6 @@ def test_figures_are_those_of_a_plain_rendering(n: int, seed: int, memory: int, 
         assert got["stationary"] == pytest.approx(mean(count for _, count in expected))
     else:
         assert got == {}
-
-
-def test_the_rendering_sees_all_that_can_happen() -> None:
-    # The property above is worth what its languages bring: early tokens that stay, and blocks of several states.
-    values = []
-    for seed in range(20):
-        target = language(seed, words=3, memory=seed % 4, period=7)
-        text = greedy(target, PROMPT, 9)
-        values.append(figures(states_of(target, [], [text[0]] + [PAD] * 8), 9))
-    assert len({value for value, _ in values}) > 3
-    assert max(count for _, count in values) > 1
 
 
 # ------------------------------------------------------------------ what counts as a block

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from specbench.engine.head_pass import HeadPass
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.decoder import Options
 from specbench.methods.eagle3.drafting import Drafts
-from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.trees import Levels, best_path, totals
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
@@ -223,24 +221,6 @@ def test_a_chain_of_few_rows_is_no_deeper_than_they_are() -> None:
     assert Options(tree="chain", depth=3).budget == 60  # rows that no path fills are not asked for
 
 
-def test_a_pickled_head_is_refused_with_the_command_that_converts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tiny_llama(97, num_hidden_layers=8)
-    head = DraftHead.random(HeadConfig.for_target(model.config, draft_vocab_size=40))
-    head.save(tmp_path)
-    tensors = find(str(tmp_path)).tensors("cpu", None)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(tensors, tmp_path / "pytorch_model.bin")
-    with pytest.raises(UsageError, check=wording) as refused:
-        find(str(tmp_path))
-    _, _, module, folder = str(refused.value).split("convert it: ")[1].split()
-    monkeypatch.setattr(sys, "argv", ["convert", folder])
-    assert importlib.import_module(module).main() == 0
-    again = DraftHead.read(find(str(tmp_path)), model.config)
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in head.state_dict().items())
-
-
 def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
     from specbench.methods.eagle3.convert import convert
 
@@ -262,13 +242,3 @@ def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
 def test_a_head_of_another_kind_is_told_apart() -> None:
     with pytest.raises(UsageError, check=wording):
         HeadConfig.from_json({"architectures": ["DFlashDraftModel"], "block_size": 16, "hidden_size": 8}, 8)
-
-
-def test_a_pickle_in_the_hubs_cache_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.models import head_files
-
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    monkeypatch.setattr(head_files, "snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(UsageError, check=wording):
-        find("yuhuili/EAGLE3-Vicuna1.3-13B")

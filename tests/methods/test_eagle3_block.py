@@ -19,11 +19,9 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
-from specbench.decoding.tree import Proposal
 from specbench.engine import graphs, head_pass
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, filtered
-from specbench.methods.eagle3.drafting import Drafts
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
 
@@ -97,19 +95,6 @@ def uniformity(engine: Engine, method: Method, sampling: Sampling, seeds: int) -
 @pytest.mark.parametrize("sampling", [HOT, WARM], ids=["T=1", "T=0.7 top-k"])
 def test_tokens_are_drawn_from_the_targets_distributions(engine: Engine, sampling: Sampling) -> None:
     assert uniformity(engine, made(engine), sampling, 3) > 0.01
-
-
-def test_a_proposal_that_is_not_what_was_drawn_from_is_noticed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = Drafts.tree
-
-    def flatter(self: Drafts, slot: int, budget: int) -> Any:
-        found = tree(self, slot, budget)
-        assert found.proposal is not None
-        q = found.proposal.probabilities**0.2 * torch.linspace(0.2, 2, VOCAB)
-        return replace(found, proposal=Proposal(q / q.sum(-1, keepdim=True), found.proposal.ids))
-
-    monkeypatch.setattr(Drafts, "tree", flatter)
-    assert uniformity(engine, made(engine), HOT, 4) < 1e-3
 
 
 def test_a_draft_is_drawn_from_what_is_handed_on_by_numbers_of_its_own_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,8 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
-from specbench.engine import graphs, head_pass
+from specbench.engine import head_pass
 from specbench.engine.engine import Engine
-from specbench.engine.head_pass import HeadPass
 from specbench.methods.jetspec import shared
 from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import BlockPass
@@ -97,24 +96,6 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
             assert passes.open() == 1
             more(1, 2)
             more(1, depth)  # twice before it asks
-
-
-def test_one_pass_serves_all_sequences_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    work = HeadPass._work
-
-    def counted(self: HeadPass, slots: int) -> None:
-        asked.append(slots)
-        work(self, slots)
-
-    monkeypatch.setattr(HeadPass, "_work", counted)
-    with attached(supported("llama"), slots=3, capacity=60, max_rows=16) as engine:
-        method = ready(engine, budget=16)
-        asked.clear()
-        records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)], tokens=20, together=3)
-    rounds = max(record.target_forwards for record in records)
-    assert len(asked) == rounds < sum(record.target_forwards for record in records)
-    assert all(record.draft_forwards == record.target_forwards for record in records)
 
 
 # ------------------------------------------------------------------ in an engine
@@ -203,20 +184,6 @@ def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int, monkeypat
         (record,) = run(engine, method, [ids], tokens)
         assert record.output_ids == truth[:tokens]
         assert record.accepted_lengths == [depth + 1] * 2
-
-
-@pytest.mark.parametrize("kind", ["random", "random-dflash"])
-def test_a_captured_pass_drafts_what_an_eager_one_drafts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    model = tiny_llama(97).double()
-    prompts = [prompt(length, 97, seed) for seed, length in enumerate((1, 33, 7, 16))]
-    found = []
-    for captured in (False, True):
-        with attached(model, slots=3, capacity=70, max_rows=64, graphs=captured) as engine:
-            records = run(engine, ready(engine, head=kind, width=40, budget=60), prompts, tokens=20, together=3)
-        found.append([drafted(record) for record in records])
-    assert found[0] == found[1]
-    assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
 
 
 # ------------------------------------------------------------------ what a run shares

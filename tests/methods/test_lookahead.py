@@ -16,7 +16,6 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.ops import ancestors
 from specbench.methods.lookahead.decoder import Decoder, Options
-from specbench.methods.lookahead.pool import Pool
 from specbench.runner.methods import plan_methods
 
 VOCAB, PAD = 3000, 2999
@@ -69,29 +68,6 @@ def test_the_window_fills_as_in_the_worked_example() -> None:
     made.observe(decided([C, 0, 0, 0, 0, 0, *FILLED]))
     tree = made.draft()
     assert list(tree.tokens) == [C, g, h, i, j, L, M, N, O, P, R, S, T, U, V]
-
-
-def test_init_const_starts_with_llama_cpps_ids_in_every_row() -> None:
-    # All rows are 100..100+W-1; in row 0 the first is where the last emitted token stands.
-    made = decoder(window_size=5, ngram_size=4, init="const")
-    assert made.begin(PROMPT) is None
-    made.observe(decided([B]))
-    ids = [100, 101, 102, 103, 104]
-    assert list(made.draft().tokens) == [B, *ids[1:], *ids, *ids]
-    small = Decoder(Options(window_size=5, ngram_size=3, init="const"), Context(103, 0, random.Random(0)))
-    small.begin([1])
-    small.observe(decided([2]))
-    assert list(small.draft().tokens) == [2, 101, 102, 0, 1, 100, 101, 102, 0, 1]  # inside a small vocabulary
-
-
-def test_init_vocabulary_draws_the_first_row_from_the_whole_vocabulary_and_fills_the_others() -> None:
-    made = decoder(seed=3, window_size=7, ngram_size=5, init="vocabulary")
-    tree = made.begin(PROMPT)
-    assert tree is not None
-    draw = random.Random(3)
-    assert list(tree.tokens) == [A, *(draw.randrange(VOCAB) for _ in range(9))]
-    assert not set(tree.tokens[1:]) <= set(PROMPT)
-    assert list(tree.accept or ()) == [True] + [False] * 9
 
 
 # ------------------------------------------------------------------ the worked mask, W=5, N=4, G=2
@@ -148,14 +124,6 @@ def test_every_row_sees_and_stands_where_the_published_mask_says() -> None:
     assert len(tree) == len(MASK) == 21
 
 
-def test_shared_prefixes_are_computed_once() -> None:
-    made, _ = pooled()
-    tree = made.draft()
-    assert list(tree.tokens[15:]) == [D, E, F, Z]
-    assert list(tree.parents[15:]) == [0, 15, 16, 16]
-    assert visible(tree)[:15] == [line + "0000" for line in ["".join(row.split()[2:5]) for row in MASK[:15]]]
-
-
 # ------------------------------------------------------------------ the worked step
 
 
@@ -178,23 +146,6 @@ def worked(**options: Any) -> tuple[Decoder, StepResult, list[int]]:
 
 
 LAYOUTS = pytest.mark.parametrize("share_prefixes", [True, False])
-
-
-@LAYOUTS
-def test_without_the_bonus_a_partial_match_is_accepted_as_ever(share_prefixes: bool) -> None:
-    # The cut is at N-1 emitted tokens, not at a full match: here the second token of both n-grams is wrong.
-    made, _ = pooled(full_accept_bonus=False, share_prefixes=share_prefixes)
-    assert stepped(made.draft(), {(C,): D, (C, D): 7}).emitted == [D, 7]
-
-
-@LAYOUTS
-@pytest.mark.parametrize("lru", ["used", "generated"])
-def test_an_ngram_that_was_not_accepted_is_no_more_recent_for_it(lru: str, share_prefixes: bool) -> None:
-    made, _ = pooled(lru=lru, share_prefixes=share_prefixes)
-    made.observe(stepped(made.draft(), {(C,): 7}))
-    (kept, new) = made._pool.of(C)
-    assert kept == (D, E, Z)
-    assert new[:2] == (L, R)
 
 
 @LAYOUTS
@@ -266,18 +217,6 @@ def test_pool_from_prompt_holds_every_ngram_of_prompt_and_output() -> None:
     made.observe(stepped(tree, {(1,): 2, (1, 2): 8}))
     assert made._pool.of(7) == [(1, 2)]
     assert (2, 8) in made._pool.of(1)
-
-
-def test_the_pool_drops_what_was_inserted_first_and_an_insert_renews() -> None:
-    pool = Pool(2)
-    for rest in ((1, 1), (2, 2), (1, 1), (3, 3)):
-        pool.insert(5, rest)
-    pool.insert(6, (9, 9))
-    assert (pool.of(5), pool.of(6), pool.of(7)) == ([(1, 1), (3, 3)], [(9, 9)], [])
-    pool.touch(5, (1, 1))
-    pool.insert(5, (4, 4))
-    pool.touch(5, (3, 3))  # dropped by then
-    assert pool.of(5) == [(1, 1), (4, 4)]
 
 
 # ------------------------------------------------------------------ against an independent rendering
@@ -444,11 +383,3 @@ def test_a_narrow_window_is_largest_while_it_fills() -> None:
     walked = walk(method.new(Context(VOCAB, PAD, random.Random(0))), language(0, words=4), SHORT, 30)
     assert method.max_rows == 20 + 8
     assert max(map(len, walked.trees)) >= 20
-
-
-def test_the_released_preset_emits_and_keeps_what_the_released_code_does() -> None:
-    options = plan_methods(["lookahead"], ["preset=released"])[1].options
-    assert options == Options(
-        window_size=7, ngram_size=5, guess_set_size=7, full_accept_bonus=False, share_prefixes=False,
-        pool_from_prompt=False, accept_window=False, lru="generated", shift="one", init="prompt",
-    )  # fmt: skip

@@ -95,10 +95,3 @@ def test_what_is_no_tree_is_refused_in_a_sentence_that_names_the_file(content: s
     assert said.startswith(str(file))
     assert len(said) < 400 + len(str(file))
     assert "\n" not in said
-
-
-@pytest.mark.parametrize("value", ["mc_sim_7b_64", "not/there.json", "x" * 5000, "."])
-def test_what_is_neither_a_name_nor_a_file_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, check=wording) as caught:
-        msn(value)
-    assert len(str(caught.value)) < 400

@@ -69,10 +69,6 @@ def test_the_largest_settings_of_the_papers_can_be_run() -> None:
     assert rows == {"jf": 4337, "lookahead": 840, "pld": 5111}
 
 
-def test_three_released_blocks_are_no_matter_where_one_is_drafted() -> None:
-    assert plan_methods(["jf"], ["variant=released", "K=3", "multiblock=false", "pool=1", "n=8"])[1].max_rows == 8
-
-
 def test_the_figures_are_those_that_the_method_announces() -> None:
     announced = {name: set(registry.method(name).info["measures"]) for name in ("cllm", "jf")}
     assert announced["cllm"] == {"fast_forwarded", "stationary"}

@@ -6,9 +6,8 @@ import contextlib
 import io
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -425,12 +424,6 @@ def test_in_graphs_the_same_is_drafted_and_accepted_and_nothing_is_captured_late
 # ------------------------------------------------------------------ what the user sees
 
 
-def test_it_says_that_its_noise_is_its_own() -> None:
-    rows = plan_methods(["sps", "sps"], ["sps#2.verify=block", "sps.draft=config:tiny", "sps#2.draft=config:tiny"])
-    assert [row.own_noise for row in rows] == [False, False, True]
-    assert [row.options.model_dump().get("verify") for row in rows] == [None, "noise", "block"]
-
-
 CHECK = (
     "check-lossless", "--model", "config:tiny", "--method", "sps", "--set", "sps.draft=config:tiny",
     "--set", "sps.verify=block", "--limit", 1, "--max-new-tokens", 4,
@@ -459,12 +452,3 @@ def test_check_lossless_compares_texts_where_it_is_greedy_and_distributions_else
     assert (tested["method"], tested["against"], tested["temperature"]) == ("sps", "ar", 0.02)
     assert (tested["verdict"], tested["answers"]) == ("no difference shown", 24)
     assert tested["p_value"] > 0.01
-
-
-@pytest.mark.usefixtures("_humaneval_of_its_package")
-def test_a_run_says_how_its_distribution_is_tested(tmp_path: Path) -> None:
-    said = call("run", *CHECK[1:], "--temperature", 1, "--no-score", "--out", tmp_path / "runs")
-    (folder,) = (tmp_path / "runs").iterdir()
-    specs: Sequence[Mapping[str, Any]] = json.loads((folder / "run.json").read_text())["methods"]
-    assert {spec["label"]: spec["own_noise"] for spec in specs} == {"ar": False, "sps": True}
-    assert wording(" ".join(said.split()))
