@@ -19,7 +19,7 @@ from support.models import attached, prompt, supported
 from support.wording import wording
 from torch import Tensor
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import TokenTree
 from specbench.engine import fast_paths
 from specbench.engine.attention import backends, choice, flash
@@ -402,12 +402,6 @@ def test_only_what_was_asked_for_by_name_is_refused(installed: Callable[..., Non
         Attentions("triton", model("cuda")).fall_back(raised)
 
 
-def test_an_unknown_backend_is_answered_with_the_known_ones(installed: Callable[..., None]) -> None:
-    installed()
-    with pytest.raises(UsageError, check=wording):
-        Attentions("tritn", model("cpu"))
-
-
 def test_heads_that_are_too_large_fall_back_unless_asked_for(installed: Callable[..., None]) -> None:
     installed("triton")
     shapes = {0: (2, 512, 512)}
@@ -438,12 +432,6 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
                 and len(trees) <= steps.sequences
                 for steps in found.steps(most, slots)
             ), (attention, tall, widest, found.steps(most, slots))
-
-
-def test_a_chain_is_known_by_its_parents() -> None:
-    assert CHAIN.is_chain
-    assert TokenTree.chain([4]).is_chain
-    assert not TREE.is_chain
 
 
 @pytest.mark.parametrize("cells", [4, 5, 6, 9])

@@ -218,27 +218,6 @@ def test_another_rule_is_noticed(rule: Round) -> None:
     assert p_value(chain_of_rounds(p, q, 3, SAMPLES, rule), plain(p, 0, 3)) < 1e-6
 
 
-def test_numbers_that_drafts_were_drawn_by_are_noticed() -> None:
-    p, q = MARKOV
-    numbers = torch.rand(SAMPLES, 4, generator=generator(5), dtype=torch.float64)
-    texts = []
-    for again in (True, False):
-        last = root = torch.zeros(SAMPLES, dtype=torch.int64)
-        tokens = torch.empty(SAMPLES, 3, dtype=torch.int64)
-        for place in range(3):
-            tokens[:, place] = last = drawn(q[last], numbers[:, place])
-        its = numbers if again else torch.rand(numbers.shape, generator=generator(6), dtype=torch.float64)
-        mine = of_markov(p, root, tokens)
-        accepted, behind = accept_block(mine, of_markov(q, root, tokens)[:, :-1], tokens, its)
-        texts.append(torch.where(accepted > 0, tokens[:, 0], behind))
-    found = [
-        scipy.stats.chisquare(text.bincount(minlength=6), p[0].numpy() * SAMPLES, sum_check=False).pvalue
-        for text in texts
-    ]
-    assert found[0] < 1e-6
-    assert found[1] > 0.01
-
-
 def test_numbers_of_a_position_that_the_next_block_uses_again_are_noticed() -> None:
     """Why noise of (seed, position) will not do: drafts behind the end of a block have helped to put it there."""
     p, q = MARKOV
@@ -320,15 +299,6 @@ def test_a_block_is_verified_alike_alone_and_among_others() -> None:
     assert torch.equal(together, torch.stack(alone))
 
 
-def test_the_rule_reads_nothing_on_the_host_and_stays_on_its_device() -> None:
-    """As a tensor without memory sees it: what would read one, or mix it with one of the CPU, raises."""
-    p, numbers = torch.empty(2, 4, 9, device="meta"), torch.empty(2, 4, dtype=torch.float64, device="meta")
-    tokens = torch.empty(2, 3, dtype=torch.int64, device="meta")
-    accepted, token = accept_block(p, p[:, :3], tokens, numbers)
-    assert accepted.device == token.device == p.device
-    assert accepted.shape == token.shape == (2,)
-
-
 # ------------------------------------------------------------------ trees and slots
 
 
@@ -396,24 +366,6 @@ def test_a_draft_model_of_more_tokens_drafts_none_that_the_target_lacks() -> Non
     p = distributions(2, 2, 8, seed=3).float()
     trees = {slot: TokenTree.chain([1, tokens[slot]], proposal=drafts.proposal(slot)) for slot in (0, 1)}
     assert verify(trees, dict(enumerate(p)), {0: 3, 1: 40}, 0)[1].accepted == 0, "what was not drawn is not accepted"
-
-
-def test_company_and_memory_that_is_written_again_change_no_draft() -> None:
-    q = distributions(4, 3, 8, seed=2).float()
-    found = []
-    for slots in ((0, 1, 2), (1,), (2, 1)):
-        drafts, said = DrawnDrafts({slot: 7 + slot for slot in slots}, 4, 8, 1, q.device), []
-        buffer = torch.empty(3, 8)
-        for place in range(4):
-            buffer.copy_(q[place])
-            some = {slot: result for slot, result in results(buffer).items() if slot in slots}
-            if place == 3:
-                some = {1: some[1]}  # the others have reached the end of their cache
-            said.append(drafts.draw(some)[1])
-        found.append((said, drafts.proposal(1).probabilities))
-    assert found[0][0] == found[1][0] == found[2][0]
-    for _, handed in found:
-        assert torch.equal(handed, q[:, 1])
 
 
 def test_rounding_cannot_draw_a_token_of_no_weight() -> None:

@@ -94,16 +94,6 @@ def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None
     assert [passes.length(slot) for slot in (0, 2, 3)] == [1, 3, 2]
 
 
-def test_two_passes_of_a_head_share_its_packed_weights() -> None:
-    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
-    head = EagleHead(model)
-    EagleDrafts(head, alone(model, capacity=20))
-    products = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
-    EagleDrafts(head, alone(model, capacity=20))
-    again = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
-    assert all(one is other for one, other in zip(products, again, strict=True))
-
-
 # ------------------------------------------------------------------ a whole small model
 
 ROWS = 4  # of its two tree passes together
@@ -226,14 +216,6 @@ def passes() -> HeadPass:
     return EagleDrafts(EagleHead(model), alone(model, capacity=20)).passes
 
 
-def test_rows_come_with_their_features(passes: HeadPass) -> None:
-    slot = passes.open()
-    for tokens, features in (([1], None), ([1, 2], torch.zeros(1, 96)), ([], torch.zeros(0, 96))):
-        with pytest.raises(ValueError, check=wording):
-            passes.append(slot, tokens, features)
-    assert passes.length(slot) == 0
-
-
 def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
     slot = passes.open()
     passes.append(slot, [1], torch.zeros(1, 96))
@@ -249,20 +231,6 @@ def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
     passes.close(slot)
     with pytest.raises(ValueError, check=wording):
         passes.length(slot)
-
-
-@pytest.mark.parametrize("rows", ["branch", "block"])
-def test_more_draft_rows_than_were_promised_are_refused(rows: str) -> None:
-    model = tiny_llama(VOCAB)
-
-    def draft(text: HeadRows, _: None) -> Sequence[Tensor]:
-        getattr(text, rows)(torch.zeros(1, 3, dtype=torch.long))
-        raise AssertionError("not refused")
-
-    with pytest.raises(ValueError, check=wording):
-        HeadPass(
-            alone(model, capacity=20), lambda text: None, draft, shapes={0: (2, 8, 8)}, new_rows=1, draft_rows=2
-        )  # fmt: skip
 
 
 def test_a_cache_that_does_not_fit_is_refused_in_a_sentence() -> None:
