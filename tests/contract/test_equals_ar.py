@@ -434,22 +434,6 @@ def test_any_budget(languages: dict[str, Language], method: Method, in_full: boo
         assert (overshoot > 0) == drafted  # or no budget ended inside a block
 
 
-@pytest.mark.slow
-def test_the_languages_bring_out_what_methods_count(languages: dict[str, Language]) -> None:
-    """Whatever a method counts happens under these stops and budgets, in the published form of a method as well."""
-    found: dict[str, set[str]] = {}
-    for method in decoders.LOSSLESS.values():
-        if method.measures:
-            form = f"{method.name} {method.options.model_dump().get('variant', '')}"
-            for language in languages.values():
-                (record,) = language.bench.run(method, language.sampling, [Case(language.ids)])
-                found.setdefault(form, set()).update(name for name, value in record.measures.items() if value)
-    described = {method.name: set(method.measures) for method in decoders.LOSSLESS.values() if method.measures}
-    for name, measures in described.items():
-        assert set().union(*(met for form, met in found.items() if form.startswith(f"{name} "))) == measures
-    assert all(found.values()), found
-
-
 @in_full
 @every_method
 def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, method: Method, in_full: bool) -> None:

@@ -15,7 +15,7 @@ from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
 from specbench.decoding.trees.builders import BUILDERS, DEFAULT, Builder, Knobs
-from specbench.decoding.trees.fan_out import accum_logp, fan_out, gap_caps, top2gap
+from specbench.decoding.trees.fan_out import accum_logp, gap_caps, top2gap
 from specbench.decoding.trees.marginals import Marginals
 from specbench.decoding.trees.prefixes import chain, optimal
 
@@ -127,13 +127,6 @@ def test_accum_logp_is_the_published_tree(marginals: Marginals, budget: int, wid
     assert same(accum_logp(marginals, budget, width), TokenTree(tokens, parents))
 
 
-@given(marginals=scored(), budget=st.integers(1, 20), width=st.integers(1, 5), beta=st.floats(0.5, 4))
-def test_lifted_caps_are_accum_logp(marginals: Marginals, budget: int, width: int, beta: float) -> None:
-    baseline = accum_logp(marginals, budget, width)
-    assert same(fan_out(marginals, budget, [width] * len(marginals.tokens)), baseline)
-    assert same(top2gap(marginals, budget, width, beta, g0=1e9), baseline)
-
-
 def test_caps_are_the_published_rule() -> None:
     """By hand: 7 × sigmoid(-2 × (gap - 1)) of gaps 0, 1, 2 and 5 is 6.17, 3.5, 0.83 and 0.002; halves round to even."""
     logp = [[-0.5, -0.5 - gap, *[-9.0] * 5] for gap in (0.0, 1.0, 2.0, 5.0, math.inf)]
@@ -182,15 +175,6 @@ def test_with_a_spine_no_target_accepts_less_than_of_the_chain(
     assert list(tree.parents)[: len(spine)] == list(spine.parents)
     said = [data.draw(st.sampled_from([*tokens, 99])) for tokens in marginals.tokens]
     assert accepted(tree, said) >= accepted(spine, said)
-
-
-@pytest.mark.parametrize("spine", [True, False])
-@given(marginals=scored(), budget=BUDGETS, smaller=BUDGETS)
-def test_a_smaller_budget_is_the_beginning(spine: bool, marginals: Marginals, budget: int, smaller: int) -> None:
-    whole = optimal(marginals, budget, spine)
-    smaller = min(smaller, budget)
-    beginning = TokenTree(list(whole.tokens)[:smaller], list(whole.parents)[:smaller])
-    assert same(optimal(marginals, smaller, spine), beginning)
 
 
 def test_registry_hands_each_builder_its_knobs() -> None:

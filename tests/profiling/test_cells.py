@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 from specbench.engine import scratch_cells
 from specbench.hardware.profile import Settings
 from specbench.hardware.roofline import AttentionLayers, ModelShape
@@ -37,15 +37,6 @@ def test_positions_bound_contexts_and_rows() -> None:
     cells, left_out = within(Settings(), SHAPE, 128, PLENTY)
     assert max(cell.rows for cell in cells) == 64
     assert [(one.rows, one.why) for one in left_out] == [(rows, "model") for rows in (96, 128, 192, 256, 384, 512)]
-
-
-def test_contexts_that_were_asked_for_are_named_when_the_model_does_not_take_them() -> None:
-    asked = Settings(rows=(1, 8), contexts=(100, 4000), slots=(1,), clip=False)
-    cells, left_out = within(asked, SHAPE, 1024, PLENTY)
-    assert {cell.context for cell in cells} == {100}
-    assert [(one.rows, one.context, one.why) for one in left_out] == [(1, 4000, "model"), (8, 4000, "model")]
-    with pytest.raises(UsageError, check=wording):
-        within(asked.model_copy(update={"contexts": (4000,)}), SHAPE, 1024, PLENTY)
 
 
 def test_rows_whose_masks_have_no_room_are_left_out() -> None:

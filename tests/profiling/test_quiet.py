@@ -110,13 +110,3 @@ def test_beside_a_gpu_the_cores_only_launch_and_memory_is_not_read() -> None:
     assert found["other processes"].detail.endswith("(limit 50%)")
     assert machine.taken == 0
     assert "memory bandwidth" not in found
-
-
-def test_what_a_kernel_does_not_tell_is_said_and_is_no_fault() -> None:
-    class Silent(Machine):
-        def look(self) -> Seen:
-            return Seen(self.now, 2, 2, 0.0, None, None, None, None, None)
-
-    found = checks(Silent())
-    assert loud(found) == {}
-    assert found["steal"].detail == "time that a hypervisor took is not told here"

@@ -15,14 +15,12 @@ from small_data.livecodebench import MADE, Row, packed
 from support.wording import wording
 
 from specbench.common import options as opt
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.evals import Verdict
-from specbench.evals.chained import problem
 from specbench.evals.extract import IN_LANGUAGE
 from specbench.tasks.livecodebench import packed as unpacking
 from specbench.tasks.livecodebench.asking import SYSTEM, code
 from specbench.tasks.livecodebench.packed import unpack
-from specbench.tasks.livecodebench.rows import load
 from specbench.tasks.livecodebench.task import Options, Task
 
 IDS = [made.id for made in MADE]
@@ -177,19 +175,6 @@ def test_what_is_unpacked_is_bounded() -> None:
     assert unpacking.LARGEST <= 1 << 30
 
 
-@pytest.mark.parametrize("field", [*MADE[0].row])
-def test_a_row_with_a_bad_field_is_named(tmp_path: Path, field: str) -> None:
-    first, second = MADE[0].row, MADE[1].row
-    one_file(tmp_path, first, {**second, "more": 1})
-    assert [*load([tmp_path / "test.jsonl"])] == IDS[:2]
-    if field == "contest_id":
-        return  # not looked at
-    for row in ({**second, field: 3}, {**second, field: None}, {k: v for k, v in second.items() if k != field}):
-        one_file(tmp_path, first, row)
-        with pytest.raises(UsageError, check=wording):
-            task(tmp_path, release="v1")
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -245,21 +230,3 @@ def test_a_problem_twice_another_file_and_none_are_named(tmp_path: Path, task_da
     (tmp_path / "test.jsonl").write_text("\n\n")
     with pytest.raises(UsageError, check=wording):
         task(tmp_path, release="v1")
-
-
-def test_without_the_data_it_says_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
-    with pytest.raises(EnvironmentRefused, check=wording):
-        Task(Options())
-
-
-def test_what_decides_and_what_confines_is_said(task_data: Path) -> None:
-    asked = task(task_data)
-    assert asked.versions == {"comparison": "1 (as LiveCodeBench 28fef95)"}
-    assert any("6 s CPU" in line for line in asked.isolation)
-
-
-def test_problems_of_all_platforms_make_one_conversation(task_data: Path) -> None:
-    (prompt,) = task(task_data, chain=8).prompts(chat=True)
-    assert [problem(prompt.id, turn) for turn in range(1, 9)] == IDS
-    assert prompt.category == ""

@@ -157,14 +157,3 @@ def test_a_bad_line_is_named_in_one_line(tmp_path: Path, row: Any) -> None:
         made(path)
     assert "\n" not in str(error.value)
     assert f"{path} line 2" in str(error.value)
-
-
-def test_no_file_an_empty_one_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=wording):
-        Task(Options())
-    with pytest.raises(UsageError, check=wording):
-        made(write(tmp_path / "x.jsonl"))
-    with pytest.raises(UsageError, check=wording):
-        made(tmp_path / "y.jsonl")
-    with pytest.raises(UsageError, check=wording):
-        made(tmp_path)
