@@ -14,8 +14,6 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding import Context, Method, TokenTree
 from specbench.engine import graphs, head_pass
 from specbench.engine.head_pass import HeadPass
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB = 97
 
@@ -26,11 +24,7 @@ def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decoded(method: Method, engine: Any, prompts: Sequence[Sequence[int]], *, trace: bool = False) -> list[Any]:
-    rule = StopRule(frozenset(), (), 12, str)
-    requests = [Request(str(number), 0, [*ids], rule) for number, ids in enumerate(prompts)]
-    contexts = lambda label, request: Context(VOCAB, 0, random.Random(0))  # noqa: E731
-    runner = Runner(engine, contexts, engine.slots, trace=trace)
-    found = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+    found = decoders.served(engine, method, prompts, 12, engine.slots, trace)
     return [(r.output_ids, r.accepted_lengths, r.tree_rows, r.measures) for r in found]
 
 

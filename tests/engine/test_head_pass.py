@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.decoders import DEPTH, EagleDecoder, EagleDrafts, EagleHead, alone, eager, target
+from support.decoders import DEPTH, EagleDecoder, EagleDrafts, EagleHead, alone, eager, served, target
 from support.models import attached, autoregressive, prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
@@ -20,9 +20,9 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding import Options
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Method
 from specbench.engine import HeadPass, HeadRows, Sampling, graphs, head_pass
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Request
 from specbench.runner.stop import StopRule
 
 VOCAB = 7  # so few that random drafts are often right
@@ -54,8 +54,7 @@ def test_an_autoregressive_head_drafts_from_what_the_target_computed(
             Request(str(at), 0, ids, StopRule(frozenset(), (), budget, str))
             for at, (ids, (_, budget)) in enumerate(zip(prompts, asked, strict=True))
         ]
-        runner = Runner(engine, lambda *_: Context(VOCAB, 0, random.Random(0)), 3)
-        records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+        records = served(engine, method, requests, together=3)
     assert [record.output_ids for record in records] == truth
     accepted = [count for record in records for count in record.accepted_lengths]
     assert {1, 2, 1 + DEPTH} <= set(accepted)  # all rejected, some, and a path to a leaf

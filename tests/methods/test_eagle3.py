@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Method
 from specbench.engine import graphs, head_pass
 from specbench.engine.engine import Engine
 from specbench.engine.head_pass import HeadPass
@@ -27,9 +27,6 @@ from specbench.methods.eagle3.decoder import Options
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.trees import Levels, best_path, totals
-from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB = 50
 CAPTURED = recorded_capture(torch.device("cpu"))
@@ -159,16 +156,6 @@ def test_the_tree_is_the_most_probable_paths_that_were_scored(seed: int) -> None
     assert promised == pytest.approx(scored[tuple(tokens_of)])
 
 
-def run(
-    engine: Engine, method: Method, prompts: Sequence[list[int]], tokens: int = 20, together: int = 3
-) -> list[RequestRecord]:
-    vocab = engine.model.get_output_embeddings().weight.shape[0]
-    rule = StopRule(frozenset(), (), tokens, str)
-    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
-    runner = Runner(engine, lambda label, request: Context(vocab, 0, random.Random(0)), together)
-    return sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
-
-
 def ready(engine: Engine, **options: Any) -> Method:
     return decoders.ready(decoders.with_options("eagle3", options), engine)
 
@@ -181,7 +168,7 @@ def test_a_captured_round_drafts_what_an_eager_one_drafts(kind: str, monkeypatch
     found = []
     for captured in (False, True):
         with attached(model, slots=2, capacity=40, max_rows=32, graphs=captured) as engine:
-            records = run(engine, ready(engine, head=kind, width=12, budget=30, depth=3), prompts, 10, 2)
+            records = decoders.served(engine, ready(engine, head=kind, width=12, budget=30, depth=3), prompts, 10, 2)
         found.append([(r.output_ids, r.accepted_lengths, r.tree_rows, r.measures) for r in records])
     assert found[0] == found[1]
     assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
@@ -199,7 +186,7 @@ def test_one_round_serves_all_sequences_and_its_passes_are_counted(monkeypatch: 
     with attached(supported("llama"), slots=3, capacity=60, max_rows=16) as engine:
         method = ready(engine, width=5, budget=16, depth=4)
         asked.clear()
-        records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)])
+        records = decoders.served(engine, method, [prompt(5, 97, seed) for seed in range(3)], together=3)
         rounds = max(record.target_forwards for record in records)
         assert len(asked) == rounds < sum(record.target_forwards for record in records)
         assert all(record.draft_forwards == 4 * record.target_forwards for record in records)
@@ -207,7 +194,7 @@ def test_one_round_serves_all_sequences_and_its_passes_are_counted(monkeypatch: 
             assert record.measures["tree_depth"] <= 4
             assert record.measures["expected"] > 0
         # A parallel head takes two: the text's new rows, and the masks behind them.
-        (record,) = run(engine, ready(engine, head="random-parallel", depth=4, budget=16), [prompt(5, 97)])
+        (record,) = decoders.served(engine, ready(engine, head="random-parallel", depth=4, budget=16), [prompt(5, 97)])
         assert record.draft_forwards == 2 * record.target_forwards
 
 
@@ -215,7 +202,7 @@ def test_a_chain_of_few_rows_is_no_deeper_than_they_are() -> None:
     with attached(supported("llama"), capacity=60, max_rows=16) as engine:
         method = ready(engine, tree="chain", depth=8, budget=4)
         assert method.max_rows == 4
-        (record,) = run(engine, method, [prompt(5, 97)], together=1)
+        (record,) = decoders.served(engine, method, [prompt(5, 97)])
     assert record.tree_rows == 4 * record.target_forwards
     assert record.draft_forwards == 3 * record.target_forwards
     assert Options(tree="chain", depth=3).budget == 60  # rows that no path fills are not asked for

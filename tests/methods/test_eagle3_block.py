@@ -11,7 +11,7 @@ import pytest
 import scipy
 import torch
 from support import models
-from support.decoders import ready, with_options
+from support.decoders import ready, served, with_options
 from support.models import attached, prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
@@ -22,8 +22,6 @@ from specbench.decoding.protocol import Context, Method
 from specbench.engine import graphs, head_pass
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, filtered
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB, LONG = 13, 12
 HOT, WARM = Sampling(1.0, seed=2), Sampling(0.7, top_k=9, seed=5)
@@ -135,30 +133,25 @@ def test_a_draft_is_drawn_from_what_is_handed_on_by_numbers_of_its_own_block(mon
 
 
 def test_greedy_and_by_noise_it_is_ar_token_for_token(engine: Engine) -> None:
-    rule = StopRule(frozenset(), (), 20, str)
-    requests = [Request(str(number), 0, prompt(4 + 5 * number, VOCAB, number), rule) for number in range(5)]
+    prompts = [prompt(4 + 5 * number, VOCAB, number) for number in range(5)]
     for sampling, verify in ((Sampling(), "block"), (HOT, "noise")):
         method = made(engine, verify=verify)
         assert method.own_noise == (verify == "block")
         engine.sampling = sampling
-        records = Runner(engine, lambda label, request: context(), 3).segment(method, requests)
-        for record in sorted(records, key=lambda record: record.prompt_id):
+        for ids, record in zip(prompts, served(engine, method, prompts, 20, 3), strict=True):
             engine.sampling = sampling
-            truth = models.autoregressive(engine, list(requests[int(record.prompt_id)].ids), 20)
-            assert record.output_ids == truth
+            assert record.output_ids == models.autoregressive(engine, ids, 20)
 
 
 def test_captured_rounds_draw_what_eager_ones_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    rule = StopRule(frozenset(), (), 12, str)
-    requests = [Request(str(number), 0, prompt(4 + 5 * number, VOCAB, number), rule) for number in range(4)]
+    prompts = [prompt(4 + 5 * number, VOCAB, number) for number in range(4)]
     found = []
     for captured in (False, True):
         with attached(target(), slots=3, capacity=60, max_rows=8, graphs=captured, sampling=HOT) as engine:
             method = made(engine)
             engine.prepare(4, taps=method.taps, probabilities=method.own_noise, context=20)
-            records = Runner(engine, lambda label, request: context(), 3).segment(method, requests)
-            found.append(sorted((r.prompt_id, tuple(r.output_ids), tuple(r.accepted_lengths)) for r in records))
+            found.append([(r.output_ids, r.accepted_lengths) for r in served(engine, method, prompts, 12, 3)])
             late = engine.report().get("late_captures", 0)
     assert found[0] == found[1]
     assert len(found[0]) == 4

@@ -7,7 +7,6 @@ ways of ``WRONG`` the same comparison fails, so that the method reads each of th
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +19,17 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
-from support.decoders import alone, target
+from support.decoders import alone, served, target
 from support.models import attached, autoregressive, layer_outputs, prompt, tiny_llama
 from support.oracles import PRODUCERS, WRONG, dense, expand, taps, write_head
 from torch import Tensor
 
 from specbench.common.errors import UsageError
 from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Method
 from specbench.methods.eagle3.convert import convert
 from specbench.methods.eagle3.decoder import Decoder
-from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import make_method
-from specbench.runner.stop import StopRule
 
 VOCAB, LAYERS = 17, 8  # so few tokens that random drafts are often right; so many layers that all taps differ
 TINY = {"vocab": VOCAB, "draft_vocab": 9, "masks": {"mask_token_id": 15}}
@@ -191,10 +188,7 @@ def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
     truth = [answer(tuple(ids))[0] for ids in PROMPTS]
     with attached(model(), slots=2, capacity=60, max_rows=64) as engine:
         method = replace(ready(folder, engine, **options), decoder=Watched)
-        rule = StopRule(frozenset(), (), tokens, str)
-        requests = [Request(str(at), 0, ids, rule) for at, ids in enumerate(PROMPTS)]
-        runner = Runner(engine, lambda *_: Context(VOCAB, 0, random.Random(0)), 2)
-        records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+        records = served(engine, method, PROMPTS, tokens, 2)
     assert [record.output_ids for record in records] == [said[:tokens] for said in truth]
     assert sum(record.target_forwards for record in records) == len(seen)
     for each in seen:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,11 @@ from support.decoders import loaded
 from support.models import attached, prompt, tiny_llama
 
 from specbench.common.prompt import Prompt
-from specbench.decoding.protocol import Context
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead, find
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
@@ -85,12 +81,9 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     with attached(target(), capacity=60, max_rows=8) as engine:
         chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}
         method = decoders.ready(decoders.with_options("eagle3", chosen), engine)
-        rule = StopRule(frozenset(), (), ANSWER, str)
-        runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
-        requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
-        records = {record.prompt_id: record for record in runner.segment(method, requests)}
-    assert [records[text.id].output_ids for text in texts] == [list(text.answer) for text in texts]
-    assert sum(record.target_forwards for record in records.values()) == counted.rounds
+        records = decoders.served(engine, method, [text.prompt for text in texts], ANSWER)
+    assert [record.output_ids for record in records] == [list(text.answer) for text in texts]
+    assert sum(record.target_forwards for record in records) == counted.rounds
 
 
 def test_the_file_is_in_the_original_layout(texts: list[Text], tmp_path: Path) -> None:

@@ -101,16 +101,6 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
 # ------------------------------------------------------------------ in an engine
 
 
-def run(
-    engine: Engine, method: Method, prompts: Sequence[list[int]], tokens: int = 30, together: int = 1
-) -> list[RequestRecord]:
-    vocab = engine.model.get_output_embeddings().weight.shape[0]
-    rule = StopRule(frozenset(), (), tokens, str)
-    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
-    runner = Runner(engine, lambda label, request: Context(vocab, 0, random.Random(0)), together)
-    return sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
-
-
 def drafted(record: RequestRecord) -> tuple[Any, ...]:
     """What a record says of tokens and drafts, without the times."""
     return record.output_ids, record.accepted_lengths, record.tree_rows, record.measures
@@ -137,7 +127,7 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
     with attached(model, capacity=70, max_rows=96) as engine:
         truth = autoregressive(engine, ids, 32)
         method = ready(engine, head=kind, width=40)
-        (record,) = run(engine, method, [ids])
+        (record,) = decoders.served(engine, method, [ids], 30)
         assert record.output_ids == truth[:30]
     made = method.shared.rounds._head
     layers = layer_outputs(model, torch.tensor([[*ids, *truth]]))  # of a causal model: a beginning's are the same
@@ -181,7 +171,7 @@ def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int, monkeypat
         method = ready(engine, head="random", tree=tree, budget=32, width=3, **cut)
         oracle(monkeypatch, len(ids), truth, depth)
         tokens = 2 * (depth + 1) + 1
-        (record,) = run(engine, method, [ids], tokens)
+        (record,) = decoders.served(engine, method, [ids], tokens)
         assert record.output_ids == truth[:tokens]
         assert record.accepted_lengths == [depth + 1] * 2
 
@@ -213,13 +203,13 @@ def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
         assert mine.weights["head"] == "mine"
         assert len(mine.weights["head_sha256"]) == 64
         ids = [prompt(9, 300)]
-        assert drafted(*run(engine, mine, ids)) == drafted(*run(engine, other, ids))
+        assert drafted(*decoders.served(engine, mine, ids)) == drafted(*decoders.served(engine, other, ids))
 
 
 def test_slots_come_back_however_a_sequence_ends() -> None:
     with attached(supported("llama"), slots=2, capacity=60, max_rows=96) as engine:
         method = ready(engine)
-        run(engine, method, [prompt(5, 97, seed) for seed in range(5)], tokens=1)  # none of them ever drafts
+        decoders.served(engine, method, [prompt(5, 97, seed) for seed in range(5)], 1)  # none of them ever drafts
         rules = [StopRule(frozenset(), (), tokens, str) for tokens in (4, 13)]
         requests = [Request(str(at), 0, prompt(5, 97, at), rule) for at, rule in enumerate(rules)]
         given_up = Runner(engine, lambda *_: Context(97, 0, random.Random(0)), 2).segment(method, requests)

@@ -62,11 +62,8 @@ def made(engine: Engine, k: int, draft: Any = None, noise: float = 0.0) -> tuple
 def decode(
     engine: Engine, method: Method, requests: Sequence[Request], sampling: Sampling, concurrency: int = 1
 ) -> list[RequestRecord]:
-    """Records in the order of the requests."""
     engine.sampling = sampling
-    runner = Runner(engine, lambda _, request: Context(VOCAB, 0, random.Random(request.prompt_id)), concurrency)
-    found = {record.prompt_id: record for record in runner.segment(method, requests)}
-    return [found[request.prompt_id] for request in requests]
+    return decoders.served(engine, method, requests, together=concurrency)
 
 
 NONE: frozenset[int] = frozenset()

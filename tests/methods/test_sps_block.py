@@ -28,7 +28,7 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR
 from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Request
 from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
@@ -68,11 +68,8 @@ def context(number: int = 0) -> Context:
 def decode(
     engine: Engine, method: Method, requests: Sequence[Request], sampling: Sampling, concurrency: int = 1
 ) -> list[RequestRecord]:
-    """Records in the order of the requests."""
     engine.sampling = sampling
-    runner = Runner(engine, lambda _, asked: context(), concurrency)
-    found = {record.prompt_id: record for record in runner.segment(method, requests)}
-    return [found[asked.prompt_id] for asked in requests]
+    return decoders_of_tests.served(engine, method, requests, together=concurrency)
 
 
 @torch.inference_mode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,8 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
-from specbench.decoding.protocol import Context
 from specbench.models import load
-from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import plan_methods
-from specbench.runner.stop import StopRule
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 from specbench.training.side_by_side import side_by_side
@@ -71,11 +67,7 @@ def decoded(folder: Path, texts: Sequence[Text], draft_tokens: int) -> list[Any]
     with attached(target().model, capacity=60, max_rows=1 + draft_tokens) as engine:
         (_, method) = plan_methods(["sps"], [f"sps.draft={folder}", f"sps.k={draft_tokens}"])
         method = method.ready(decoders.target(engine, lambda name: load(name, dtype="float32"), WORDS))
-        runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
-        rule = StopRule(frozenset(), (), ANSWER, str)
-        requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
-        found = {record.prompt_id: record for record in runner.segment(method, requests)}
-    return [found[text.id] for text in texts]
+        return decoders.served(engine, method, [text.prompt for text in texts], ANSWER)
 
 
 def test_a_draft_model_learns_and_sps_takes_as_many_forwards_as_were_counted(texts: list[Text], tmp_path: Path) -> None:

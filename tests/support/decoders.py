@@ -29,7 +29,15 @@ from specbench.engine.phases import Phases
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
 from specbench.models.loader import ByteTokenizer, LoadedModel
-from specbench.results.schema import BASELINE, MethodSpec, ModelSpec, RunConfig, SamplingSpec, TaskSpec
+from specbench.results.schema import (
+    BASELINE,
+    MethodSpec,
+    ModelSpec,
+    RequestRecord,
+    RunConfig,
+    SamplingSpec,
+    TaskSpec,
+)
 from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
@@ -134,6 +142,23 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
         load=load or (lambda name: loaded(copied(engine, 0.05), name)),
         engine=engine_like_it,
     )
+
+
+def served(
+    engine: Engine,
+    method: Method,
+    asked: Sequence[Request] | Sequence[Sequence[int]],
+    tokens: int = 20,
+    together: int = 1,
+    trace: bool = False,
+) -> list[RequestRecord]:
+    """Records of requests, or of prompts with a budget of ``tokens``, in their order."""
+    vocab = engine.model.get_output_embeddings().weight.shape[0]
+    rule = StopRule(frozenset(), (), tokens, str)
+    requests = [one if isinstance(one, Request) else Request(str(at), 0, one, rule) for at, one in enumerate(asked)]
+    runner = Runner(engine, lambda *_: Context(vocab, 0, random.Random(0)), together, trace=trace)
+    found = {record.prompt_id: record for record in runner.segment(method, requests)}
+    return [found[request.prompt_id] for request in requests]
 
 
 # ------------------------------
