@@ -1,7 +1,4 @@
-"""Block verification emits what the target would, and of no block less than verification one by one accepts.
-
-Numbers of torch's generator stand for the engine's own; the seeds are fixed, so a p-value here is no chance.
-"""
+"""Block verification emits what the target would, and of no block less than verification one by one accepts."""
 
 from __future__ import annotations
 
@@ -97,10 +94,7 @@ def test_it_is_the_papers_algorithm() -> None:
 
 
 def emitted(p: Tensor, q: Tensor, root: int, drafts: int) -> Tensor:
-    """Joint distribution [V, …] of the ``drafts + 1`` tokens behind a root, all blocks and all ends of them summed up.
-
-    Behind the block's own end the target goes on.
-    """
+    """Joint distribution [V, …] of the ``drafts + 1`` tokens behind a root, all blocks and all ends of them summed up."""
     vocab = len(p)
     tokens = every_block(vocab, drafts)
     roots = torch.full_like(tokens[:, 0], root)
@@ -142,10 +136,7 @@ def test_over_all_blocks_and_all_ends_the_text_is_distributed_as_the_targets() -
 
 
 def chain_of_rounds(p: Tensor, q: Tensor, drafts: int, samples: int, rule: Round, again: bool = False) -> Tensor:
-    """The first three tokens [samples, 3] of as many texts behind root 0, in rounds of drafting and verifying.
-
-    ``again``: numbers belong to the position in the text, and are used once more by the next block that reaches it.
-    """
+    """The first three tokens [samples, 3] of as many texts behind root 0, in rounds of drafting and verifying."""
     numbers = torch.rand(2, samples, 3 * (drafts + 2), generator=generator(5), dtype=torch.float64)
     text = torch.zeros(samples, 4 + drafts, dtype=torch.int64)
     length = torch.ones(samples, dtype=torch.int64)

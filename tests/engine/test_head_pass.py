@@ -1,7 +1,4 @@
-"""Head passes: several dependent tree passes on a cache of their own say what a head says that keeps nothing.
-
-The head of :mod:`eagle` drafts in an engine; a whole small model drafts trees and keeps what was accepted of them.
-"""
+"""Head passes: several dependent tree passes on a cache of their own say what a head says that keeps nothing."""
 
 from __future__ import annotations
 
@@ -99,12 +96,7 @@ ROWS = 4  # of its two tree passes together
 
 
 class Small:
-    """A model that drafts a tree of two branches of three tokens, and feeds the first two of each.
-
-    Args:
-        model: a transformers causal LM that nothing else uses.
-        capture: how rounds are captured.
-    """
+    """A model that drafts a tree of two branches of three tokens, and feeds the first two of each."""
 
     def __init__(self, model: Any, capture: Any) -> None:
         self.twin = copy.deepcopy(model)  # with its own attention, and no cache

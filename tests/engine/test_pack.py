@@ -120,14 +120,7 @@ def test_a_token_that_no_32_bits_hold_is_an_error() -> None:
 
 
 class Said:
-    """What a device may say of some trees, random where it may.
-
-    Args:
-        seed: of it.
-        trees: by slot.
-        top_k: k.
-        spare: rows of padding.
-    """
+    """What a device may say of some trees, random where it may."""
 
     def __init__(self, seed: int, trees: Mapping[int, TokenTree], top_k: int, spare: int) -> None:
         rng = random.Random(seed)

@@ -1,7 +1,4 @@
-"""Sampling is exact, and its noise is a function of (seed, position, token id) alone.
-
-All seeds are fixed, so a p-value here is a number and not a chance.
-"""
+"""Sampling is exact, and its noise is a function of (seed, position, token id) alone."""
 
 from __future__ import annotations
 

@@ -20,13 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Kernel:
-    """A product that keeps account of its calls.
-
-    Args:
-        off: by how much the first output of each row is off, by configuration.
-        raises: configurations that do not compile.
-        company: whether what comes out for a row depends on how many there are.
-    """
+    """A product that keeps account of its calls."""
 
     def __init__(
         self, off: Mapping[Config, float] | None = None, raises: Sequence[Config] = (), company: bool = False

@@ -55,11 +55,7 @@ def oracle(case: Case) -> list[int]:
 
 
 def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
-    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` rows of padding behind all.
-
-    Padding rows hold tokens that would match, so that only their flags keep them out. Between two cases, ``holes``
-    slots have no rows.
-    """
+    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` rows of padding behind all."""
     tokens: list[int] = []
     accept: list[bool] = []
     following: list[int] = []

@@ -59,20 +59,14 @@ def test_the_parent_needs_neither_torch_nor_anything_that_an_image_lacks(image: 
 
 
 class Image:
-    """Lets our own code import what an image with a bundle has, and no more.
-
-    What libraries import is not looked at: they have found out already what else is on this machine.
-    """
+    """Lets our own code import what an image with a bundle has, and no more."""
 
     def __init__(self) -> None:
         self._names = {*processes.modules(), *sys.stdlib_module_names, *OURS}
         self._import = builtins.__import__
 
     def install(self) -> None:
-        """From now on; what of our code is loaded is forgotten, so that it is imported anew.
-
-        Not so the engine: torch takes an operation of one name only once.
-        """
+        """From now on; what of our code is loaded is forgotten, so that it is imported anew."""
         for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
             if not name.startswith("specbench.engine"):
                 del sys.modules[name]

@@ -81,10 +81,7 @@ def test_a_step_is_kernels_and_the_longer_of_bytes_and_flops() -> None:
     ],
 )  # fmt: skip
 def test_an_h200_is_predicted_as_it_was_estimated(name: str, low: float, high: float) -> None:
-    """By hand, of a copy at 4.3 TB/s, before anything was measured; of each the range is about as wide.
-
-    A head's best tokens and their sum are one kernel since, which was estimated to save 0.1 and 0.4 ms of the rounds.
-    """
+    """By hand, of a copy at 4.3 TB/s, before anything was measured; of each the range is about as wide."""
     part = import_module(f"benchmarks.gpu_check.parts.{'jetspec' if 'round' in name else 'steps'}")
     found = {figure.name: figure for figure in predict.with_range(part.predicted, on("h200")) if "8b" in figure.shape}
     figure = found[name]

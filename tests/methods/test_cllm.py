@@ -81,10 +81,7 @@ def states_of(target: ToyTarget, out: Sequence[int], block: list[int]) -> list[l
 
 
 def figures(states: Sequence[Sequence[int]], size: int) -> tuple[float, int]:
-    """As the published evaluation counts them: gains of the correct prefix, and runs of right tokens at the end.
-
-    ``size``: tokens up to the end of the text; the walk stops where the correct prefix has reached it.
-    """
+    """As the published evaluation counts them: gains of the correct prefix, and runs of right tokens at the end."""
     final = states[-1]
     frontier, gains, covered = 0, [], {}
     runs = [0] * len(final)

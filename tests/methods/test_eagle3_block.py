@@ -55,10 +55,7 @@ def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tenso
 
 
 def places(engine: Engine, method: Method, sampling: Sampling) -> list[float]:
-    """Where each emitted token lies in its own distribution: uniform on (0, 1), and independent, if drawn from it.
-
-    The prompts are of lengths so far apart that no two answers share a position, whose numbers they would share.
-    """
+    """Where each emitted token lies in its own distribution: uniform on (0, 1), and independent, if drawn from it."""
     engine.sampling = sampling
     slots, rng = [engine.alloc() for _ in range(engine.slots)], random.Random(sampling.seed)
     prompts = [prompt(3 + (LONG + 6) * slot, VOCAB, slot) for slot in slots]

@@ -1,9 +1,4 @@
-"""Each producer's heads against the oracle: every score of every drafted tree, the trees themselves, and refusals.
-
-Heads are tiny and random, in the files that producers write (:mod:`eagle3_oracle`). What a round drafts is compared
-with what the oracle says of the text so far, whose features are transformers' own. With a head misread in one of the
-ways of ``WRONG`` the same comparison fails, so that the method reads each of them as described.
-"""
+"""Each producer's heads against the oracle: every score of every drafted tree, the trees themselves, and refusals."""
 
 from __future__ import annotations
 
@@ -124,14 +119,7 @@ Say = Callable[[Drafts], Tensor]
 
 @dataclass(frozen=True)
 class Round:
-    """What the head was told and what it drafted.
-
-    Attributes:
-        layers: of the target, its outputs [n, Ht] for the text, as transformers computes them.
-        features: the ones that the head got, [n, taps × Ht].
-        text: n + 1 tokens, the prompt's first; the last has no features yet.
-        tree: what was drafted behind it.
-    """
+    """What the head was told and what it drafted."""
 
     layers: list[Tensor]
     features: Tensor
@@ -234,10 +222,7 @@ def difference(each: Round, say: Say) -> float:
 
 
 def best_of_all(say: Say, width: int, depth: int, budget: int) -> list[tuple[Drafts, float]]:
-    """The best paths of the ``width`` best tokens of each position, however many a level has.
-
-    A parallel head has scored them all, in the one pass that it makes.
-    """
+    """The best paths of the ``width`` best tokens of each position, however many a level has."""
 
     def narrow(path: Drafts) -> Tensor:
         said = say((0,) * len(path))  # which drafts come before, it does not see

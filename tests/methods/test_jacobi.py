@@ -67,10 +67,7 @@ def test_worked_example(window: str) -> None:
 
 
 def expected(target: Any, n: int, tokens: int, sliding: bool, sent: bool) -> tuple[list[int], list[list[int]]]:
-    """Output and chains by the rule of the papers, on plain lists; fresh guesses are PAD.
-
-    ``sent``: the first ones go along with the prompt, and what the target says after each is the first chain.
-    """
+    """Output and chains by the rule of the papers, on plain lists; fresh guesses are PAD."""
     chain = [target(PROMPT, [PAD] * i if sent else []) if sent or i == 0 else PAD for i in range(n)]
     kept: list[int] = []
     seen = []

@@ -230,11 +230,7 @@ def rendering(
     retrieval: str,
     listed: Sequence[Node] = MEDUSA,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token.
-
-    Paths that end early are padded with None, which matches nothing: the released code pads with the root there, which
-    now and then accepts a token that the target did not say.
-    """
+    """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token."""
     nodes = [*listed] if retrieval == "off" else [*RETRIEVAL, *listed]
     deep = max(map(len, nodes))
     inner = {node[:-1] for node in nodes}

@@ -84,13 +84,7 @@ def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tenso
 
 
 def places(engine: Engine, method: Method, sampling: Sampling, tokens: int) -> tuple[list[float], float]:
-    """Where each token of some answers lies in its own distribution, and how many tokens a step brought.
-
-    Of tokens drawn from the target's distributions, whatever these are, the places are uniform on (0, 1) and
-    independent of each other. Tokens are placed in the order of how much likelier the target finds them than the draft
-    model, so that a rule which accepts too much or too little moves all places one way. The prompts are of lengths so
-    far apart that no two answers share a position, whose numbers they would share.
-    """
+    """Where each token of some answers lies in its own distribution, and how many tokens a step brought."""
     engine.sampling = sampling
     slots = [engine.alloc() for _ in range(engine.slots)]
     prompts = [models.prompt(3 + (tokens + 6) * slot, VOCAB, seed=slot) for slot in slots]

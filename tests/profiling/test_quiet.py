@@ -14,11 +14,7 @@ from specbench.profiling.quiet import quiet_checks
 
 
 class Machine:
-    """Two cores, of which others take a share; memory whose readings come in turn.
-
-    Attributes:
-        fails: the reading that cannot be had, counted from 1; 0 is opening the probe.
-    """
+    """Two cores, of which others take a share; memory whose readings come in turn."""
 
     def __init__(
         self, others: float | None = 0.01, stolen: float = 0.0, clock: Callable[[float], float] = lambda now: 2300.0,

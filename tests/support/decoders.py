@@ -113,15 +113,7 @@ def alone(
 
 
 def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> Target:
-    """What a method is told of ``engine``.
-
-    Args:
-        engine: the target's.
-        load: draft models by name; default is a near copy of the target under any name.
-        tokenizer: the target's; default is that of dummy weights.
-
-    Step times are made up, so that what depends on them repeats.
-    """
+    """What a method is told of ``engine``."""
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         made = Engine(model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling)
@@ -227,17 +219,7 @@ ToyTarget = Callable[[Sequence[int], Sequence[int]], int]  # (prompt, output so 
 
 
 class ToyEngine:
-    """Verifies token trees; a forward costs ``fixed + per_row × rows`` nanoseconds, times what ``noise`` returns.
-
-    Attributes:
-        target: what the model says after an output so far. A row of a tree sees the output and its own ancestors.
-        vocab: ``top`` lists what the model says first, then the ids above it, modulo this.
-        trees: trees of each step, in order.
-        forced: what each step was told to say, by slot.
-        fail_at: forward (prefills included) that raises.
-        costs: nanoseconds of each phase of a step beside the forward.
-        overflown: whether what it comes to is no number.
-    """
+    """Verifies token trees; a forward costs ``fixed + per_row × rows`` nanoseconds, times what ``noise`` returns."""
 
     def __init__(self, clock: Clock, slots: int = 1, fixed: int = 0, per_row: int = 0) -> None:
         self.clock, self.fixed, self.per_row = clock, fixed, per_row
@@ -363,14 +345,7 @@ def language(seed: int, words: int = 12, memory: int = 2, period: int = 0) -> To
 
 @dataclass
 class Walk:
-    """A sequence decoded without a runner.
-
-    Attributes:
-        output: tokens emitted, in order, beyond the last one asked for where a step brought several.
-        prefill: guesses that went along with the prompt.
-        trees: tree of each step.
-        results: what each step decided, the prefill's first.
-    """
+    """A sequence decoded without a runner."""
 
     output: list[int]
     prefill: TokenTree | None
@@ -661,17 +636,7 @@ def flat(
     lengths: Sequence[int] | None = None,
     known: bool = False,
 ) -> pack.Fields:
-    """A step's fields.
-
-    Args:
-        trees: by slot.
-        slots: S.
-        device: where they lie.
-        spare: rows of padding.
-        height: rows of a tile of attention.
-        lengths: cached tokens of each slot; none by default.
-        known: whether the layout says what the host knows of it, as that of an eager step does.
-    """
+    """A step's fields."""
     batch, cached = pack.Batch.of(trees), lengths or [0] * slots
     shape = pack.Shape(batch.rows + spare, slots, height)
     packed = np.full(shape.width_in, -7, dtype=np.int32)  # nothing may be left of it
@@ -727,17 +692,7 @@ def rotate(x: Tensor, position: int) -> Tensor:
 
 
 def plain(weights: dict[str, Tensor], features: Tensor, block: Tensor, causal: bool) -> Tensor:
-    """The head as its papers describe it, with loops in place of shapes.
-
-    Args:
-        weights: by published name.
-        features: [n, T × H] of all tokens before the anchor.
-        block: [R, H] embeddings of [anchor, MASK, …].
-        causal: rows see those before them, or all.
-
-    Returns:
-        [R, H] behind the last norm.
-    """
+    """The head as its papers describe it, with loops in place of shapes."""
     context = rms(features @ weights["fc.weight"].T, weights["hidden_norm.weight"])
     n, rows = len(context), block
     for layer in range(3):
@@ -843,13 +798,7 @@ class EagleHead(nn.Module):
 
     @torch.inference_mode()
     def uncached(self, features: Tensor, tokens: Sequence[int], drafts: Sequence[int]) -> Tensor:
-        """:meth:`logp` [V] behind a text and drafts, everything computed from the text's first row on.
-
-        Args:
-            features: [n, T × H].
-            tokens: n, each the one behind the token that its features are of.
-            drafts: a path of the tree.
-        """
+        """:meth:`logp` [V] behind a text and drafts, everything computed from the text's first row on."""
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             out = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -902,14 +851,7 @@ class EagleDrafts:
 
 @dataclass(frozen=True)
 class Round:
-    """What a head was told and what it said.
-
-    Attributes:
-        features: of the text.
-        tokens: behind each of them.
-        paths: drafts before each row, the text's last row first.
-        said: log-probabilities [1 + rows, V] behind each.
-    """
+    """What a head was told and what it said."""
 
     features: Tensor
     tokens: list[int]

@@ -1,7 +1,4 @@
-"""What stands between a layer's products, against transformers' formulas, rounding by rounding.
-
-In bf16 the interpreter cuts off where hardware rounds, so a value may be a unit in the last place lower at each step.
-"""
+"""What stands between a layer's products, against transformers' formulas, rounding by rounding."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Products of few rows, against exact ones and torch's: any sizes, any split, and a row alike in any company.
-
-Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
-every bit is asked for.
-"""
+"""Products of few rows, against exact ones and torch's: any sizes, any split, and a row alike in any company."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Tree attention by the kernel equals the oracle's dense mask, on random trees, caches and layouts of rows.
-
-Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
-every bit is asked for.
-"""
+"""Tree attention by the kernel equals the oracle's dense mask, on random trees, caches and layouts of rows."""
 
 from __future__ import annotations
 
