@@ -104,7 +104,6 @@ class HeadConfig(HeadSizes):
         """A configuration from a published ``config.json``.
 
         Args:
-            values: its content.
             target_layers: of the target; which layers are read where the file does not say depends on it.
             producer: in whose sense to read it; None is by what the file says (:func:`producer_of`).
 
@@ -154,10 +153,8 @@ class HeadConfig(HeadSizes):
         """The published shape for any target: its sizes, one layer.
 
         Args:
-            target: the target's transformers configuration.
             layers, intermediate_size: of the head; None is the target's.
             draft_vocab_size: 0 is all of the target's tokens.
-            mask_token_id: of a parallel head.
 
         Raises:
             UsageError: the target has one layer only, which is its last.

@@ -77,7 +77,6 @@ class Drafts:
         """Takes what the last forward of the target brought.
 
         Args:
-            slot: whose.
             tokens: n ids, each the one behind the token that its features are of; the last is the root of what follows.
             features: [n, T × Ht].
         """

@@ -29,7 +29,6 @@ class Attention(nn.Module):
     """Projections of a layer, by the names of transformers' attention; the first layer's read twice the width.
 
     Args:
-        config: the head's.
         layer: index, from 0.
     """
 
@@ -53,7 +52,6 @@ class Layer(nn.Module):
     """A decoder layer; the first one has a norm for each of the two things that it reads.
 
     Args:
-        config: the head's.
         layer: index, from 0.
     """
 
@@ -98,7 +96,6 @@ class DraftHead(Head):
     B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
 
     Args:
-        config: what it is.
         embeds: it has an embedding of its own; without, the target's is read.
     """
 
@@ -147,7 +144,6 @@ class DraftHead(Head):
             embedded: [B, R, H] embeddings of the rows' tokens.
             positions: integer [B, R].
             attend: attention of a layer, over text and drafts.
-            pieces: what computes.
 
         Returns:
             [B, R, H], before the final norm.
@@ -225,8 +221,6 @@ def check_target(config: HeadConfig, target: Any, name: str) -> None:
     """Whether a head goes with a target.
 
     Args:
-        config: the head's.
-        target: the target's text configuration.
         name: how the user called the head.
 
     Raises:

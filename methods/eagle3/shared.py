@@ -24,7 +24,6 @@ class Shared:
     """A head ready to draft.
 
     Attributes:
-        rounds: its drafting.
         taps: layers of the target that it reads.
         weights: which head it is, for the record.
         budget: rows of a tree at most, root included.

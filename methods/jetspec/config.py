@@ -152,7 +152,6 @@ class HeadConfig(HeadSizes):
         """The published shape for any target: its sizes, five layers, five taps, a block of 16.
 
         Args:
-            target: the target's transformers configuration.
             mask_token_id: see above.
             block_size, layers, causal, draft_vocab_size: of the head.
             target_layer_ids: None is :func:`build_target_layer_ids`.

@@ -70,7 +70,6 @@ class BlockPass:
         """Takes what the last forward of the target brought.
 
         Args:
-            slot: whose.
             features: [n, T × H] tapped layers of the tokens that it put in the cache.
             anchor: the last emitted token, which has no features yet. It is the only one that the head reads.
         """

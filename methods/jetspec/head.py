@@ -27,9 +27,6 @@ class DraftHead(Head):
     """The head; its parameters have the published names.
 
     B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
-
-    Args:
-        config: what it is.
     """
 
     def __init__(self, config: HeadConfig) -> None:
@@ -72,8 +69,6 @@ class DraftHead(Head):
         Args:
             fused: [B, n, H] from :meth:`fuse`.
             positions: integer [B, n], those of the tokens in their text.
-            store: takes them, layer by layer.
-            pieces: what computes them.
         """
         rotary = self.rotary_emb(fused, positions)
         for index, layer in enumerate(self.layers):
@@ -92,7 +87,6 @@ class DraftHead(Head):
             rows: [B, R, H] the target's embeddings of [anchor, MASK, …].
             positions: integer [B, R]; the anchor's is the number of context tokens.
             attend: attention of a layer, context included.
-            pieces: what computes.
 
         Returns:
             [B, R, H], normalised: times the target's LM head, row k holds the scores of the token k behind the anchor.
@@ -143,8 +137,6 @@ def check_target(config: HeadConfig, target: Any, name: str) -> None:
     """Whether a head goes with a target.
 
     Args:
-        config: the head's.
-        target: the target's text configuration.
         name: how the user called the head.
 
     Raises:

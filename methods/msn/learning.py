@@ -55,7 +55,6 @@ class Lesson(nn.Module):
 
     Args:
         model: a transformers causal LM, bare or with an adapter; what of it is trained is the caller's business.
-        options: of the method.
         frozen: what says the labels, as distributions behind the clean text; None: labels are the text's tokens.
 
     Raises:
@@ -129,7 +128,6 @@ class Collator:
     """Texts as a batch of :class:`Lesson`, with fresh noise at each visit.
 
     Args:
-        options: of the method.
         seed: with the visit and the text's id it decides every draw.
         multiple: texts are filled up to a multiple of it.
         vocab_size: token ids are below it; for noise from the vocabulary.

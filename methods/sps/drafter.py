@@ -26,9 +26,7 @@ class Drafter:
 
     Args:
         engine: of the draft model, with as many slots and tokens as the target's and rows for :data:`MAX_ROWS`.
-        model: the draft model.
         draft_tokens: passes a step, and so tokens drafted.
-        sampling: the target's at the moment.
         drawn_over: tokens of a target that verifies blocks: above temperature 0 drafts are drawn from the draft model's
             distribution with numbers of their own. 0 is a draft model that samples with the target's noise.
     """
@@ -153,7 +151,6 @@ def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel)
 
     Args:
         name, model, tokenizer: of the target.
-        draft: the draft model.
 
     Raises:
         UsageError: another vocabulary.

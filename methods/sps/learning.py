@@ -106,7 +106,6 @@ def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
     Args:
         draft: the draft model; its mode is left as it was.
         texts: greedy answers of the target.
-        draft_tokens: of a step.
     """
     training, tokens, rounds, hits = draft.training, 0, 0, 0
     draft.eval()

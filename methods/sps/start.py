@@ -19,7 +19,6 @@ def from_layers(target: LoadedModel, layers: int) -> Any:
     """The target's first layers between its own embedding, last norm and LM head, as copies in float32.
 
     Args:
-        target: whose.
         layers: how many.
 
     Raises:
@@ -41,10 +40,8 @@ def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) 
     """A transformer of the target's family and vocabulary with random weights in float32, which the seed decides.
 
     Args:
-        target: whose family.
         layers: how many.
         hidden: size of its states; default is the target's.
-        seed: of the weights.
 
     Raises:
         UsageError: the target has fewer layers, or its family has no such size.
@@ -60,7 +57,6 @@ def from_model(target: LoadedModel, name: str) -> Any:
     """Another model's weights in float32.
 
     Args:
-        target: what it will draft for.
         name: as ``--model`` takes it.
 
     Raises:

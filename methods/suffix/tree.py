@@ -29,7 +29,6 @@ class Node:
     """A string of the texts, named by its last token.
 
     Attributes:
-        token: the last one.
         depth: tokens of the string.
         count: how often it occurs, at the end of a text too.
         ranked: the strings that are longer by a token, most frequent first; None for a leaf.

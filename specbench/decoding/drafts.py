@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class Branches:
-    """A tree under construction. Branches that begin alike share rows: a row less is a row less to compute.
-
-    Args:
-        root: the last emitted token.
-    """
+    """A tree under construction. Branches that begin alike share rows: a row less is a row less to compute."""
 
     def __init__(self, root: int) -> None:
         self.tokens = [root]
@@ -33,7 +29,6 @@ class Branches:
         """Hangs a chain of tokens under a row.
 
         Args:
-            path: its tokens, top down.
             under: row it hangs under.
             share: use rows that are there already where the tokens agree.
 

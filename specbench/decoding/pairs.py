@@ -62,10 +62,6 @@ class Other:
 def other_of(options: Options, owner: str) -> Other | None:
     """What an option names as the other method; None where none is named.
 
-    Args:
-        options: of a method.
-        owner: its name, for errors.
-
     Raises:
         UsageError: both are named, or what stands behind the name is no option.
     """
@@ -97,7 +93,6 @@ def pair(method: Method, other: Method, role: Role) -> Method:
     """A method whose drafts are its own or those of another one.
 
     Args:
-        method: whose row it is.
         other: named by its option ``role``.
         role: what the other one is to it.
 

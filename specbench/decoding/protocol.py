@@ -134,7 +134,6 @@ class Decoder(ABC):
         Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
 
         Args:
-            options: the method's.
             model: the target as ``--model`` names it; empty where it is not known which it will be.
 
         Raises:
@@ -232,7 +231,6 @@ class Method:
         label: how a run names it; the name, unless one method runs with several settings.
         options: validated options.
         lossless: whether it claims to emit what AR emits.
-        decoder: its class.
         measures: what its own figures are, by name.
         shared: what its sequences share, once :meth:`ready` has loaded it.
         own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts

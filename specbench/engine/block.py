@@ -109,10 +109,8 @@ def verify(
     """Verdicts on the chains of some slots that have a proposal; one read of the device.
 
     Args:
-        trees: theirs.
         probabilities: the target's behind each row, float32 [rows, V].
         starts: position of each root.
-        seed: of the run.
 
     Raises:
         BadTree: a proposal is no distribution over the target's tokens.
@@ -189,7 +187,6 @@ class DrawnDrafts:
         starts: slot -> position of the root of its block.
         most: drafts of a sequence at most.
         vocab: tokens of the target; none above them is drawn.
-        seed: of the run.
         device: where the probabilities are.
     """
 

@@ -120,7 +120,6 @@ class StaticCache(Answering):
         """Moves scratch rows to the front of the scratch area; what :meth:`Ops.commit` does, for a path known here.
 
         Args:
-            slot: which sequence.
             start: its cache length before the step.
             rows: int64 [n] rows of the step to keep, in order; row r sits in cell ``start + r``.
         """

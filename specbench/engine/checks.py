@@ -62,7 +62,6 @@ def check_declared(model: Any, capacity: int) -> int | None:
     """What can be known before the first forward.
 
     Args:
-        model: a transformers causal LM.
         capacity: tokens that a sequence may reach, prompt and output together.
 
     Returns:
@@ -142,7 +141,6 @@ def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> 
     A model may keep its window in its own mask only; the engine makes no model's mask, so the window would be lost.
 
     Args:
-        model: a transformers causal LM.
         windows: window that each layer's call brought.
         reach: as in :func:`check_declared`; a window that reaches so far hides nothing.
 
@@ -234,7 +232,6 @@ def far_lengths(model: Any, capacity: int) -> list[int]:
     """Where a probe after a long text shows what one after a short text does not.
 
     Args:
-        model: a transformers causal LM.
         capacity: positions that rows may have.
 
     Returns:

@@ -25,7 +25,6 @@ class LayerCode:
     """Switches a model between its own layers and the engine's.
 
     Args:
-        model: a transformers causal LM.
         compile: run its layers through torch.compile.
         native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
             where that can be had.
@@ -68,8 +67,6 @@ class LayerCode:
         """Chooses, checks what is chosen against the model's own forward, and leaves it attached.
 
         Args:
-            cache: the engine's.
-            calls: what each layer's attention is.
             check: compares a forward through the engine with the model's own.
 
         Raises:

@@ -32,7 +32,6 @@ class Fused:
     """Switches a model's decoder layers between running as they are and compiled.
 
     Args:
-        model: a transformers causal LM.
         enabled: whether :meth:`attach` does anything.
     """
 

@@ -40,7 +40,6 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
     """The target's own next token after each token of each chain; the cache stays as it is.
 
     Args:
-        engine: holds the texts.
         chains: chains of one slot one after the other.
 
     Raises:
@@ -58,7 +57,6 @@ def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Se
     Under the plain softmax of the logits, in float32, whatever the engine's temperature, top-k and top-p.
 
     Args:
-        engine: holds the texts.
         chains: as of :func:`next_tokens`, which also says what is raised.
         said: for each chain a token behind each of its tokens.
     """
@@ -108,7 +106,6 @@ class _Group:
     """The chains of one slot: R rows behind up to L cached cells.
 
     Attributes:
-        slot: whose.
         rows: theirs among all rows of the forward.
         cells: L, what the one that starts last sees.
         position: int64 [R].

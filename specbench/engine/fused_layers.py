@@ -39,12 +39,6 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torc
 class FusedLayers:
     """Switches a model's decoder layers between transformers' code and few kernels.
 
-    Args:
-        model: a transformers causal LM.
-        cache: the engine's.
-        calls: what each layer's attention is.
-        by: computes products.
-
     Attributes:
         on: the fusions in use.
         why_not: of the others, in words.

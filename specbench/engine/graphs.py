@@ -117,7 +117,6 @@ class Running(NamedTuple):
     """A captured step that the device may not have finished.
 
     Attributes:
-        batch: its trees.
         fields: its input on the device.
         outcome: what it says, on the device: next token of each row, path, count and bonus of each slot.
         hidden: of tapped layers [N, taps × hidden size], of the row at each depth of each slot's path.
@@ -138,7 +137,6 @@ class StepGraph:
 
     Args:
         run: from int32 [shape.width_in] on the device to what the step leaves there.
-        shape: of the step.
         top_k: k.
         device: where it runs.
         capture: how it is captured, on its first run.
@@ -268,7 +266,6 @@ class StepGraphs:
         slots: slots of the engine.
         max_rows: rows of its largest tree.
         device: where it runs.
-        capture: how it captures.
         choices: what an earlier run measured, as :meth:`curves` has it; its rows are padded as they were there.
         pinned: pad to the next bucket always, whatever is measured.
     """
@@ -305,7 +302,6 @@ class StepGraphs:
 
         Args:
             batch, lengths, forced: as for :func:`pack.fill`.
-            kind: what to compute.
 
         Raises:
             torch.OutOfMemoryError: there is no memory for its capture.
@@ -336,8 +332,6 @@ class StepGraphs:
         few rows. So the baseline, too, gets the fastest step there is. No slot may be in use.
 
         Args:
-            steps: those.
-            kind: what to compute.
             context: cached tokens to time it at.
         """
         fastest: tuple[float, int] | None = None

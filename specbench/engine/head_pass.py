@@ -190,7 +190,6 @@ class HeadPass:
         """Takes what the last forward of the target brought; drafts before it that were not kept are forgotten.
 
         Args:
-            slot: whose.
             tokens: one a row, at least one.
             features: [rows, size], of a head that reads them. Read at once: they are the engine's, and only until its
                 next step.

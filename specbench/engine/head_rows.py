@@ -30,7 +30,6 @@ class Surroundings:
     Attributes:
         cache: the head's own.
         ops: what writes to it.
-        backend: makes attention.
         slots: the S slots of the round, contiguous.
         extent: cells visible to attention, from 0; None is all, as capture needs it.
         limit: draft rows of a slot at most.

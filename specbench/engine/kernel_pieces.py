@@ -34,7 +34,6 @@ class HeadKernels:
 
     Args:
         layers: the head's; their attention says ``layer_idx``, ``scaling`` and ``sliding_window``.
-        cache: the head's.
 
     Attributes:
         on: the pieces that kernels compute: those that were tried and came out right.

@@ -43,8 +43,6 @@ def check_layers(
 
     Args:
         model: a transformers causal LM that is attached to the engine.
-        shapes: what each layer stores.
-        calls: what each layer's attention is.
         backend: makes the attention of a forward.
         apart: within it the model is without the engine.
 

@@ -20,7 +20,6 @@ class LogitChunks:
     time, so that a scale or a cap on logits stays.
 
     Args:
-        model: a transformers causal LM.
         arguments: of its forward, without ``logits_to_keep``.
         kept: rows at the end whose logits are wanted.
     """

@@ -23,7 +23,6 @@ class Product:
 
     Attributes:
         by: as given; may be changed.
-        linears: the layers.
         weight: [N, K], of all of them.
 
     Raises:

@@ -216,8 +216,6 @@ class MetaStep:
         """What a step of so many rows launches, when it has run before: what is allocated once is there by then.
 
         Args:
-            rows: all sequences' together.
-            kind: what to compute.
             again: a step of this object has been counted already, so that none need run before.
         """
         if not again:

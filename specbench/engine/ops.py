@@ -144,7 +144,6 @@ class TorchOps:
         S slots, N rows, P places: new rows of a text at most.
 
         Args:
-            outcome: of the step.
             firsts: int32 [S], row of each slot's root.
             hidden: [N, size], of the row at each depth of each slot's path.
             follows: int32 [S], 0 or 1; what is below of other slots stays as it is.
@@ -217,7 +216,6 @@ def accept_path(
         accept: bool [N]; False for draft-only and padding rows.
         reach: bool [N, N] from :func:`ancestors`.
         next_token: [N] the target's token after each row.
-        layout: of the rows.
 
     Returns:
         (path, bonus): ``path`` bool [N] marks the committed rows, roots included; ``bonus`` [S] is the target's own

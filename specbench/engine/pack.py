@@ -141,7 +141,6 @@ def fill(
     Args:
         packed: what is in it is overwritten, padding included.
         shape: with room for all rows of the batch.
-        batch: the trees.
         lengths: cached tokens of each slot.
         forced: by slot, next token after each row of its tree, or COMPUTED.
 
@@ -272,7 +271,6 @@ class Outcome:
         """What the forward decided for each slot of a step.
 
         Args:
-            batch: what was stepped.
             hidden, probabilities: as :class:`specbench.engine.step.Computed` has them.
             verdicts: on chains that were verified as blocks.
         """

@@ -75,7 +75,6 @@ class Attention:
         inputs: the products of query, key and value; one where they are merged already.
         of_query, of_key: norms of single heads.
         output: the product behind.
-        heads: its sizes.
     """
 
     module: nn.Module
@@ -136,9 +135,6 @@ def parts_of(
     """The parts of a layer.
 
     Args:
-        layer: a transformers decoder layer.
-        shapes: what each layer stores.
-        calls: what each layer's attention is.
         any_mlp: take an MLP that is not of the kind as a whole.
         apart: modules that it may have and that the caller runs.
 

@@ -55,7 +55,6 @@ class Linears:
     """Switches a model's linear layers between torch's kernel and oneDNN's.
 
     Args:
-        model: a transformers causal LM.
         kind: from :func:`kind_for`.
     """
 

@@ -78,7 +78,6 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
 
     Args:
         widths: of the model; of one that is not known only the masks are counted.
-        rows: of the largest tree.
         capacity: tokens that a sequence may reach.
         slots: sequences stepped together.
         dense: attention takes masks of rows by cells, as torch's does, and not bits, as our kernels for CUDA do.

@@ -125,10 +125,8 @@ def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first
 
     Args:
         seed: below 2^63.
-        stream: what the numbers are for.
         starts: S positions, each of the root of a block.
         count: places.
-        first: the first of them.
 
     Returns:
         float64 [S, count] above 0 and below 1, on the CPU.

@@ -73,7 +73,6 @@ class SkinnyProducts:
     """Computes a model's products, each shape of weights by torch or by our kernel.
 
     Args:
-        device: of the weights.
         pinned: let no measured time decide: torch everywhere.
         choices: as for :meth:`keep`.
         kernel: ours; default is the one for ``device``.
@@ -135,7 +134,6 @@ class SkinnyProducts:
         """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes.
 
         Args:
-            choices: of that report.
             only: leave all other shapes to torch, and time nothing.
         """
         self._final |= only

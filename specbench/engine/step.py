@@ -158,8 +158,6 @@ class Program:
         Args:
             packed: int32 [shape.width_in] on the device.
             shape: N rows, S slots.
-            kind: what to compute.
-            cache: holds the slots.
             backend: makes the attention of this forward.
             groups: what the host knows of the layout; None under capture.
             head: int64 [H] prompt tokens before the root, in a prefill of one slot.

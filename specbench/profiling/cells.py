@@ -52,8 +52,6 @@ def within(
     """The steps that this model and this memory allow, ranked, and those they do not.
 
     Args:
-        settings: what is wanted.
-        shape: of the model.
         positions: that the model takes; None where it does not say.
         free_bytes: memory for caches and steps.
         dense: as of :func:`specbench.engine.room.step_memory`.

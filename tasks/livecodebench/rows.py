@@ -73,7 +73,6 @@ class Problem:
 
     Attributes:
         id: see :attr:`Row.id`.
-        statement: the question.
         starter: code that the answer has to go on from; empty for a script.
         difficulty, platform, date: of the contest.
         path, number, offset: the line that it stands in.

@@ -94,7 +94,7 @@ def test_it_is_the_papers_algorithm() -> None:
 
 
 def emitted(p: Tensor, q: Tensor, root: int, drafts: int) -> Tensor:
-    """Joint distribution [V, …] of the ``drafts + 1`` tokens behind a root, all blocks and all ends of them summed up."""
+    """Joint distribution [V, …] of the ``drafts + 1`` tokens behind a root, over all blocks and all ends of them."""
     vocab = len(p)
     tokens = every_block(vocab, drafts)
     roots = torch.full_like(tokens[:, 0], root)

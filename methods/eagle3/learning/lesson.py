@@ -39,7 +39,6 @@ class Lesson(nn.Module):
     Args:
         head: in float32, on the target's device.
         model: the target, a transformers causal LM.
-        steps: of the training-time test.
         decay: of a step's weight to the next's.
         recompute: see :func:`unrolled`.
         keep: what the target says of a text stays in memory, see :class:`Remembered`.

@@ -49,9 +49,7 @@ def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> Hel
     """Measure a head on answers of the target itself.
 
     Args:
-        lesson: the head and its target.
         texts: prompts with the target's answers.
-        device: the target's.
     """
     rows, known = lesson.head.config.block_size, lesson.head.draft_ids
     right, gaps = [], []

@@ -25,7 +25,6 @@ def start_from_target(head: DraftHead, model: Any, ids: Tensor) -> int:
 
     Args:
         head: changed in place.
-        model: its target.
         ids: int64 [1, n] a text, by which the scale of queries and keys is taken where the target does not
             normalise them.
 

@@ -21,7 +21,6 @@ def accum_logp(marginals: Marginals, budget: int, width: int = WIDTH) -> TokenTr
     rows of equal probability are expanded in the order they were added.
 
     Args:
-        marginals: what the head scored.
         budget: rows of the tree at most, root included, as JetSpec counts.
         width: children of a row at most; candidates beyond it are not used.
 
@@ -39,7 +38,6 @@ def top2gap(marginals: Marginals, budget: int, width: int = WIDTH, beta: float =
     does not: it halves the width.)
 
     Args:
-        marginals: what the head scored.
         budget: rows of the tree at most, root included. Caps of 1 at the first depths can leave it smaller.
         width: children of a row where the head is undecided.
         beta: how sharply the cap falls with the gap, per nat.
@@ -78,7 +76,6 @@ def fan_out(marginals: Marginals, budget: int, caps: Sequence[int]) -> TokenTree
     """The heap behind both: pop the most probable row, add its best children together, at most its depth's cap.
 
     Args:
-        marginals: what the head scored.
         budget: rows of the tree at most, root included.
         caps: children of a row at most, for rows that depth 1 follows, depth 2, ..., shape [D]; each at least 1.
 

@@ -21,7 +21,6 @@ def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
     Args:
         tree: any tree from the marginals' root. A token that is not among the candidates of its depth counts as
             impossible, and a path that stands twice in the tree counts once.
-        marginals: what the head scored.
 
     Returns:
         A number of tokens, 0 to the tree's depth.
@@ -50,7 +49,6 @@ def best_branch(tree: TokenTree, marginals: Marginals) -> tuple[list[int], float
 
     Args:
         tree: any tree from the marginals' root.
-        marginals: what the head scored.
 
     Returns:
         Its tokens below the root, and the sum of their log-probabilities; no tokens of a tree that is its root alone.

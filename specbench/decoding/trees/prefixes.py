@@ -16,7 +16,6 @@ def chain(marginals: Marginals, budget: int) -> TokenTree:
     """The greedy spine: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B).
 
     Args:
-        marginals: what the head scored.
         budget: rows at most, root included.
 
     Raises:
@@ -39,7 +38,6 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
     budget of at most D + 1 is then the chain itself; the guarantee is cheap only where the spine fits well inside.
 
     Args:
-        marginals: what the head scored.
         budget: rows at most, root included: one more than DDTree's number.
         spine: place the greedy spine first. False: DDTree's own tree.
 
@@ -128,7 +126,6 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
     not pay by it. Trees of all sizes are beginnings of the largest, so one heap run answers for every budget.
 
     Args:
-        marginals: what the head scored.
         step_seconds: rows -> seconds of a **whole** step: drafting and the host too, or small trees look better than
             they are. A mapping has the measured row buckets (``dict`` of (rows, seconds) pairs); a tree is padded to
             the next larger one, and none is larger than the largest. A function is asked about every number of rows.

@@ -110,9 +110,6 @@ class Attentions:
     def fall_back(self, error: Exception) -> bool:
         """Takes the oracle for trees from now on; for when a forward with the kernels has raised, or came out wrong.
 
-        Args:
-            error: what says so.
-
         Returns:
             Whether there is anything to fall back from.
 
@@ -135,10 +132,6 @@ class Attentions:
 
     def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
         """Falls back where a head is larger than the kernels take.
-
-        Args:
-            shapes: what each layer stores.
-            heads: its query heads.
 
         Raises:
             EnvironmentRefused: such a backend was asked for by name.

@@ -22,7 +22,6 @@ class Version(NamedTuple):
     """A package and how it is called.
 
     Attributes:
-        title: its distribution.
         module: that is imported.
         function: of that module.
         call: (function, query [sequences, rows, heads, size], keys [S, L, KV heads, size], values, cells that each

@@ -75,8 +75,6 @@ def _additive(
         reach: bool [S, Q, Q], rows that each row sees.
         depth: [S, Q].
         cells: L.
-        window: as of the attention.
-        dtype: of the mask.
     """
     slots, rows = own.shape
     cell = torch.arange(cells, device=own.device)

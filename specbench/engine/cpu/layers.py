@@ -25,8 +25,6 @@ class OwnLayers:
 
     Args:
         model: a transformers causal LM on a CPU.
-        cache: the engine's.
-        calls: what each layer's attention is.
 
     Raises:
         Unlike: this model's layers are not of the kind.

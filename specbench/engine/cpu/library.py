@@ -158,7 +158,6 @@ class Work:
         """Runs some layers one after the other.
 
         Args:
-            layers: those.
             hidden: [1, N, hidden size].
             outputs: of each layer where its output goes, alike; None where nobody wants it.
             rotary: cosine and sine [1, N, turned], as ``hidden`` is.
