@@ -30,9 +30,6 @@ class Drafts:
         depth: D, tokens of the longest path.
         width: W; 1 drafts a chain.
         draws: above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
-
-    Raises:
-        EnvironmentRefused: no memory for the head's cache.
     """
 
     def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int, draws: bool = False) -> None:
@@ -84,11 +81,7 @@ class Drafts:
         self._roots[slot] = tokens[-1]
 
     def tree(self, slot: int, budget: int) -> TokenTree:
-        """The tree behind a slot's text; runs the round if that has not been done.
-
-        Raises:
-            ValueError: the slot has brought nothing new since it was asked last.
-        """
+        """The tree behind a slot's text; runs the round if that has not been done."""
         temperature = self._sampling().temperature if self._draws else 0.0
         if self._draws:
             self._temperature.fill_(temperature)

@@ -29,9 +29,6 @@ class BlockPass:
         target: what it drafts for; the head borrows its embedding and LM head.
         depth: D, less than the block.
         width: K.
-
-    Raises:
-        EnvironmentRefused: no memory for the head's cache.
     """
 
     def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int) -> None:
@@ -81,9 +78,6 @@ class BlockPass:
 
         Returns:
             D depths of K candidates, log-probabilities over all that the head can draft, at temperature 1.
-
-        Raises:
-            ValueError: the slot has brought nothing new since it was asked last.
         """
         tokens, logp = self._passes.draft(slot)
         return Marginals(self._anchors[slot], tokens.tolist(), logp.tolist())

@@ -86,7 +86,6 @@ class DraftHead(Head):
         Args:
             rows: [B, R, H] the target's embeddings of [anchor, MASK, …].
             positions: integer [B, R]; the anchor's is the number of context tokens.
-            attend: attention of a layer, context included.
 
         Returns:
             [B, R, H], normalised: times the target's LM head, row k holds the scores of the token k behind the anchor.
@@ -110,12 +109,7 @@ class DraftHead(Head):
         Args:
             where: a folder, or a hub id; ``::SUBFOLDER`` may follow.
             target: the target's transformers configuration, which the head has to go with; None checks nothing.
-            device: where to put it.
             dtype: what to cast it to; None keeps what the file has.
-
-        Raises:
-            UsageError: no head there, parameters missing, left over or of another shape, or another target's head.
-            EnvironmentRefused: it cannot be had from the hub.
         """
         return cls.read(head_files.find(str(where)), target, device=device, dtype=dtype)
 
@@ -134,14 +128,7 @@ class DraftHead(Head):
 
 
 def check_target(config: HeadConfig, target: Any, name: str) -> None:
-    """Whether a head goes with a target.
-
-    Args:
-        name: how the user called the head.
-
-    Raises:
-        UsageError: it was made for a target of other sizes.
-    """
+    """Whether a head goes with a target."""
     sizes = {
         "hidden size": (config.hidden_size, target.hidden_size),
         "number of layers": (config.num_target_layers, target.num_hidden_layers),

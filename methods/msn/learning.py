@@ -54,11 +54,7 @@ class Lesson(nn.Module):
     """L = −1/M Σᵢ log pθ(xᵢ | x̂_<i), x̂ the text with its noisy segment; labels stay clean, behind the segment too.
 
     Args:
-        model: a transformers causal LM, bare or with an adapter; what of it is trained is the caller's business.
         frozen: what says the labels, as distributions behind the clean text; None: labels are the text's tokens.
-
-    Raises:
-        UsageError: see :class:`Student`.
     """
 
     def __init__(self, model: Any, options: Options, frozen: Frozen | None = None) -> None:

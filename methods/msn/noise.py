@@ -63,9 +63,7 @@ def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_pla
     """Texts with their segments replaced, int64 [B, S].
 
     Args:
-        ids: int64 [B, S] clean texts.
         sources: int64 [B, S] :func:`sources`.
-        starts, lengths: int64 [B] of the segments.
         in_place: copy from the text as it is by then, so that noise may copy earlier noise, as the repository's snippet
             does; else from the clean text, as Eq. 4 writes it.
     """
@@ -80,13 +78,7 @@ def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_pla
 
 
 def replaced(ids: Tensor, tokens: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
-    """Texts whose segments hold other tokens, int64 [B, S].
-
-    Args:
-        ids: int64 [B, S] clean texts.
-        tokens: int64 [B, S] :func:`strangers`.
-        starts, lengths: int64 [B] of the segments.
-    """
+    """Texts whose segments hold other tokens, int64 [B, S]."""
     return tokens.where(_inside(ids, starts, lengths), ids)
 
 

@@ -59,11 +59,7 @@ class Drafter:
         }  # fmt: skip
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Reads a prompt; returns the slot of its sequence.
-
-        Raises:
-            UsageError: the prompt is empty or does not fit the capacity.
-        """
+        """Reads a prompt; returns the slot of its sequence."""
         self._follow()
         slot = self.engine.alloc()
         try:
@@ -148,9 +144,6 @@ def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel)
     The tokenizers decide, not the rows of the LM heads: sizes of one family are padded to different rows (Qwen2.5 7B
     has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
     are rejected. Dummy weights have no words, so their rows have to be as many.
-
-    Args:
-        name, model, tokenizer: of the target.
 
     Raises:
         UsageError: another vocabulary.

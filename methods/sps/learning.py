@@ -33,7 +33,6 @@ class Lesson(nn.Module):
 
     Args:
         draft: a transformers causal LM in float32, on the target's device.
-        target: the model that it drafts for.
         kl, ce: what the divergence and the cross-entropy weigh.
     """
 
@@ -102,10 +101,6 @@ def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
     """What decoding these texts by ``sps`` would take, greedily.
 
     A draft counts as far as it is the text, so what the draft model says behind the text itself decides every round.
-
-    Args:
-        draft: the draft model; its mode is left as it was.
-        texts: greedy answers of the target.
     """
     training, tokens, rounds, hits = draft.training, 0, 0, 0
     draft.eval()

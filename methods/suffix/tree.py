@@ -83,11 +83,7 @@ class Node:
 
 
 class SuffixTree:
-    """All strings of up to ``depth`` tokens of some texts.
-
-    Args:
-        depth: tokens of the longest one.
-    """
+    """All strings of up to ``depth`` tokens of some texts."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth

@@ -28,10 +28,6 @@ class Branches:
     def add(self, path: Sequence[int], under: int = 0, *, share: bool = True) -> list[int]:
         """Hangs a chain of tokens under a row.
 
-        Args:
-            under: row it hangs under.
-            share: use rows that are there already where the tokens agree.
-
         Returns:
             The row of each token of ``path``.
         """
@@ -101,11 +97,7 @@ class JacobiChain:
 
 
 class NgramIndex:
-    """A growing text with the places of all its n-grams; a new token costs ``longest`` entries, a lookup one.
-
-    Args:
-        longest: n-grams of 1 to this many tokens are indexed.
-    """
+    """A growing text with the places of all its n-grams; a new token costs ``longest`` entries, a lookup one."""
 
     def __init__(self, longest: int) -> None:
         self.tokens: list[int] = []
@@ -124,11 +116,7 @@ class NgramIndex:
         return self._ends[len(ngram) - 1].get(ngram, ())
 
     def before(self, size: int) -> Sequence[int]:
-        """Where the last ``size`` tokens occurred before, oldest first.
-
-        Returns:
-            Ends of the occurrences: the text goes on at ``tokens[end]``. The last tokens themselves are left out.
-        """
+        """Where the last ``size`` tokens occurred before, oldest first."""
         if size > len(self.tokens):
             return []
         return self._ends[size - 1][tuple(self.tokens[-size:])][:-1]

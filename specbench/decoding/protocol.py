@@ -95,12 +95,7 @@ class Context:
 
 
 class Decoder(ABC):
-    """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``.
-
-    Args:
-        options: the method's own :class:`~specbench.common.Options`.
-        context: what it may know besides its tokens.
-    """
+    """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``."""
 
     #: Forwards of a draft model so far; stays 0 for methods that draft without one.
     draft_forwards: int = 0
@@ -227,11 +222,8 @@ class Method:
     """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.common.guests`.
 
     Attributes:
-        name: registered name.
         label: how a run names it; the name, unless one method runs with several settings.
-        options: validated options.
         lossless: whether it claims to emit what AR emits.
-        measures: what its own figures are, by name.
         shared: what its sequences share, once :meth:`ready` has loaded it.
         own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts
             can be AR's, and not the texts.
@@ -318,11 +310,7 @@ class Method:
 
 
 def _count(what: str, found: Any, least: int = 0) -> int:
-    """A count that a method's code returned.
-
-    Raises:
-        Refused: it is none.
-    """
+    """A count that a method's code returned."""
     if isinstance(found, bool) or not isinstance(found, Integral) or found < least:
         raise guests.Refused(f"its {what} is {str(found)[:40]}, which is no whole number of {least} or more")
     return int(found)

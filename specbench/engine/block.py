@@ -24,12 +24,7 @@ _ROUNDING = 1e-3  # of a sum of 1 over a vocabulary, in float32
 
 
 class Verdict(NamedTuple):
-    """What became of a block.
-
-    Attributes:
-        accepted: drafts accepted, τ.
-        token: the one behind them, Y.
-    """
+    """What became of a block: how many drafts were accepted (τ), and the token after them (Y)."""
 
     accepted: int
     token: int
@@ -140,11 +135,7 @@ def _stacked(blocks: Sequence[Tensor]) -> Tensor:
 
 
 def _checked(proposal: Proposal | None, p: Tensor) -> Proposal:
-    """A proposal with tensors of the right kind; ``p`` is the target's, [S, rows, V].
-
-    Raises:
-        BadTree: it has others.
-    """
+    """A proposal with tensors of the right kind; ``p`` is the target's, [S, rows, V]."""
     q, ids = (proposal.probabilities, proposal.ids) if proposal else (None, None)
     if proposal is None or not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
         raise BadTree("its proposal has no matrix of probabilities")
@@ -187,7 +178,6 @@ class DrawnDrafts:
         starts: slot -> position of the root of its block.
         most: drafts of a sequence at most.
         vocab: tokens of the target; none above them is drawn.
-        device: where the probabilities are.
     """
 
     def __init__(self, starts: Mapping[int, int], most: int, vocab: int, seed: int, device: torch.device) -> None:

@@ -54,10 +54,7 @@ class StaticCache(Answering):
 
     Args:
         shapes: per layer index (KV heads, key head size, value head size).
-        slots: number of sequences S.
         capacity: cells per sequence L, scratch rows included.
-        dtype: of the stored keys and values.
-        device: where the buffers live.
     """
 
     def __init__(

@@ -29,11 +29,7 @@ _CPU_CHUNK = 4096
 
 
 class Fused:
-    """Switches a model's decoder layers between running as they are and compiled.
-
-    Args:
-        enabled: whether :meth:`attach` does anything.
-    """
+    """Switches a model's decoder layers between running as they are and compiled."""
 
     def __init__(self, model: Any, enabled: bool) -> None:
         self._layers = decoder_layers(model) if enabled else []

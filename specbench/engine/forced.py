@@ -25,9 +25,7 @@ class Chain:
     """Guesses in a row.
 
     Attributes:
-        slot: an occupied slot of the engine.
         start: position of the first of them; they see what the slot has cached before it.
-        tokens: at least one.
     """
 
     slot: int

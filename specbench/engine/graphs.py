@@ -52,11 +52,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """Captures on a CUDA device, all graphs sharing one memory pool: no two of them ever run at the same time.
-
-    Raises:
-        EnvironmentRefused: not a CUDA device.
-    """
+    """Captures on a CUDA device, all graphs sharing one memory pool: no two of them ever run at the same time."""
     if device.type != "cuda":
         raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
     pool = torch.cuda.graph_pool_handle()
@@ -117,7 +113,6 @@ class Running(NamedTuple):
     """A captured step that the device may not have finished.
 
     Attributes:
-        fields: its input on the device.
         outcome: what it says, on the device: next token of each row, path, count and bonus of each slot.
         hidden: of tapped layers [N, taps × hidden size], of the row at each depth of each slot's path.
     """
@@ -137,9 +132,6 @@ class StepGraph:
 
     Args:
         run: from int32 [shape.width_in] on the device to what the step leaves there.
-        top_k: k.
-        device: where it runs.
-        capture: how it is captured, on its first run.
         place: where probabilities like these are kept until the next step.
     """
 
@@ -229,9 +221,7 @@ class Captures:
     """What capturing cost.
 
     Attributes:
-        count: graphs captured.
         late: of these, by the step that needed it and not beforehand: a request had to wait for it.
-        seconds, bytes: of all of them.
     """
 
     count: int = 0
@@ -261,11 +251,6 @@ class StepGraphs:
     """The graphs of an engine, captured when they are first needed.
 
     Args:
-        make: the device work of a step of (shape, kind).
-        shape: (rows, kind) -> the shape of its step.
-        slots: slots of the engine.
-        max_rows: rows of its largest tree.
-        device: where it runs.
         choices: what an earlier run measured, as :meth:`curves` has it; its rows are padded as they were there.
         pinned: pad to the next bucket always, whatever is measured.
     """
@@ -300,9 +285,6 @@ class StepGraphs:
         """The graph for a step, with its input filled in; None where the step is to run eagerly: of more rows than are
         ever captured, or where its capture has failed before.
 
-        Args:
-            batch, lengths, forced: as for :func:`pack.fill`.
-
         Raises:
             torch.OutOfMemoryError: there is no memory for its capture.
             CaptureFailed: it cannot be captured.
@@ -330,9 +312,6 @@ class StepGraphs:
 
         A bucket is passed over where a larger one takes less time, as it does where a library has a slow kernel for
         few rows. So the baseline, too, gets the fastest step there is. No slot may be in use.
-
-        Args:
-            context: cached tokens to time it at.
         """
         fastest: tuple[float, int] | None = None
         buckets = self.row_buckets(steps.fewest, steps.widest * steps.sequences)

@@ -166,9 +166,6 @@ class HeadPass:
 
         Args:
             slot: the target's, which the sequence has: rounds follow its steps; None is the lowest free one.
-
-        Raises:
-            ValueError: it is not free, or none is.
         """
         place = self._seats.index(None) if slot is None else slot
         if self._seats[place] is not None:
@@ -193,9 +190,6 @@ class HeadPass:
             tokens: one a row, at least one.
             features: [rows, size], of a head that reads them. Read at once: they are the engine's, and only until its
                 next step.
-
-        Raises:
-            ValueError: no row, or not as many features as tokens.
         """
         seat = self._seat(slot)
         size = self._features.shape[2]
@@ -222,9 +216,6 @@ class HeadPass:
         Args:
             slot: whose; nothing was appended since it drafted.
             rows: those on the accepted path, ascending, counted from the round's first pass on.
-
-        Raises:
-            ValueError: it holds no drafts, or not so many.
         """
         seat = self._seat(slot)
         if not seat.drafted or any(not 0 <= row < self._draft_rows for row in rows):
@@ -238,9 +229,6 @@ class HeadPass:
 
         Returns:
             The tensors of ``draft``, without their first dimension.
-
-        Raises:
-            ValueError: the slot has brought nothing new since it was asked last.
         """
         seat = self._seat(slot)
         if seat.outcome is None:

@@ -28,8 +28,6 @@ class Surroundings:
     """What all rows of a round share.
 
     Attributes:
-        cache: the head's own.
-        ops: what writes to it.
         slots: the S slots of the round, contiguous.
         extent: cells visible to attention, from 0; None is all, as capture needs it.
         limit: draft rows of a slot at most.
@@ -136,10 +134,8 @@ class HeadRows:
         """Attention of these rows to their text and to the rows that they hang under, themselves included.
 
         Args:
-            layer: index of the layer, from 0.
             query: [S, heads, n, size], rotated where the head does that, as keys are.
             key, value: [S, KV heads, n, size]; stored.
-            scale: factor on the scores; None is ``size ** -0.5``.
             window: a row sees only what is less than so many positions before it; None is no limit.
 
         Returns:

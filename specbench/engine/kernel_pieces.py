@@ -36,12 +36,7 @@ class HeadKernels:
         layers: the head's; their attention says ``layer_idx``, ``scaling`` and ``sliding_window``.
 
     Attributes:
-        on: the pieces that kernels compute: those that were tried and came out right.
-        why_not: of those that came out wrong, in words.
         learning: whether pieces are torch's at the moment, and ours are tried beside them.
-
-    Raises:
-        Unlike: the layers are not of the kind, or Triton's kernels cannot be used.
     """
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:

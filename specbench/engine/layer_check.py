@@ -41,11 +41,6 @@ def check_layers(
 ) -> None:
     """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks.
 
-    Args:
-        model: a transformers causal LM that is attached to the engine.
-        backend: makes the attention of a forward.
-        apart: within it the model is without the engine.
-
     Raises:
         UnsupportedAttention: a layer comes out otherwise than by the model's own attention.
     """

@@ -43,7 +43,6 @@ class Node(NamedTuple):
     """A kernel of a step.
 
     Attributes:
-        name: of the operation, or of the Triton kernel.
         layer: in which it runs, from 0; None is before the first or behind the last.
     """
 
@@ -52,12 +51,7 @@ class Node(NamedTuple):
 
 
 class Nodes(TorchDispatchMode):
-    """Counts what runs inside of it.
-
-    Attributes:
-        seen: the nodes, in order.
-        layer: of which the next ones are.
-    """
+    """Counts what runs inside of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,15 +133,11 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 class MetaStep:
     """A captured step of a model on the meta device, by Triton attention.
 
-    Args:
-        model: a transformers causal LM on the meta device.
-        ops: the device work beside its layers; default is that by Triton kernels.
         slots, capacity: of the cache.
         fused: run its layers fused, where they are of the kind; else as transformers has them.
         reach: positions that a forward may use; what an engine would refuse for them is refused. None looks at nothing.
 
     Attributes:
-        model, cache, calls: as an engine has them.
         fusions: what is fused, as far as modules tell: nothing is computed here that could come out wrong.
         not_fused: the other fusions, with why not.
         why_not_fused: why nothing is, in words; empty where something is.

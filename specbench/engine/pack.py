@@ -82,7 +82,6 @@ class Batch:
         trees: by slot, ascending.
         counts: rows of each one, in that order.
         first: row of each one's root.
-        rows: of all of them.
         vocabulary: their token ids have to be below this; 0 is known of nobody.
     """
 
@@ -249,13 +248,7 @@ def unjoin(packed: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 @dataclass(frozen=True)
 class Outcome:
-    """A step's output array on the host.
-
-    Attributes:
-        packed: int32 [shape.width_out(top_k)].
-        shape: of the step.
-        top_k: k of its top scores.
-    """
+    """A step's output array on the host."""
 
     packed: Ints
     shape: Shape
@@ -268,12 +261,7 @@ class Outcome:
         probabilities: Tensor | None = None,
         verdicts: Mapping[int, Verdict] = _NONE,
     ) -> dict[int, StepResult]:
-        """What the forward decided for each slot of a step.
-
-        Args:
-            hidden, probabilities: as :class:`specbench.engine.step.Computed` has them.
-            verdicts: on chains that were verified as blocks.
-        """
+        """What the forward decided for each slot of a step."""
         shape = self.shape
         said: list[int] = self.packed[: shape.width_decided].tolist()
         rows, counts = shape.of_rows, 2 * shape.of_rows

@@ -29,8 +29,6 @@ class Norm:
     """A root-mean-square norm.
 
     Attributes:
-        module: whose weight multiplies.
-        eps: under the root.
         offset: 1 where the factor is 1 + weight, else 0.
     """
 
@@ -51,10 +49,7 @@ class Heads:
     """A layer's attention.
 
     Attributes:
-        heads, kv_heads: of queries, and of keys and values.
-        size, value_size: of a head.
         window: a row sees only keys less than this many positions before it; None is no limit.
-        scale: factor on the scores; None is the usual one.
     """
 
     heads: int
@@ -70,11 +65,9 @@ class Attention:
     """Query, key and value to the output product.
 
     Attributes:
-        module: all of it.
         index: the layer's number, by which the cache knows it.
         inputs: the products of query, key and value; one where they are merged already.
         of_query, of_key: norms of single heads.
-        output: the product behind.
     """
 
     module: nn.Module
@@ -88,14 +81,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Gated:
-    """A gated MLP: down(act(gate) * up).
-
-    Attributes:
-        module: all of it.
-        inputs: the products of gate and up; one where they are merged already.
-        down: the product behind.
-        activation: its name in configurations.
-    """
+    """A gated MLP: down(act(gate) * up)."""
 
     module: nn.Module
     inputs: tuple[nn.Linear, ...]
@@ -108,11 +94,7 @@ class Parts:
     """A decoder layer.
 
     Attributes:
-        before_attention, after_attention: norms around the attention; the second, of its output, is rare.
-        before_mlp, after_mlp: likewise.
-        attention: what stands between them.
         mlp: None where it is not of the kind, as with experts: ``mlp_module`` is what it is.
-        mlp_module: all of it.
     """
 
     before_attention: Norm
@@ -137,9 +119,6 @@ def parts_of(
     Args:
         any_mlp: take an MLP that is not of the kind as a whole.
         apart: modules that it may have and that the caller runs.
-
-    Raises:
-        Unlike: the layer is of another kind.
     """
     modules = _Modules(layer)
     attention, mlp = modules.child("self_attn"), modules.child("mlp")
@@ -203,11 +182,7 @@ def _gated(mlp: nn.Module, modules: _Modules) -> Gated:
 
 
 def norm_of(module: nn.Module) -> Norm:
-    """A module as the norm that it is.
-
-    Raises:
-        Unlike: it is none by root mean square.
-    """
+    """A module as the norm that it is."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not isinstance(weight, Tensor) or not isinstance(eps, float) or len(list(module.parameters())) != 1:
@@ -227,11 +202,7 @@ def norm_of(module: nn.Module) -> Norm:
 
 
 def plain_linear(module: nn.Module, name: str) -> nn.Linear:
-    """A module as a linear layer whose weights lie row by row.
-
-    Raises:
-        Unlike: it is something else.
-    """
+    """A module as a linear layer whose weights lie row by row."""
     if type(module) is not nn.Linear:
         raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
     if not module.weight.is_contiguous():

@@ -1,4 +1,4 @@
-"""Room: the memory that steps of so many rows take, and whether there is so much. No torch.
+"""Room: the memory that steps of so many rows take, and whether there is so much.
 
 No number of rows is too many by itself: what a step may hold follows from the cache cells that its rows are written to,
 the masks of rows by rows, what a layer puts out for each row, and the logits of a chunk. It is what there is at most at
@@ -60,7 +60,6 @@ class StepMemory:
     """Bytes that a model decodes in.
 
     Attributes:
-        cache: KV of all sequences, the cells for rows of a tree included.
         step: what exists while a step runs: masks, activations, logits.
     """
 
@@ -78,8 +77,6 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
 
     Args:
         widths: of the model; of one that is not known only the masks are counted.
-        capacity: tokens that a sequence may reach.
-        slots: sequences stepped together.
         dense: attention takes masks of rows by cells, as torch's does, and not bits, as our kernels for CUDA do.
     """
     every, cells = rows * slots, capacity + scratch_cells(rows)

@@ -34,8 +34,6 @@ class Config(NamedTuple):
     Attributes:
         block_n, block_k: outputs and inputs of a tile of the weight.
         splits: programs that share the inputs of a tile's outputs.
-        warps: of a program.
-        stages: tiles in its pipeline.
     """
 
     block_n: int
@@ -74,9 +72,6 @@ class SkinnyProducts:
 
     Args:
         pinned: let no measured time decide: torch everywhere.
-        choices: as for :meth:`keep`.
-        kernel: ours; default is the one for ``device``.
-        candidates: its configurations; default as for ``kernel``.
 
     Attributes:
         why_not: why no product is ours, whatever its shape; empty where one may be.
@@ -116,13 +111,7 @@ class SkinnyProducts:
         return ""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``nn.functional.linear``.
-
-        Args:
-            x: [..., K].
-            weight: [N, K].
-            bias: [N].
-        """
+        """``nn.functional.linear``."""
         settled = self._settled.get((weight.shape[0], weight.shape[1]))
         rows = x.shape[:-1].numel()
         if settled is None or settled.config is None or not 1 <= rows <= MOST_ROWS:
@@ -232,11 +221,7 @@ class SkinnyProducts:
 
 
 def cuda_time(device: torch.device) -> Time:
-    """Times work on a CUDA device as a step runs it, captured once and replayed: the median, by the device's clock.
-
-    Raises:
-        EnvironmentRefused: not a CUDA device; of what it times: it cannot be captured.
-    """
+    """Times work on a CUDA device as a step runs it, captured once and replayed: the median, by the device's clock."""
     capture = cuda_capture(device)
 
     def time(work: Callable[[], None]) -> float:

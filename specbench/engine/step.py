@@ -86,11 +86,7 @@ class Kind:
     """What a step computes beside its shape; every kind has graphs of its own.
 
     Attributes:
-        sampling: how next tokens are chosen.
-        top_k: highest scores of each row to return.
-        taps: layers whose outputs are wanted, by index from 0.
         forced: whether next tokens may be put in place of the computed ones.
-        attention: name of the backend.
         tall: whether attention goes by tiles of many rows of a sequence, and not by tiles of about one.
         probabilities: whether what each row's next token is drawn from is wanted; only above temperature 0.
     """
@@ -123,8 +119,6 @@ class Program:
     """Runs a model over the rows of token trees.
 
     Args:
-        model: a transformers causal LM whose attention is the engine's.
-        ops: device work beside its layers.
         positions: that the model has; rows after them get the last one. None is as many as there are rows.
     """
 

@@ -38,7 +38,6 @@ def measure_ceilings(
     The product runs through torch and through oneDNN where the model's weights could; the faster one counts.
 
     Args:
-        device: where.
         dtype: of the matrix product. Bandwidth is measured on float32, whose sum costs no conversion.
         linears: from :func:`~specbench.engine.products.kind_for`.
         seconds: after so many, three repeats are enough.

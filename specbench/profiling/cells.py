@@ -55,10 +55,6 @@ def within(
         positions: that the model takes; None where it does not say.
         free_bytes: memory for caches and steps.
         dense: as of :func:`specbench.engine.room.step_memory`.
-
-    Raises:
-        UsageError: the model takes none of the contexts that were asked for.
-        EnvironmentRefused: no memory for any of them.
     """
     rows, contexts = list(settings.rows), list(settings.contexts)
     left_out: list[LeftOut] = []

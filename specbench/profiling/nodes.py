@@ -182,7 +182,6 @@ def count_nodes(
         context: cached tokens of each sequence.
         slots: sequences stepped together.
         dtype: torch's name of the weights' and the cache's.
-        revision: of a hub id.
         trust_remote_code: run the Python that a folder or repository brings.
         fused: count fused layers alone, or alone those that transformers has; default is both.
 
@@ -300,12 +299,7 @@ def as_data(count: NodeCount, cards: Sequence[Gpu]) -> dict[str, Any]:
 
 
 def _config(source: Source, revision: str | None, trust: bool) -> Any:
-    """The configuration of what a source names; an adapter's is its base's.
-
-    Raises:
-        UsageError: it cannot be read.
-        EnvironmentRefused: the hub is out of reach.
-    """
+    """The configuration of what a source names; an adapter's is its base's."""
     source = source.base or source
     if revision and source.kind != "hub":
         raise UsageError(f"--revision goes with a hub id, which {source.name} is not")
@@ -337,11 +331,7 @@ def _config(source: Source, revision: str | None, trust: bool) -> Any:
 
 
 def _model(source: Source, config: Any, dtype: Any, trust: bool) -> Any:
-    """The model of a configuration, without memory.
-
-    Raises:
-        UsageError: it is none of a causal LM, or its weights are packed.
-    """
+    """The model of a configuration, without memory."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -37,11 +37,7 @@ class Lesson(nn.Module):
     by the target cannot be drafted has nothing to learn (SpecForge, ``position_mask``).
 
     Args:
-        head: in float32, on the target's device.
-        model: the target, a transformers causal LM.
         decay: of a step's weight to the next's.
-        recompute: see :func:`unrolled`.
-        keep: what the target says of a text stays in memory, see :class:`Remembered`.
     """
 
     def __init__(

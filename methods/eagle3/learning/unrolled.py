@@ -33,7 +33,6 @@ def unrolled(
         fused: [B, S, H] of :meth:`DraftHead.fuse`.
         embedded: [B, S + steps, H] embeddings of the text, filled up at its end.
         rows: int64 [B, R] the rows to go on with, below S - 1.
-        steps: how many.
         recompute: activations of a step are computed again in the backward pass: less memory, a third more time.
     """
     length = fused.shape[1]

@@ -34,9 +34,7 @@ def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
     """Blocks at given anchors.
 
     Args:
-        anchors, used: see :class:`Blocks`.
         ends: int64 [B] tokens of each text.
-        rows: R.
     """
     anchors = anchors.masked_fill(~used, 0)
     offsets = torch.arange(rows, device=anchors.device)
@@ -51,7 +49,6 @@ def drawn(starts: Tensor, ends: Tensor, count: int, rows: int) -> Blocks:
     Args:
         starts, ends: int64 [B] first position of each answer, and tokens of each text.
         count: A at most; texts with fewer anchors have all of theirs.
-        rows: R.
     """
     candidates = int((ends - 1 - starts).max().clamp(min=1))
     lots = torch.rand(len(starts), candidates)  # of the CPU's generator, which a checkpoint brings back

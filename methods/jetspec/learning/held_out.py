@@ -46,11 +46,7 @@ class HeldOut:
 
 
 def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> HeldOut:
-    """Measure a head on answers of the target itself.
-
-    Args:
-        texts: prompts with the target's answers.
-    """
+    """Measure a head on answers of the target itself."""
     rows, known = lesson.head.config.block_size, lesson.head.draft_ids
     right, gaps = [], []
     for text in texts:

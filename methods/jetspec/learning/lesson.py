@@ -28,12 +28,8 @@ class Lesson(nn.Module):
     """The head with its loss.
 
     Args:
-        head: in float32, on the target's device.
-        model: the target, a transformers causal LM.
         anchors: blocks of a text that a step learns from.
         gamma: offset k weighs exp(-(k - 1) / gamma), as DFlash has it; 0 weighs all alike, as JetSpec does.
-        flex: see :class:`Sight`.
-        keep: what the target says of a text stays in memory, see :class:`Remembered`.
     """
 
     def __init__(

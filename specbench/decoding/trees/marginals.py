@@ -21,9 +21,6 @@ def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
     Args:
         tree: any tree from the marginals' root. A token that is not among the candidates of its depth counts as
             impossible, and a path that stands twice in the tree counts once.
-
-    Returns:
-        A number of tokens, 0 to the tree's depth.
     """
     likely = [
         dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)
@@ -46,9 +43,6 @@ def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
 
 def best_branch(tree: TokenTree, marginals: Marginals) -> tuple[list[int], float]:
     """The path of a tree that takes the best-scored child each time, down to a leaf.
-
-    Args:
-        tree: any tree from the marginals' root.
 
     Returns:
         Its tokens below the root, and the sum of their log-probabilities; no tokens of a tree that is its root alone.

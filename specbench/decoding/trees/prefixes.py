@@ -13,14 +13,7 @@ from specbench.decoding.trees.marginals import Marginals, check_budget
 
 
 def chain(marginals: Marginals, budget: int) -> TokenTree:
-    """The greedy spine: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B).
-
-    Args:
-        budget: rows at most, root included.
-
-    Raises:
-        ValueError: ``budget`` is less than 1.
-    """
+    """The greedy spine: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B)."""
     check_budget(budget)
     spine = [tokens[0] for tokens in marginals.tokens[: budget - 1]]
     return TokenTree.chain([marginals.root, *spine], origins="head", scores=marginals.scores)
@@ -44,9 +37,6 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
     Returns:
         The spine, then the rows most probable first; equal ones by their parent's row, then by rank. The tree of a
         smaller budget is the beginning of it.
-
-    Raises:
-        ValueError: ``budget`` is less than 1.
     """
     tokens, parents, _ = best_prefixes(marginals, budget, spine)
     return TokenTree(tokens, parents, origins="head", scores=marginals.scores)
@@ -104,9 +94,6 @@ StepSeconds = Callable[[int], float] | Mapping[int, float]
 
 class Sized(NamedTuple):
     """A tree of the size that was found best.
-
-    Attributes:
-        tree: its rows, the most probable prefixes.
         budget: how many they are, root included.
         expected: accepted drafts that the head expects.
         seconds: what a step of so many rows takes, by the table.
@@ -133,9 +120,6 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
 
     Returns:
         The tree and its size. Of equally good buckets (numbers of rows, with a function) the smallest.
-
-    Raises:
-        ValueError: ``max_budget`` is less than 1, or a bucket or its time is not positive, or there is none.
     """
     check_budget(max_budget)
     if isinstance(step_seconds, Mapping):

@@ -22,8 +22,6 @@ class Version(NamedTuple):
     """A package and how it is called.
 
     Attributes:
-        module: that is imported.
-        function: of that module.
         call: (function, query [sequences, rows, heads, size], keys [S, L, KV heads, size], values, cells that each
             sequence has with its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
     """
@@ -79,11 +77,7 @@ VERSIONS = {
 
 
 def load(name: str) -> Any:
-    """The function of a version.
-
-    Raises:
-        Exception: whatever the import of a package raises that was built for another torch, or lacks the function.
-    """
+    """The function of a version; raises whatever importing a package raises that was built for another torch."""
     version = VERSIONS[name]
     return getattr(importlib.import_module(version.module), version.function)
 

@@ -32,7 +32,6 @@ class Visibility:
     N rows, S slots, L cells.
 
     Attributes:
-        layout: of the rows.
         lengths: integer [S], cached tokens of each slot; its rows sit in the cells from there on.
         depth: integer [N], ancestors of each row; its position is its slot's length + depth.
         rows: which rows each row may attend to, as :class:`specbench.engine.ops.Ancestry` has it.
@@ -51,9 +50,6 @@ class Backend(Protocol):
         """Attention of [1, heads, N, size] queries to their slots' [S, KV heads, L, size] keys.
 
         Args:
-            query: rotated queries.
-            key: keys, cached and new.
-            value: values likewise.
             scale: factor on the scores; None is ``size ** -0.5``.
             window: a row sees only keys less than this many positions before it; None is no limit.
 

@@ -12,11 +12,7 @@ from specbench.engine.layout import Group
 
 
 class Masks:
-    """The masks of one step, one for each window and group of slots.
-
-    Args:
-        visibility: with ancestors as bool [N, N].
-    """
+    """The masks of one step, one for each window and group of slots."""
 
     def __init__(self, visibility: Visibility) -> None:
         self._see = visibility

@@ -105,11 +105,7 @@ def _loaded() -> Any:
 
 
 def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
-    """The library, built where it has not been; ``say`` takes a line before that.
-
-    Raises:
-        EnvironmentRefused: it cannot be had; in one line.
-    """
+    """The library, built where it has not been; ``say`` takes a line before that."""
     if _failed:
         raise EnvironmentRefused(_failed[0])
     try:
@@ -122,11 +118,7 @@ def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
 
 
 class Work:
-    """Buffers of a forward, and the calls that use them.
-
-    Args:
-        library: from :func:`open_library`.
-    """
+    """Buffers of a forward, and the calls that use them."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
