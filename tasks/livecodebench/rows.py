@@ -95,11 +95,7 @@ class Problem:
 
 
 def load(paths: Sequence[Path]) -> dict[str, Problem]:
-    """The problems of files by id, in their order; their private tests are not unpacked yet.
-
-    Raises:
-        UsageError: names the line and the field that is missing or of a wrong type; or a file has none.
-    """
+    """The problems of files by id, in their order; their private tests are not unpacked yet."""
     found: dict[str, Problem] = {}
     for path in paths:
         before = len(found)
@@ -124,9 +120,6 @@ def cases(problem: Problem, private: bool) -> Cases:
 
     Args:
         private: those that are not in the statement, too.
-
-    Raises:
-        UsageError: the line has changed, or its private tests are damaged; names it.
     """
     with open_file(problem.path, _TODO) as file:
         file.seek(problem.offset)
