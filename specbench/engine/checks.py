@@ -59,10 +59,9 @@ Stored = Mapping[int, tuple[Tensor, Tensor]]
 
 
 def check_declared(model: Any, capacity: int) -> int | None:
-    """What can be known before the first forward.
+    """Refuse what the configuration alone shows that the engine does not express.
 
-    Returns:
-        How many positions the model has, where it can be given no others: rows of a last tree may lie after them.
+    Returns how many positions the model has, where it can be given no others; rows of a last tree may lie after them.
     """
     if not getattr(model, "_supports_attention_backend", False):
         raise UnsupportedAttention(
@@ -113,8 +112,7 @@ def _learned_positions(model: Any, config: Any) -> int | None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turns an error before or inside a model's first forward into a refusal: it wants what our engine does not have.
-    """
+    """Turn an error before or inside a model's first forward into UnsupportedAttention."""
     try:
         yield
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -153,11 +151,8 @@ def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> 
 def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], apart: Apart) -> float:
     """Whether the engine's logits over a small tree are those of plain forwards of the model's own attention.
 
-    Args:
-        probe: logits [rows, V] after each row of a tree over a cached prefix.
-
-    Returns:
-        How far scores may be off, as a share of their norm: the tolerance, or what was found where that is more.
+    ``probe``: logits [rows, V] after each row of a tree over a cached prefix. Returns how far scores may be off, as a
+    share of their norm: the tolerance, or what was found where that is more.
     """
     errors = torch.full((len(_PARENTS),), torch.inf, dtype=torch.float64)
     # What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for
@@ -200,11 +195,8 @@ def _other_order(model: Any) -> Iterator[None]:
 
 
 def far_lengths(model: Any, capacity: int) -> list[int]:
-    """Where a probe after a long text shows what one after a short text does not.
-
-    Returns:
-        Cached tokens, so that the rows of the probe's tree end at the capacity, or lie on both sides of a length that
-        the configuration names.
+    """Cached lengths at which to probe, so that the probe's rows end at the capacity, or lie on both sides of a length
+    that the configuration names.
     """
     named = {number for number in _lengths(model.config.get_text_config().to_dict()) if number + 2 <= capacity}
     ends = {length - 2 for length in sorted(named)[-_MOST_LENGTHS:]} | {capacity - 1 - _DEEPEST}
@@ -227,8 +219,7 @@ def _lengths(values: Any, name: str = "") -> Iterator[int]:
 def check_far(
     model: Any, lengths: Sequence[int], probe: Callable[[int, TokenTree], tuple[Tensor, Stored]], apart: Apart
 ) -> None:
-    """Whether the same holds after long texts; their keys and values are noise, for which nothing has to be computed.
-    """
+    """Whether the same holds after long texts, whose keys and values are noise."""
     floor = tolerance(model.dtype) * (1 if model.dtype in (torch.float32, torch.float64) else FAR)
     for length in lengths:
         worst = torch.inf

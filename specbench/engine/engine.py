@@ -295,15 +295,12 @@ class Engine:
 
         The last prompt token is the root of a tree, so that a method may send guesses along with the prompt.
 
-        Args:
-            slot: an occupied slot; ids are appended to what it holds.
-            ids: prompt token ids, at least one.
-            tree: guesses under the last prompt token (``tree.tokens[0] == ids[-1]``); default none. What follows a
-                prompt is AR's token for every method: of drafts with a proposal, too, it accepts what equals AR's.
+        ``ids`` (at least one) are appended to what the slot holds. ``tree`` holds guesses under the last prompt token
+        (``tree.tokens[0] == ids[-1]``). What follows a prompt is AR's token for every method: drafts with a proposal,
+        too, are accepted only where they equal AR's.
 
         Raises:
             UsageError: the prompt is empty or does not fit the capacity.
-            BadTree: the tree does not go with the prompt or the model.
         """
         if not len(ids):
             raise UsageError("the prompt is empty; give at least one token")
@@ -351,8 +348,6 @@ class Engine:
 
         Raises:
             UsageError: a sequence has reached the capacity.
-            BadTree: a tree is larger than the engine was made for, or it or its proposal does not go with the model.
-            ValueError: probabilities are asked for at temperature 0.
         """
         if probabilities and self.sampling.greedy:
             raise ValueError("at temperature 0 nothing is drawn, and so there are no probabilities")
@@ -419,9 +414,8 @@ class Engine:
     ) -> None:
         """Captures and times every graph that trees of up to ``max_rows`` rows can need, so that no request pays.
 
-        Args:
-            probabilities: whether they will be asked for, or trees will have proposals; greedy nobody does.
-            context: cached tokens that step times are taken at.
+        ``probabilities``: whether they will be asked for, or trees will have proposals; ``context``: cached tokens that
+        step times are taken at.
         """
         if self._graphs is None:
             return
@@ -506,21 +500,14 @@ class Engine:
     def drafts(self, starts: Mapping[int, int], most: int, vocab: int) -> block.DrawnDrafts:
         """What draws drafts from this engine's probabilities, and knows what they were drawn from.
 
-        Args:
-            starts: slot of this engine -> position in its text of the root of the tree that is drafted for.
-            most: drafts of a sequence at most.
-            vocab: tokens of the target.
+        ``starts``: slot of this engine -> position in its text of the root of the tree that is drafted for.
         """
         return block.DrawnDrafts(starts, most, vocab, self.sampling.seed, self.device)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Device work of a method's own, as steps are run: captured in a CUDA graph, or as it is.
+        """Device work of a method's own, run as steps are: captured in a CUDA graph, or as it is.
 
-        Args:
-            work: launches the same operations on the same tensors at every call, and reads nothing on the host.
-
-        Returns:
-            What runs it again. It has run at least once by then.
+        ``work`` launches the same operations on the same tensors at every call, and reads nothing on the host.
         """
         if self._graphs is not None:
             return self._graphs.capture(work)
@@ -530,8 +517,7 @@ class Engine:
     def products(self, weights: Mapping[skinny.Shape, Sequence[Tensor]]) -> skinny.SkinnyProducts:
         """What multiplies a draft head's rows, as the target's are multiplied.
 
-        Args:
-            weights: of the head. A shape that the target has too is timed on the target's, which are more.
+        ``weights`` of a shape that the target has too are timed on the target's, which are more.
         """
         if self._graphs is not None and not self._products.why_not:
             self._products.settle({**weights, **self.code.weights()}, skinny.cuda_time(self.device))

@@ -112,9 +112,8 @@ def _culprit(error: BaseException) -> str:
 class Running(NamedTuple):
     """A captured step that the device may not have finished.
 
-    Attributes:
-        outcome: what it says, on the device: next token of each row, path, count and bonus of each slot.
-        hidden: of tapped layers [N, taps × hidden size], of the row at each depth of each slot's path.
+    ``outcome``, on the device: next token of each row, path, count and bonus of each slot. ``hidden``: of tapped layers
+    [N, taps × hidden size], of the row at each depth of each slot's path.
     """
 
     batch: pack.Batch
@@ -130,9 +129,7 @@ Follower = Callable[[Running], None]
 class StepGraph:
     """One captured step, with the host and device arrays it reads and writes.
 
-    Args:
-        run: from int32 [shape.width_in] on the device to what the step leaves there.
-        place: where probabilities like these are kept until the next step.
+    ``run`` takes int32 [shape.width_in] on the device; ``place`` keeps probabilities like these until the next step.
     """
 
     def __init__(
@@ -218,11 +215,7 @@ def settle(device: torch.device) -> None:
 
 @dataclass
 class Captures:
-    """What capturing cost.
-
-    Attributes:
-        late: of these, by the step that needed it and not beforehand: a request had to wait for it.
-    """
+    """What capturing cost; ``late`` counts graphs that a request had to wait for."""
 
     count: int = 0
     late: int = 0
@@ -282,12 +275,10 @@ class StepGraphs:
         kind: Kind,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> StepGraph | None:
-        """The graph for a step, with its input filled in; None where the step is to run eagerly: of more rows than are
-        ever captured, or where its capture has failed before.
+        """The graph for a step, with its input filled in.
 
-        Raises:
-            torch.OutOfMemoryError: there is no memory for its capture.
-            CaptureFailed: it cannot be captured.
+        None where the step is to run eagerly: of more rows than are ever captured, or where its capture has failed
+        before.
         """
         if batch.rows > ROW_BUCKETS[-1]:
             return None

@@ -32,11 +32,8 @@ PIECES: tuple[Piece, ...] = get_args(Piece)
 class HeadKernels:
     """A head's layers, as far as kernels take them.
 
-    Args:
-        layers: the head's; their attention says ``layer_idx``, ``scaling`` and ``sliding_window``.
-
-    Attributes:
-        learning: whether pieces are torch's at the moment, and ours are tried beside them.
+    ``layers`` say ``layer_idx``, ``scaling`` and ``sliding_window`` of their attention. ``learning``: pieces are
+    torch's at the moment, and ours are tried next to them.
     """
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:

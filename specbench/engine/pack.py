@@ -78,11 +78,8 @@ def _whole(entries: int) -> int:
 class Batch:
     """The trees of a step, as they lie in its rows: in the order of their slots.
 
-    Attributes:
-        trees: by slot, ascending.
-        counts: rows of each one, in that order.
-        first: row of each one's root.
-        vocabulary: their token ids have to be below this; 0 is known of nobody.
+    ``counts``: rows of each tree; ``first``: row of each root; ``vocabulary``: token ids have to be below it, 0 if
+    unknown.
     """
 
     trees: Mapping[int, TokenTree]

@@ -26,11 +26,7 @@ class Unlike(Exception):
 
 @dataclass(frozen=True)
 class Norm:
-    """A root-mean-square norm.
-
-    Attributes:
-        offset: 1 where the factor is 1 + weight, else 0.
-    """
+    """A root-mean-square norm; ``offset`` is 1 where the factor is 1 + weight, else 0."""
 
     module: nn.Module
     eps: float
@@ -46,11 +42,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Heads:
-    """A layer's attention.
-
-    Attributes:
-        window: a row sees only keys less than this many positions before it; None is no limit.
-    """
+    """A layer's attention; with a ``window`` a row sees only keys less than this many positions before it."""
 
     heads: int
     kv_heads: int
@@ -64,10 +56,8 @@ class Heads:
 class Attention:
     """Query, key and value to the output product.
 
-    Attributes:
-        index: the layer's number, by which the cache knows it.
-        inputs: the products of query, key and value; one where they are merged already.
-        of_query, of_key: norms of single heads.
+    ``index``: the layer's number, by which the cache knows it; ``inputs``: the products of query, key and value, one
+    where they are merged already; ``of_query``, ``of_key``: norms of single heads.
     """
 
     module: nn.Module
@@ -91,11 +81,7 @@ class Gated:
 
 @dataclass(frozen=True)
 class Parts:
-    """A decoder layer.
-
-    Attributes:
-        mlp: None where it is not of the kind, as with experts: ``mlp_module`` is what it is.
-    """
+    """A decoder layer; ``mlp`` is None where it is of another kind, as with experts."""
 
     before_attention: Norm
     after_attention: Norm | None
@@ -114,12 +100,7 @@ def parts_of(
     any_mlp: bool = False,
     apart: Sequence[str] = (),
 ) -> Parts:
-    """The parts of a layer.
-
-    Args:
-        any_mlp: take an MLP that is not of the kind as a whole.
-        apart: modules that it may have and that the caller runs.
-    """
+    """The parts of a layer; ``any_mlp`` takes any MLP as a whole, ``apart`` names modules that the caller runs."""
     modules = _Modules(layer)
     attention, mlp = modules.child("self_attn"), modules.child("mlp")
     before = norm_of(modules.take("input_layernorm"))

@@ -57,11 +57,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a model decodes in.
-
-    Attributes:
-        step: what exists while a step runs: masks, activations, logits.
-    """
+    """Bytes that a model decodes in; ``step``: what exists while a step runs: masks, activations, logits."""
 
     cache: float
     step: float
@@ -75,9 +71,8 @@ class StepMemory:
 def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1, *, dense: bool = True) -> StepMemory:
     """What steps of trees of up to ``rows`` rows take beside the weights.
 
-    Args:
-        widths: of the model; of one that is not known only the masks are counted.
-        dense: attention takes masks of rows by cells, as torch's does, and not bits, as our kernels for CUDA do.
+    ``widths``: None counts only the masks; ``dense``: attention takes masks of rows by cells, as torch's does, and not
+    bits, as our kernels for CUDA do.
     """
     every, cells = rows * slots, capacity + scratch_cells(rows)
     value = widths.value_bytes if widths else 2.0
@@ -94,16 +89,9 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
 def assert_room(
     widths: Widths | None, rows: int, capacity: int, slots: int, free: float | None, *, dense: bool = True
 ) -> None:
-    """Refuses trees for whose steps there is no memory.
+    """Raise TreesTooLarge where steps of such trees find no memory and steps of a single row do.
 
-    Where there is none for a single row either, that is no matter of trees, and is left to whoever makes the cache.
-
-    Args:
-        widths, rows, capacity, slots, dense: as of :func:`step_memory`.
-        free: bytes that there are; None where that is not known.
-
-    Raises:
-        TreesTooLarge: says how much it takes and how much there is.
+    ``free``: bytes, None where that is not known.
     """
     wanted = step_memory(widths, rows, capacity, slots, dense=dense)
     if free is None or wanted.total <= free or step_memory(widths, 1, capacity, slots, dense=dense).total > free:

@@ -68,13 +68,9 @@ class _Settled(NamedTuple):
 
 
 class SkinnyProducts:
-    """Computes a model's products, each shape of weights by torch or by our kernel.
+    """Compute a model's products, each shape of weights by torch or by our kernel; ``pinned``: always by torch.
 
-    Args:
-        pinned: let no measured time decide: torch everywhere.
-
-    Attributes:
-        why_not: why no product is ours, whatever its shape; empty where one may be.
+    ``why_not`` says why no product is ours, whatever its shape; empty where one may be.
     """
 
     def __init__(
@@ -122,8 +118,7 @@ class SkinnyProducts:
     def keep(self, choices: Sequence[Mapping[str, Any]], *, only: bool = False) -> None:
         """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes.
 
-        Args:
-            only: leave all other shapes to torch, and time nothing.
+        ``only``: leave all other shapes to torch, and time nothing.
         """
         self._final |= only
         if not self.why_not:
@@ -137,10 +132,8 @@ class SkinnyProducts:
     def settle(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time) -> None:
         """Chooses for every shape that no earlier run has chosen for.
 
-        Args:
-            weights: those of each shape, [N, K], of different layers: they are read one after the other, so that what
-                is timed is the memory and not a cache that holds one of them.
-            time: of device work.
+        ``weights``: those of each shape, [N, K], of different layers: they are read one after the other, so that the
+        memory is timed and not a cache that holds one of them.
         """
         if self.why_not or self._final:
             return

@@ -93,11 +93,7 @@ StepSeconds = Callable[[int], float] | Mapping[int, float]
 
 
 class Sized(NamedTuple):
-    """A tree of the size that was found best.
-        budget: how many they are, root included.
-        expected: accepted drafts that the head expects.
-        seconds: what a step of so many rows takes, by the table.
-    """
+    """A tree of the size that was found best: ``budget`` rows, root included; ``expected`` accepted drafts."""
 
     tree: TokenTree
     budget: int

@@ -183,10 +183,8 @@ class Attentions:
     def settle(self, seconds: Callable[[str], float]) -> None:
         """Lets measured time decide where more than one backend serves chains.
 
-        A rival that raises is left out. One that is taken is faster by more than timing noise.
-
-        Args:
-            seconds: checks the backend of that name and returns the time of a one-row step with it.
+        A rival that raises is left out; one that is taken is faster by more than timing noise. ``seconds`` checks the
+        backend of that name and returns the time of a one-row step with it.
         """
         if not self._rivals or self._pinned:
             return

@@ -19,11 +19,9 @@ from specbench.engine.fast_paths import fault
 
 
 class Version(NamedTuple):
-    """A package and how it is called.
-
-    Attributes:
-        call: (function, query [sequences, rows, heads, size], keys [S, L, KV heads, size], values, cells that each
-            sequence has with its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
+    """A package and how it is called. ``call``: (function, query [sequences, rows, heads, size], keys [S, L, KV heads,
+    size], values, cells of each sequence
+        with its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
     """
 
     title: str

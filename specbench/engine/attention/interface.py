@@ -63,10 +63,7 @@ class Backend(Protocol):
 class Calls:
     """What the attention layers asked for during one forward; read by the load-time checks and the cost of a step.
 
-    Attributes:
-        windows: by layer, the sliding window; None is no limit.
-        heads: by layer, query heads.
-        scales: by layer, the factor on the scores; None is the usual one.
+    By layer: the sliding window (None: no limit), the query heads, the factor on the scores (None: the usual one).
     """
 
     windows: dict[int, int | None] = field(default_factory=dict)
@@ -87,11 +84,7 @@ def attend(
     calls: Calls | None = None,
     **features: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature; ``step`` and ``calls`` travel through the model's keyword arguments.
-
-    Raises:
-        UnsupportedAttention: the layer asks for something the engine does not express (soft-capping, sinks, …).
-    """
+    """transformers' attention signature; ``step`` and ``calls`` travel through the model's keyword arguments."""
     for name, value_of in features.items():
         if name not in _HARMLESS and value_of is not None:
             raise UnsupportedAttention(f"this model's attention uses '{name}', which the engine does not express yet")

@@ -71,13 +71,7 @@ class Sight(ctypes.Structure):
 def address(tensor: Tensor, dtype: torch.dtype, count: int) -> int:
     """Where the C++ finds a tensor; every pointer that it gets comes from here.
 
-    Args:
-        tensor: contiguous, on the CPU.
-        dtype: that the C++ takes it for.
-        count: values that the C++ reads or writes.
-
-    Raises:
-        Unlike: it is something else, which the C++ would read or write past.
+    Raises Unlike unless the tensor is contiguous, on the CPU, of this dtype and of ``count`` values.
     """
     # In this order, and without another call: it is on the clock a dozen times in each step.
     if tensor.dtype is dtype and tensor.numel() == count and tensor.is_cpu and tensor.is_contiguous():
@@ -131,9 +125,7 @@ class Work:
     def aim(self, tensors: tuple[Tensor, ...], slots: int, capacity: int) -> None:
         """Says who sees whom in the layers that follow.
 
-        Args:
-            tensors: slot [N], first, count, length [S], depth [N], int32 all; reach bool [N, N].
-            slots, capacity: of the cache.
+        ``tensors``: slot [N], first, count, length [S], depth [N], all int32; reach bool [N, N].
         """
         slot, first, count, length, depth, reach = self._kept = (*tensors[:5], tensors[5].contiguous())
         rows, whole = len(slot), torch.int32
@@ -149,10 +141,8 @@ class Work:
     ) -> None:
         """Runs some layers one after the other.
 
-        Args:
-            hidden: [1, N, hidden size].
-            outputs: of each layer where its output goes, alike; None where nobody wants it.
-            rotary: cosine and sine [1, N, turned], as ``hidden`` is.
+        ``hidden``: [1, N, hidden size]; ``outputs``: where each layer's output goes, or None; ``rotary``: cosine and
+        sine [1, N, turned].
         """
         dtype, size = NUMBERS[layers[0].type], self._sight.rows * layers[0].hidden
         outs = (_pointer * len(layers))(
