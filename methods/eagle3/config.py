@@ -102,8 +102,7 @@ class HeadConfig(HeadSizes):
     def from_json(cls, values: Mapping[str, Any], target_layers: int, producer: Producer | None = None) -> HeadConfig:
         """A configuration from a published ``config.json``.
 
-        Args:
-            producer: in whose sense to read it; None is by what the file says (:func:`producer_of`).
+        ``producer``: in whose sense to read it; None is by what the file says (:func:`producer_of`).
         """
         producer = producer or producer_of(values)
         found = _flat(values)
@@ -147,9 +146,7 @@ class HeadConfig(HeadSizes):
     ) -> HeadConfig:
         """The published shape for any target: its sizes, one layer.
 
-        Args:
-            layers, intermediate_size: of the head; None is the target's.
-            draft_vocab_size: 0 is all of the target's tokens.
+        ``layers``, ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 is all of the target's tokens.
         """
         config = target.get_text_config()
         taps, usual = _taps_of(config.num_hidden_layers)

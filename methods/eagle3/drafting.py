@@ -24,12 +24,8 @@ from specbench.methods.eagle3.trees import Levels, chain
 class Drafts:
     """Rounds of a head for the sequences of a run. S slots, W candidates of a path, D levels.
 
-    Args:
-        head: on the target's device and in its dtype.
-        target: what it drafts for; a head without an embedding reads the target's.
-        depth: D, tokens of the longest path.
-        width: W; 1 drafts a chain.
-        draws: above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
+    ``head`` and ``target``: a head without an embedding reads the target's; ``width`` 1 drafts a chain; ``draws``:
+    above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
     """
 
     def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int, draws: bool = False) -> None:
@@ -73,9 +69,8 @@ class Drafts:
     def append(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
         """Takes what the last forward of the target brought.
 
-        Args:
-            tokens: n ids, each the one behind the token that its features are of; the last is the root of what follows.
-            features: [n, T × Ht].
+        ``tokens``: n ids, each the one after the token that its features [n, T × Ht] are of; the last is the root of
+        what follows.
         """
         self._passes.append(slot, tokens, features)
         self._roots[slot] = tokens[-1]

@@ -87,8 +87,7 @@ class DraftHead(Head):
 
     B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
 
-    Args:
-        embeds: it has an embedding of its own; without, the target's is read.
+    ``embeds``: it has an embedding of its own; without, the target's is read.
     """
 
     DTYPE_FIELD = "torch_dtype"
@@ -130,14 +129,9 @@ class DraftHead(Head):
     ) -> Tensor:
         """Rows through all layers.
 
-        Args:
-            before: [B, R, H] the fused features of the token before each row's, or what :meth:`fed_back` gave for the
-                row that a draft hangs under.
-            embedded: [B, R, H] embeddings of the rows' tokens.
-            positions: integer [B, R].
-
-        Returns:
-            [B, R, H], before the final norm.
+        ``before`` [B, R, H]: the fused features of the token before each row's, or what :meth:`fed_back` gave for the
+        row that a draft hangs under; ``embedded`` [B, R, H]: the rows' tokens. Returns [B, R, H], before the final
+        norm.
         """
         rotary = self.rotary_emb(before, positions)
         branch: Tensor | None = None
@@ -167,9 +161,8 @@ class DraftHead(Head):
     ) -> DraftHead:
         """A head from its files.
 
-        Args:
-            producer: in whose sense ``config.json`` is read; None is by what it says.
-            dtype: what to cast it to; None keeps what the file has.
+        ``producer``: in whose sense ``config.json`` is read, None is by what it says; ``dtype``: None keeps what the
+        file has.
         """
         text = target.get_text_config()
         config = HeadConfig.from_json(files.config, text.num_hidden_layers, producer)

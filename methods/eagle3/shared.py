@@ -21,12 +21,7 @@ RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel
 
 @dataclass(frozen=True)
 class Shared:
-    """A head ready to draft.
-
-    Attributes:
-        budget: rows of a tree at most, root included.
-        passes: forwards of the head that a round takes.
-    """
+    """A head ready to draft: trees of ``budget`` rows, root included, in ``passes`` forwards of the head a round."""
 
     rounds: Drafts
     taps: tuple[int, ...]

@@ -148,8 +148,7 @@ class HeadConfig(HeadSizes):
     ) -> HeadConfig:
         """The published shape for any target: its sizes, five layers, five taps, a block of 16.
 
-        Args:
-            target_layer_ids: None is :func:`build_target_layer_ids`.
+        ``target_layer_ids``: None is :func:`build_target_layer_ids`.
         """
         config = target.get_text_config()
         taps = tuple(target_layer_ids or build_target_layer_ids(config.num_hidden_layers, layers))

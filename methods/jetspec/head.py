@@ -66,9 +66,7 @@ class DraftHead(Head):
 
         They come from the fused vector as it is: context passes no layer, and no input norm (JetSpec).
 
-        Args:
-            fused: [B, n, H] from :meth:`fuse`.
-            positions: integer [B, n], those of the tokens in their text.
+        ``fused``: [B, n, H] from :meth:`fuse`; ``positions``: [B, n], those of the tokens in their text.
         """
         rotary = self.rotary_emb(fused, positions)
         for index, layer in enumerate(self.layers):
@@ -83,12 +81,9 @@ class DraftHead(Head):
     def forward(self, rows: Tensor, positions: Tensor, attend: Attend, pieces: Pieces = PLAIN) -> Tensor:
         """The block through all layers.
 
-        Args:
-            rows: [B, R, H] the target's embeddings of [anchor, MASK, …].
-            positions: integer [B, R]; the anchor's is the number of context tokens.
-
-        Returns:
-            [B, R, H], normalised: times the target's LM head, row k holds the scores of the token k behind the anchor.
+        ``rows`` [B, R, H]: the target's embeddings of [anchor, MASK, …]; ``positions`` [B, R]: the anchor's is the
+        number of context tokens. Returns [B, R, H], normalised: times the target's LM head, row k scores the token k
+        after the anchor.
         """
         rotary = self.rotary_emb(rows, positions)
         branch: Tensor | None = None  # what is still to be added to the rows
@@ -106,10 +101,8 @@ class DraftHead(Head):
     ) -> DraftHead:
         """A head from a folder or the hub.
 
-        Args:
-            where: a folder, or a hub id; ``::SUBFOLDER`` may follow.
-            target: the target's transformers configuration, which the head has to go with; None checks nothing.
-            dtype: what to cast it to; None keeps what the file has.
+        ``where``: a folder, or a hub id; ``::SUBFOLDER`` may follow. ``target``: the configuration that the head has to
+        go with; None checks nothing. ``dtype``: None keeps what the file has.
         """
         return cls.read(head_files.find(str(where)), target, device=device, dtype=dtype)
 

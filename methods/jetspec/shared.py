@@ -25,11 +25,7 @@ _CONTEXT = 512  # features behind which a pass is timed, as far as the capacity 
 
 @dataclass(frozen=True)
 class Shared:
-    """A head ready to draft.
-
-    Attributes:
-        budget: rows of a tree at most, root included.
-    """
+    """A head ready to draft trees of ``budget`` rows, root included."""
 
     rounds: BlockPass
     taps: tuple[int, ...]

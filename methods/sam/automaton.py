@@ -12,11 +12,7 @@ from typing import NamedTuple
 
 
 class Match(NamedTuple):
-    """Match: an end of a text that occurs in an automaton's.
-
-    Attributes:
-        length: tokens of it; 0 is no match.
-    """
+    """Match: an end of a text that occurs in an automaton's; of length 0 there is none."""
 
     state: int
     length: int

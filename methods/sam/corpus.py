@@ -19,11 +19,7 @@ MOST_TOKENS = 2_000_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts with every string in them.
-
-    Attributes:
-        separator: a token behind which another text begins.
-    """
+    """Texts with every string in them; behind a ``separator`` token another text begins."""
 
     automaton: Automaton
     separator: int

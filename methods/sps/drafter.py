@@ -144,9 +144,6 @@ def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel)
     The tokenizers decide, not the rows of the LM heads: sizes of one family are padded to different rows (Qwen2.5 7B
     has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
     are rejected. Dummy weights have no words, so their rows have to be as many.
-
-    Raises:
-        UsageError: another vocabulary.
     """
     mine, its = _words(tokenizer), _words(draft.tokenizer)
     sizes = int(model.get_output_embeddings().weight.shape[0]), draft.vocab_size

@@ -13,9 +13,7 @@ from collections.abc import Iterable, Sequence
 class Text:
     """One of the texts, see :meth:`SuffixTree.extend`.
 
-    Attributes:
-        tokens: so far.
-        ends: nodes, no leaves, of those of its suffixes that occur elsewhere too.
+    ``ends``: nodes, no leaves, of those suffixes that occur elsewhere too.
     """
 
     __slots__ = ("ends", "tokens")
@@ -133,9 +131,8 @@ class SuffixTree:
     def find(self, tokens: Sequence[int]) -> tuple[Node, int] | None:
         """Where a string stands.
 
-        Returns:
-            Its node; or the leaf on the way to it, and how many of its tokens lie behind that one. None where it does
-            not occur.
+        Returns its node; or the leaf on the way to it, and how many of its tokens lie beyond that one; None where it
+        does not occur.
         """
         node = self._first.get(tokens[0])
         for at in range(1, len(tokens)):

@@ -26,11 +26,7 @@ class Branches:
         self.parents += parents
 
     def add(self, path: Sequence[int], under: int = 0, *, share: bool = True) -> list[int]:
-        """Hangs a chain of tokens under a row.
-
-        Returns:
-            The row of each token of ``path``.
-        """
+        """Hang a chain of tokens under a row; returns the row of each token."""
         rows = []
         for token in path:
             row = self._children.get((under, token)) if share else None

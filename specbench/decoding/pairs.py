@@ -80,12 +80,7 @@ def other_of(options: Options, owner: str) -> Other | None:
 
 
 def pair(method: Method, other: Method, role: Role) -> Method:
-    """A method whose drafts are its own or those of another one.
-
-    Args:
-        other: named by its option ``role``.
-        role: what the other one is to it.
-    """
+    """A method whose drafts are its own or those of ``other``, which its option ``role`` names."""
     retrieval, drafter = (method, other) if role == FALLBACK else (other, method)
     if type(retrieval.decoder).__name__ == "Pair" or type(drafter.decoder).__name__ == "Pair":
         raise UsageError(f"{method.name}.{role}={other.name} is a pair of a pair; name a method alone")

@@ -76,8 +76,6 @@ class Context:
     """What a decoder may know besides its tokens.
 
     Attributes:
-        vocab_size: token ids are below this.
-        pad_id: a token id that stands for nothing.
         rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
             that runs under two labels.
         shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
@@ -124,15 +122,10 @@ class Decoder(ABC):
 
     @staticmethod
     def check(options: Any, model: str) -> None:
-        """Refuses what can be seen to be no use before any model is loaded, such as a missing draft model.
+        """Refuse what is seen to be no use before any model is loaded, such as a missing draft model.
 
         Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
-
-        Args:
-            model: the target as ``--model`` names it; empty where it is not known which it will be.
-
-        Raises:
-            UsageError: in one line.
+        ``model``: the target as ``--model`` names it; empty where that is not known.
         """
         return None
 
@@ -210,9 +203,8 @@ class Decoder(ABC):
 
         Asked for after the clock has stopped. A run reports each one's mean over requests.
 
-        Args:
-            kept: tokens of the answer, up to and including its stop.
-            stopped: the answer ended by itself, not at the token budget.
+        ``kept``: tokens of the answer, up to and including its stop; ``stopped``: the answer ended by itself, not at
+        the budget.
         """
         return {}
 

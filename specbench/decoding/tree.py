@@ -215,9 +215,7 @@ class TokenTree:
     ) -> TokenTree:
         """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
 
-        Args:
-            tokens: root followed by the guesses, shape [rows].
-            drafts_only: mark every guess as a row that is never emitted.
+        ``drafts_only``: mark every guess as a row that is never emitted.
         """
         accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
         return cls(tokens, range(-1, len(tokens) - 1), accept, origins, scores, proposal)

@@ -51,10 +51,8 @@ def within(
 ) -> tuple[list[Cell], list[LeftOut]]:
     """The steps that this model and this memory allow, ranked, and those they do not.
 
-    Args:
-        positions: that the model takes; None where it does not say.
-        free_bytes: memory for caches and steps.
-        dense: as of :func:`specbench.engine.room.step_memory`.
+    ``positions`` that the model takes: None where it does not say; ``free_bytes``: memory for caches and steps;
+    ``dense``: as of :func:`specbench.engine.room.step_memory`.
     """
     rows, contexts = list(settings.rows), list(settings.contexts)
     left_out: list[LeftOut] = []

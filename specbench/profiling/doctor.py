@@ -46,11 +46,7 @@ class Check:
 
 
 def doctor_checks(out: Path = Path()) -> list[Check]:
-    """Whether this machine can run and measure, most basic first.
-
-    Args:
-        out: folder that run folders will be made in; need not exist yet.
-    """
+    """Whether this machine can run and measure, most basic first; ``out`` need not exist yet."""
     return [
         _check_python(),
         _check_library("torch"),

@@ -67,8 +67,7 @@ class Measurement:
     is left out, often without being tried: what a step takes is foreseen from those that were. Then all that were taken
     are stepped in rounds, in an order drawn anew for each. Ctrl-C ends the rounds; those that are whole are kept.
 
-    Args:
-        deadline: on ``time.perf_counter``'s clock. The first cell is measured whatever it says.
+    ``deadline`` is on ``time.perf_counter``'s clock; the first cell is measured whatever it says.
     """
 
     def __init__(
@@ -83,11 +82,7 @@ class Measurement:
         self.interrupted = False
 
     def run(self, cells: Sequence[Cell]) -> tuple[list[StepPoint], list[LeftOut]]:
-        """Points of what was measured, and what there was no time for.
-
-        Args:
-            cells: the most informative ones first; the first is of one slot.
-        """
+        """Points of what was measured, and what there was no time for; the most informative cells come first."""
         left_out = []
         for several in (False, True):
             mine = [cell for cell in cells if (cell.slots > 1) == several]

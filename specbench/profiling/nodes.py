@@ -83,18 +83,10 @@ def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
 
 @dataclass(frozen=True)
 class StepNodes:
-    """A step.
+    """A step of ``rows`` rows of each of ``sequences``: nodes of each layer and ``outside`` of them, bytes and FLOPs.
 
-    Attributes:
-        rows: of each sequence.
-        sampled: above temperature 0.
-        fused: its layers are; else they are as transformers has them.
-        layers: nodes of each layer.
-        outside: nodes before the first and behind the last.
-        weight_bytes: of weights that it reads.
-        cache_bytes: of keys and values that it reads and writes.
-        flops: that it computes.
-        sequences: stepped together.
+    ``sampled``: above temperature 0; ``fused``: its layers are, else they are as transformers has them;
+    ``cache_bytes``: read and written.
     """
 
     rows: int

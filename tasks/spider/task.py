@@ -36,8 +36,7 @@ class Task:
     """The questions of the development split. Verdict: execution accuracy, on the database of the question."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds dev.json, tables.json and database/; None looks in the places of DESIGN §7.
-        """
+        """``data_dir``: folder of dev.json, tables.json and database/; None looks in the places of DESIGN §7."""
         self.options = options
         dev, tables = (resolve(file, data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
         questions, self._schemas = load(dev, tables)

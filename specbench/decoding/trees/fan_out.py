@@ -20,9 +20,7 @@ def accum_logp(marginals: Marginals, budget: int, width: int = WIDTH) -> TokenTr
     <specbench.decoding.trees.prefixes.chain>`, the bare spine. Rows and their order are the published code's;
     rows of equal probability are expanded in the order they were added.
 
-    Args:
-        budget: rows of the tree at most, root included, as JetSpec counts.
-        width: children of a row at most; candidates beyond it are not used.
+    ``budget``: rows of the tree at most, root included, as JetSpec counts.
     """
     return fan_out(marginals, budget, [_at_least_one(width)] * len(marginals.tokens))
 

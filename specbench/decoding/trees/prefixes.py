@@ -30,13 +30,8 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
     finds their end, and the best prefixes get what is left: never fewer accepted than the chain of the same budget. A
     budget of at most D + 1 is then the chain itself; the guarantee is cheap only where the spine fits well inside.
 
-    Args:
-        budget: rows at most, root included: one more than DDTree's number.
-        spine: place the greedy spine first. False: DDTree's own tree.
-
-    Returns:
-        The spine, then the rows most probable first; equal ones by their parent's row, then by rank. The tree of a
-        smaller budget is the beginning of it.
+    ``budget``: rows at most, root included: one more than DDTree's number. The spine comes first, then the rows most
+    probable first; equal ones by their parent's row, then by rank. The tree of a smaller budget is the beginning of it.
     """
     tokens, parents, _ = best_prefixes(marginals, budget, spine)
     return TokenTree(tokens, parents, origins="head", scores=marginals.scores)
@@ -48,8 +43,7 @@ def best_prefixes(marginals: Marginals, budget: int, spine: bool) -> tuple[list[
     Of the prefixes that are not in the tree, only two can be next behind one that just went in: its next sibling and
     its first child. So the heap holds one candidate per parent and never sees the other K - 1 (DDTree).
 
-    Returns:
-        Tokens, parents and negative log-probabilities of the paths, each of shape [rows].
+    Returns tokens, parents and negative log-probabilities of the paths, each of shape [rows].
     """
     check_budget(budget)
     ranked, logp = marginals.tokens, marginals.logp
