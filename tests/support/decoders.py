@@ -139,7 +139,7 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
 def served(
     engine: Engine,
     method: Method,
-    asked: Sequence[Request] | Sequence[Sequence[int]],
+    asked: Sequence[Request | Sequence[int]],
     tokens: int = 20,
     together: int = 1,
     trace: bool = False,

@@ -193,19 +193,14 @@ def test_a_value_that_cannot_be_is_named(tmp_path: Path, change: dict[str, str])
 
 
 @pytest.mark.parametrize(
-    ("at", "change", "says"),
+    ("at", "change"),
     [
-        (0, {"private_test_cases": "!"}, "neither JSON nor compressed base64"),
-        (0, {"private_test_cases": pickled(pickle.dumps(["x"]))}, "only a text is taken out of one"),
-        (0, {"private_test_cases": pickled(pickle.dumps("{}"))}, "private_test_cases"),
-        (0, {"private_test_cases": "[3]"}, "private_test_cases"), (0, {"private_test_cases": "[{}"}, "not JSON"),
-        (0, {"private_test_cases": "[]", "public_test_cases": "[]"}, "it has no tests"),
-        (2, {"private_test_cases": packed([{"input": "1\n", "output": "x", "testtype": "functional"}])}, "a test's"),
+        (0, {"private_test_cases": "!"}), (0, {"private_test_cases": pickled(pickle.dumps("{}"))}),
+        (0, {"private_test_cases": "[3]"}), (0, {"private_test_cases": "[]", "public_test_cases": "[]"}),
+        (2, {"private_test_cases": packed([{"input": "1\n", "output": "x", "testtype": "functional"}])}),
     ],
 )  # fmt: skip
-def test_damaged_private_tests_are_named_when_they_are_needed(
-    tmp_path: Path, at: int, change: dict[str, str], says: str
-) -> None:
+def test_damaged_private_tests_are_named_when_they_are_needed(tmp_path: Path, at: int, change: dict[str, str]) -> None:
     made = MADE[at]
     one_file(tmp_path, MADE[1].row, {**made.row, **change})
     asked = task(tmp_path, release="v1")

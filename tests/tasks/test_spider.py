@@ -173,27 +173,22 @@ def test_a_schema_that_cannot_be_is_named(copy: Path, change: Row) -> None:
 
 
 def test_missing_and_foreign_files_are_named(copy: Path) -> None:
+    def refused() -> None:
+        with pytest.raises(UsageError, check=wording):
+            task(copy)
+
     database = copy / "database" / "boats" / "boats.sqlite"
     content = database.read_bytes()
     database.write_bytes(b"no database")
-    with pytest.raises(UsageError, check=wording):
-        task(copy)
+    refused()
     database.unlink()
-    with pytest.raises(UsageError, check=wording):
-        task(copy)
-    database.mkdir()
-    with pytest.raises(UsageError, check=wording):
-        task(copy)
-    database.rmdir()
+    refused()
     database.write_bytes(content[:100] + bytes(len(content) - 100))
     with pytest.raises(UsageError, check=wording):
         task(copy).score("spider/0", "SELECT 1")
-    rewritten(copy, "tables.json", TABLES[1:])
-    with pytest.raises(UsageError, check=wording):
-        task(copy)
-    rewritten(copy, "tables.json", [*TABLES, TABLES[0]])
-    with pytest.raises(UsageError, check=wording):
-        task(copy)
+    for rows in (TABLES[1:], [*TABLES, TABLES[0]]):
+        rewritten(copy, "tables.json", rows)
+        refused()
     rewritten(copy, "tables.json", TABLES)
     for name, content in (("tables.json", b"[{"), ("dev.json", b"{}"), ("dev.json", b"[]"), ("dev.json", b"[3]")):
         (copy / name).write_bytes(content)
@@ -201,8 +196,7 @@ def test_missing_and_foreign_files_are_named(copy: Path) -> None:
             task(copy)
         rewritten(copy, "tables.json", TABLES)
     (copy / "dev.json").unlink()
-    with pytest.raises(UsageError, check=wording):
-        task(copy)
+    refused()
 
 
 def test_what_decides_and_what_confines_is_said(copy: Path) -> None:
