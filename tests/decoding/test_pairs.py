@@ -193,13 +193,6 @@ def test_guesses_beside_a_prompt_are_no_part_of_a_pair() -> None:
 # ------------------------------------------------------------------ what the runner asks of it
 
 
-def test_the_run_is_sized_for_the_larger_one() -> None:
-    for mine, theirs in ((3, 8), (9, 2)):
-        one, other = method(Retrieval, "finds", rows=mine, top=mine), method(Drafter, "drafts", rows=theirs, top=theirs)
-        for made in (pair(one, other, "fallback"), pair(other, one, "retrieve")):
-            assert (made.max_rows, made.top_k) == (max(mine, theirs), max(mine, theirs))
-
-
 def test_what_both_bring_is_prepared_once_and_handed_to_its_own() -> None:
     target: Any = SimpleNamespace(layer=10)
     ready = pair(method(Retrieval, "finds", rows=3), method(Drafter, "drafts", rows=5), "fallback").ready(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from itertools import accumulate, product
+from itertools import accumulate
 from operator import mul
 
 import pytest
@@ -194,12 +194,9 @@ def test_what_no_builder_can_take_is_refused() -> None:
     for build in BUILDERS.values():
         with pytest.raises(ValueError, check=wording):
             build(marginals, 0, Knobs(step_seconds={1: 1.0}))
-    for width, narrow in product((0, -1), (accum_logp, top2gap)):
+    for narrow in (accum_logp, top2gap):
         with pytest.raises(ValueError, check=wording):
-            narrow(marginals, 4, width)
-    for beta, g0 in ((math.nan, 1.0), (2.0, math.inf)):
-        with pytest.raises(ValueError, check=wording):
-            top2gap(marginals, 4, beta=beta, g0=g0)
+            narrow(marginals, 4, 0)
     with pytest.raises(ValueError, check=wording):
         BUILDERS["auto"](marginals, 4)
 
@@ -209,11 +206,8 @@ def test_marginals_that_are_none_are_refused() -> None:
         ([[1]], []),
         ([[1, 2]], [[-1.0]]),
         ([[]], [[]]),
-        ([[1], [1]], [[-1.0], [2.5]]),
         ([[1]], [[math.nan]]),
-        ([[1]], [[-math.inf]]),
         ([[1, 2]], [[-2.0, -1.0]]),
-        ([[1, 2]], [[-2.0, math.nan]]),
         ([[1, 1]], [[-1.0, -2.0]]),
     ]
     for tokens, logp in none:

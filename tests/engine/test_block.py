@@ -175,21 +175,6 @@ def p_value(found: Tensor, expected: Tensor) -> float:
     return float(scipy.stats.chisquare(counts, share * counts.sum() / share.sum()).pvalue)
 
 
-def tokenwise_residual(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The rule with Y drawn from max(p − q, 0), as behind a draft that is rejected by itself."""
-    accepted, _ = accept_block(p, q, tokens, numbers)
-    at = accepted[:, None, None].expand(-1, 1, p.shape[-1])
-    both = (p - torch.cat([q, torch.zeros_like(p[:, :1])], dim=1)).clamp(min=0)
-    return accepted, drawn(both.gather(1, at)[:, 0], numbers[:, -1])
-
-
-def first_failure(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The rule stopped at the first draft that does not pass, and not at the last one that does."""
-    h, left = chances(p, q, tokens)
-    accepted = (numbers[:, :-1] <= h[:, 1:]).int().cumprod(-1).sum(-1)
-    return accepted, drawn(left[torch.arange(len(left)), accepted], numbers[:, -1])
-
-
 SAMPLES, MARKOV = 100_000, distributions(2, 6, 6, seed=3)
 
 
@@ -201,12 +186,6 @@ def test_a_hundred_thousand_texts_are_distributed_as_the_targets(
     found = p_value(chain_of_rounds(p, q, drafts, SAMPLES, accept_block), plain(p, 0, 3))
     record_testsuite_property(f"texts by blocks of {drafts}, p-value", found)
     assert found > 0.01
-
-
-@pytest.mark.parametrize("rule", [tokenwise_residual, first_failure])
-def test_another_rule_is_noticed(rule: Round) -> None:
-    p, q = MARKOV
-    assert p_value(chain_of_rounds(p, q, 3, SAMPLES, rule), plain(p, 0, 3)) < 1e-6
 
 
 def test_numbers_of_a_position_that_the_next_block_uses_again_are_noticed() -> None:

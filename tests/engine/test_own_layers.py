@@ -144,18 +144,6 @@ def test_what_is_not_of_the_kind_steps_as_before_and_says_why(family: str, why: 
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"compile": True}, "torch.compile was asked for"), ({"graphs": True}, "captured steps hold operations of torch")],
-)
-def test_who_asks_for_both_of_what_cannot_be_together_is_refused(
-    options: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        Engine(supported("llama"), capacity=32, max_rows=4, native=True, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
     [
         pytest.param({"compile": True}, "torch.compile was asked for", marks=pytest.mark.slow),  # it compiles
         ({"graphs": True}, "captured steps hold operations of torch"),

@@ -233,21 +233,6 @@ def test_candidates_are_those_of_a_plain_search(
 # ------------------------------------------------------------------ what the published code does
 
 
-def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() -> None:
-    made = started(1, block_size=6, num_blocks=1, variant="released")
-    # Pushed: [1 | 2 3 2 5 6], then the refreshed tail [3 2 5 6], which is skipped. One hit, the draft itself, is none.
-    made.observe(decided([2, 3, 2, 5, 6, 30]))
-    assert shape(made.draft()) == ([2, 3, 2, 5, 6], [-1, 0, 1, 2, 3])
-    made.observe(decided([9, 2, 5, 3, 31]))
-    made.observe(decided([2, 7, 3, 32]))
-    # Pool of 4: [1 2 9 2 5 3], [2 5 3], [1 2 9 | 2 7 3], and [7 3], the newest, which is skipped. Hits of 2, each at
-    # its first place and cut to the 3 tokens that are left: 2 9 2, then 2 5 3, then 2 9 2 again.
-    assert shape(made.draft()) == ([2, 7, 3, 9, 2, 5, 3], [-1, 0, 1, 0, 3, 0, 5])
-    made.observe(decided([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
-    assert made.draft().tokens == (9,)
-    assert made.measures(6, False) == {"recycled": 1}
-
-
 class Call:
     """The published multiblock call from its description, on plain lists; rows are whole chains."""
 

@@ -328,9 +328,6 @@ def test_other_trees_are_those_of_a_plain_rendering_too(tie: str, retrieval: str
     assert set(accepted) >= {1, 2, 3}
 
 
-# ------------------------------------------------------------------ losslessness
-
-
 # ------------------------------------------------------------------ the chain
 
 

@@ -117,15 +117,6 @@ def test_a_draft_model_that_is_the_target_is_always_right(engine: Engine, k: int
     assert record.output_ids == ar(engine, models.prompt(9, VOCAB, seed=0), record.output_tokens, sampling)
 
 
-def test_the_draft_model_samples_with_the_noise_of_the_target(engine: Engine) -> None:
-    """Independent draws at this temperature would agree in a fraction of the cases."""
-    method, shared = made(engine, 4)
-    for sampling in (Sampling(3.0, seed=5), Sampling()):  # it follows, when the target's changes
-        (record,) = decode(engine, method, requests((4, 41, NONE)), sampling)
-        assert record.accepted_lengths == [5] * 8
-        assert shared.engine.sampling == sampling
-
-
 # ------------------------------------------------------------------ any other draft model
 
 

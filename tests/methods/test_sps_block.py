@@ -157,43 +157,6 @@ def test_a_proposal_that_is_not_what_was_drawn_from_is_noticed(wide: Engine, mon
     assert uniformity(wide, made(wide, 3), HOT, 3)[0] < 1e-4
 
 
-@pytest.mark.slow
-@SAMPLINGS
-def test_the_first_tokens_of_many_seeds_are_distributed_as_they_should(sampling: Sampling) -> None:
-    """Of a small vocabulary the pairs behind a prefill, counted against their own probabilities."""
-    vocab, seeds = 5, 1_500
-    with models.attached(models.tiny_llama(vocab).double(), capacity=24, max_rows=4) as small:
-        method = made(small, 2)
-        ids, said, expected = [3, 1, 4], [], []
-        for seed in range(seeds):
-            small.sampling = replace(sampling, seed=seed)
-            slot, decoder = small.alloc(), method.new(context())
-            decoder.begin(ids)
-            result = small.prefill(slot, ids)
-            text = [*result.emitted]
-            while len(text) < 3:
-                decoder.observe(result)
-                result = small.step({slot: decoder.draft()})[slot]
-                text += result.emitted
-            decoder.end()
-            small.free(slot)
-            said.append(text[:3])
-        counts = torch.zeros(vocab, vocab, vocab)
-        for first, second, third in said:
-            counts[first, second, third] += 1
-        for first in range(vocab):
-            p = drawn_from(small, [*ids, first], sampling)[-1]
-            behind = torch.stack([drawn_from(small, [*ids, first, token], sampling)[-1] for token in range(vocab)])
-            expected.append(counts[first].sum() * p[:, None] * behind)
-    share, seen = torch.stack(expected).flatten(), counts.flatten()
-    assert not seen[share == 0].any()
-    often = share >= 5
-    cells = [(seen[often], share[often]), (seen[~often].sum()[None], share[~often].sum()[None])]
-    observed, wanted = (torch.cat(parts).numpy() for parts in zip(*cells, strict=True))
-    keep = wanted > 0
-    assert scipy.stats.chisquare(observed[keep], wanted[keep], sum_check=False).pvalue > 0.001
-
-
 def test_more_is_accepted_than_by_the_targets_noise(engine: Engine) -> None:
     asked = [request(number, 3 + number, 40) for number in range(6)]
     forwards = {

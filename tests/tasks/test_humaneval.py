@@ -151,16 +151,11 @@ def test_chat_answers_that_pass(chat: Task, text: str) -> None:
         ("chat", "def add(x, y):\n    return x +", "SyntaxError"),
         ("chat", "I would add the two numbers.", "SyntaxError"),
         ("chat", "```", "fail"),
-        ("chat", "    return x - y", "fail"),
-        ("chat", "return x - y", "fail"),
         ("chat", "raise ValueError\ndef add(x, y):\n    return x + y", "ValueError"),
         ("completion", "    return x - y", "fail"),
         ("completion", "return x + y", "SyntaxError"),  # held to the letter, unlike chat
-        ("completion", "    return x + y\n```", "SyntaxError"),
         ("completion", "    return x + y\n\nassert add(1, 1) == 3", "AssertionError"),
-        ("completion", "    return x + z", "NameError"),
         ("completion", "    import sys\n    sys.exit(0)", "SystemExit"),
-        ("completion", "    print('pass')", "fail"),
     ],
 )
 def test_answers_that_fail(made: Callable[..., Task], style: str, text: str, reason: str) -> None:
