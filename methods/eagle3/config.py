@@ -1,4 +1,4 @@
-"""An EAGLE-3 head's ``config.json``, in each producer's own sense. No torch.
+"""An EAGLE-3 head's ``config.json``, in each producer's own sense.
 
 The producers agree on the layer and differ in what is around it, with the same keys for different things:
 
@@ -56,7 +56,6 @@ class HeadConfig(HeadSizes):
     Attributes:
         taps: layers of the target, from 0, whose outputs it reads, in the order of its ``fc``.
         num_hidden_layers: the first reads embedding and features, the others are plain layers.
-        target_hidden_size: of the target.
         vocab_size: the target's; tokens that it reads.
         draft_vocab_size: tokens that it can draft; ``vocab_size`` is all.
         head_norms: queries and keys are normalised, as in Qwen3.
@@ -103,13 +102,7 @@ class HeadConfig(HeadSizes):
     def from_json(cls, values: Mapping[str, Any], target_layers: int, producer: Producer | None = None) -> HeadConfig:
         """A configuration from a published ``config.json``.
 
-        Args:
-            values: its content.
-            target_layers: of the target; which layers are read where the file does not say depends on it.
-            producer: in whose sense to read it; None is by what the file says (:func:`producer_of`).
-
-        Raises:
-            UsageError: something is missing, or cannot be run.
+        ``producer``: in whose sense to read it; None is by what the file says (:func:`producer_of`).
         """
         producer = producer or producer_of(values)
         found = _flat(values)
@@ -153,14 +146,7 @@ class HeadConfig(HeadSizes):
     ) -> HeadConfig:
         """The published shape for any target: its sizes, one layer.
 
-        Args:
-            target: the target's transformers configuration.
-            layers, intermediate_size: of the head; None is the target's.
-            draft_vocab_size: 0 is all of the target's tokens.
-            mask_token_id: of a parallel head.
-
-        Raises:
-            UsageError: the target has one layer only, which is its last.
+        ``layers``, ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 is all of the target's tokens.
         """
         config = target.get_text_config()
         taps, usual = _taps_of(config.num_hidden_layers)
@@ -202,9 +188,6 @@ def default_taps(target_layers: int) -> tuple[int, ...]:
     """The layers whose outputs are read where nobody says: a low, a middle and a high one.
 
     The original names them as the inputs of layers 2, L/2 and L - 3.
-
-    Raises:
-        UsageError: a target too shallow for three different ones.
     """
     found = (1, target_layers // 2 - 1, target_layers - 4)
     if not 0 <= found[0] < found[1] < found[2]:
@@ -255,11 +238,7 @@ def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> t
 
 
 def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
-    """The token that a parallel head reads at positions not drafted yet; None of a head that is none.
-
-    Raises:
-        UsageError: a parallel head does not say.
-    """
+    """The token that a parallel head reads at positions not drafted yet; None of a head that is none."""
     named = values.get("architectures")
     kinds = {str(values.get("speculators_model_type")), *(map(str, named) if isinstance(named, list) else ())}
     if not kinds & {"peagle", "PEagleDraftModel", "PEagleSpeculator"} and not values.get("parallel_drafting"):

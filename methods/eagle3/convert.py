@@ -20,14 +20,7 @@ _FROM = "pytorch_model.bin"
 
 
 def convert(folder: Path) -> Path:
-    """Writes ``model.safetensors`` beside a folder's ``pytorch_model.bin``, which stays.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UsageError: there is no such file, or it holds something else than tensors.
-    """
+    """Writes ``model.safetensors`` beside a folder's ``pytorch_model.bin``, which stays."""
     file = folder / _FROM
     if not file.is_file():
         raise UsageError(f"{folder} has no {_FROM}; name the folder of the head, downloaded whole")

@@ -24,15 +24,8 @@ from specbench.methods.eagle3.trees import Levels, chain
 class Drafts:
     """Rounds of a head for the sequences of a run. S slots, W candidates of a path, D levels.
 
-    Args:
-        head: on the target's device and in its dtype.
-        target: what it drafts for; a head without an embedding reads the target's.
-        depth: D, tokens of the longest path.
-        width: W; 1 drafts a chain.
-        draws: above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
-
-    Raises:
-        EnvironmentRefused: no memory for the head's cache.
+    ``head`` and ``target``: a head without an embedding reads the target's; ``width`` 1 drafts a chain; ``draws``:
+    above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
     """
 
     def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int, draws: bool = False) -> None:
@@ -76,20 +69,14 @@ class Drafts:
     def append(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
         """Takes what the last forward of the target brought.
 
-        Args:
-            slot: whose.
-            tokens: n ids, each the one behind the token that its features are of; the last is the root of what follows.
-            features: [n, T × Ht].
+        ``tokens``: n ids, each the one after the token that its features [n, T × Ht] are of; the last is the root of
+        what follows.
         """
         self._passes.append(slot, tokens, features)
         self._roots[slot] = tokens[-1]
 
     def tree(self, slot: int, budget: int) -> TokenTree:
-        """The tree behind a slot's text; runs the round if that has not been done.
-
-        Raises:
-            ValueError: the slot has brought nothing new since it was asked last.
-        """
+        """The tree behind a slot's text; runs the round if that has not been done."""
         temperature = self._sampling().temperature if self._draws else 0.0
         if self._draws:
             self._temperature.fill_(temperature)

@@ -26,12 +26,7 @@ _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what on
 
 
 class Attention(nn.Module):
-    """Projections of a layer, by the names of transformers' attention; the first layer's read twice the width.
-
-    Args:
-        config: the head's.
-        layer: index, from 0.
-    """
+    """Projections of a layer, by the names of transformers' attention; the first layer's read twice the width."""
 
     def __init__(self, config: HeadConfig, layer: int) -> None:
         super().__init__()
@@ -50,12 +45,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A decoder layer; the first one has a norm for each of the two things that it reads.
-
-    Args:
-        config: the head's.
-        layer: index, from 0.
-    """
+    """A decoder layer; the first one has a norm for each of the two things that it reads."""
 
     def __init__(self, config: HeadConfig, layer: int) -> None:
         super().__init__()
@@ -97,9 +87,7 @@ class DraftHead(Head):
 
     B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
 
-    Args:
-        config: what it is.
-        embeds: it has an embedding of its own; without, the target's is read.
+    ``embeds``: it has an embedding of its own; without, the target's is read.
     """
 
     DTYPE_FIELD = "torch_dtype"
@@ -141,16 +129,9 @@ class DraftHead(Head):
     ) -> Tensor:
         """Rows through all layers.
 
-        Args:
-            before: [B, R, H] the fused features of the token before each row's, or what :meth:`fed_back` gave for the
-                row that a draft hangs under.
-            embedded: [B, R, H] embeddings of the rows' tokens.
-            positions: integer [B, R].
-            attend: attention of a layer, over text and drafts.
-            pieces: what computes.
-
-        Returns:
-            [B, R, H], before the final norm.
+        ``before`` [B, R, H]: the fused features of the token before each row's, or what :meth:`fed_back` gave for the
+        row that a draft hangs under; ``embedded`` [B, R, H]: the rows' tokens. Returns [B, R, H], before the final
+        norm.
         """
         rotary = self.rotary_emb(before, positions)
         branch: Tensor | None = None
@@ -180,15 +161,8 @@ class DraftHead(Head):
     ) -> DraftHead:
         """A head from its files.
 
-        Args:
-            files: what :func:`find` found.
-            target: the target's transformers configuration, which the head has to go with.
-            producer: in whose sense ``config.json`` is read; None is by what it says.
-            device: where to put it.
-            dtype: what to cast it to; None keeps what the file has.
-
-        Raises:
-            UsageError: parameters are missing, left over or of another shape, or it is another target's head.
+        ``producer``: in whose sense ``config.json`` is read, None is by what it says; ``dtype``: None keeps what the
+        file has.
         """
         text = target.get_text_config()
         config = HeadConfig.from_json(files.config, text.num_hidden_layers, producer)
@@ -212,26 +186,12 @@ class DraftHead(Head):
 
 
 def find(name: str) -> head_files.HeadFiles:
-    """A head by folder or hub id.
-
-    Raises:
-        UsageError: no such folder, no head in it, or one that has to be converted.
-        EnvironmentRefused: it cannot be had from the hub.
-    """
+    """A head by folder or hub id."""
     return head_files.find(name, convert=CONVERT)
 
 
 def check_target(config: HeadConfig, target: Any, name: str) -> None:
-    """Whether a head goes with a target.
-
-    Args:
-        config: the head's.
-        target: the target's text configuration.
-        name: how the user called the head.
-
-    Raises:
-        UsageError: it was made for a target of another width or vocabulary.
-    """
+    """Whether a head goes with a target."""
     sizes = {
         "hidden size": (config.target_hidden_size, target.hidden_size),
         "vocabulary": (config.vocab_size, target.vocab_size),

@@ -21,15 +21,7 @@ RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel
 
 @dataclass(frozen=True)
 class Shared:
-    """A head ready to draft.
-
-    Attributes:
-        rounds: its drafting.
-        taps: layers of the target that it reads.
-        weights: which head it is, for the record.
-        budget: rows of a tree at most, root included.
-        passes: forwards of the head that a round takes.
-    """
+    """A head ready to draft: trees of ``budget`` rows, root included, in ``passes`` forwards of the head a round."""
 
     rounds: Drafts
     taps: tuple[int, ...]
@@ -39,12 +31,7 @@ class Shared:
 
 
 def prepare(options: Any, target: Target) -> Shared:
-    """Loads the head that the options name and makes it ready for a target.
-
-    Raises:
-        UsageError: none is named, or it does not go with the target.
-        EnvironmentRefused: it cannot be had, or no memory is left for its cache.
-    """
+    """Loads the head that the options name and makes it ready for a target."""
     producer = None if options.producer == "auto" else options.producer
     head, weights = target.once(("eagle3", options.head, producer), lambda: _load(options.head, producer, target))
     if head.draft_ids is not None and options.head not in RANDOM and not head.d2t.any():

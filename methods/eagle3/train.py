@@ -49,11 +49,7 @@ class Options(LoopOptions):
 
 
 def check(options: Options, target: LoadedModel) -> None:
-    """Refuse a head that has more layers to start from than the target.
-
-    Raises:
-        UsageError: it has.
-    """
+    """Refuse a head that has more layers to start from than the target."""
     if options.start == "target":
         check_start(options.layers, target)
 

@@ -89,9 +89,6 @@ class HeadConfig(HeadSizes):
                 ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` are one, and without it the head is
                 DFlash's, which looks ahead.
             num_target_layers: of the target, for a file that does not say.
-
-        Raises:
-            UsageError: something is missing, or cannot be run.
         """
         found = dict(values)
         for nested in _NESTED:
@@ -151,14 +148,7 @@ class HeadConfig(HeadSizes):
     ) -> HeadConfig:
         """The published shape for any target: its sizes, five layers, five taps, a block of 16.
 
-        Args:
-            target: the target's transformers configuration.
-            mask_token_id: see above.
-            block_size, layers, causal, draft_vocab_size: of the head.
-            target_layer_ids: None is :func:`build_target_layer_ids`.
-
-        Raises:
-            UsageError: the target has one layer only, which is its last.
+        ``target_layer_ids``: None is :func:`build_target_layer_ids`.
         """
         config = target.get_text_config()
         taps = tuple(target_layer_ids or build_target_layer_ids(config.num_hidden_layers, layers))
@@ -178,9 +168,6 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
 
     ``(36, 5)`` gives (1, 9, 17, 25, 33), as in DFlash's and JetSpec's function of this name. Targets too shallow for
     that get distinct layers from the first to the last but one, as many as there are.
-
-    Raises:
-        UsageError: a target of one layer.
     """
     if num_target_layers < 2:
         raise UsageError("a target of one layer has none that a head could tap; choose another model")

@@ -22,16 +22,8 @@ from specbench.methods.jetspec.head import DraftHead
 class BlockPass:
     """The head's forward over the blocks of all sequences that wait for one, together.
 
-    S slots, F feature rows and R block rows of each, D drafted positions, K candidates of each.
-
-    Args:
-        head: the draft head, on the target's device and in its dtype.
-        target: what it drafts for; the head borrows its embedding and LM head.
-        depth: D, less than the block.
-        width: K.
-
-    Raises:
-        EnvironmentRefused: no memory for the head's cache.
+    S slots, F feature rows and R block rows of each, D = ``depth`` drafted positions, fewer than the block has, and
+    K = ``width`` candidates of each. The head borrows the target's embedding and LM head.
     """
 
     def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int) -> None:
@@ -69,10 +61,8 @@ class BlockPass:
     def append(self, slot: int, features: Tensor, anchor: int) -> None:
         """Takes what the last forward of the target brought.
 
-        Args:
-            slot: whose.
-            features: [n, T × H] tapped layers of the tokens that it put in the cache.
-            anchor: the last emitted token, which has no features yet. It is the only one that the head reads.
+        ``features``: [n, T × H] tapped layers of the tokens that it put in the cache; ``anchor``: the last emitted
+        token, which has no features yet and is the only one that the head reads.
         """
         self._passes.append(slot, [anchor] * len(features), features)
         self._anchors[slot] = anchor
@@ -80,11 +70,7 @@ class BlockPass:
     def marginals(self, slot: int) -> Marginals:
         """What the head says comes behind a slot's anchor; runs the pass if that has not been done.
 
-        Returns:
-            D depths of K candidates, log-probabilities over all that the head can draft, at temperature 1.
-
-        Raises:
-            ValueError: the slot has brought nothing new since it was asked last.
+        Returns D depths of K candidates, log-probabilities over all that the head can draft, at temperature 1.
         """
         tokens, logp = self._passes.draft(slot)
         return Marginals(self._anchors[slot], tokens.tolist(), logp.tolist())

@@ -27,9 +27,6 @@ class DraftHead(Head):
     """The head; its parameters have the published names.
 
     B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
-
-    Args:
-        config: what it is.
     """
 
     def __init__(self, config: HeadConfig) -> None:
@@ -69,11 +66,7 @@ class DraftHead(Head):
 
         They come from the fused vector as it is: context passes no layer, and no input norm (JetSpec).
 
-        Args:
-            fused: [B, n, H] from :meth:`fuse`.
-            positions: integer [B, n], those of the tokens in their text.
-            store: takes them, layer by layer.
-            pieces: what computes them.
+        ``fused``: [B, n, H] from :meth:`fuse`; ``positions``: [B, n], those of the tokens in their text.
         """
         rotary = self.rotary_emb(fused, positions)
         for index, layer in enumerate(self.layers):
@@ -88,14 +81,9 @@ class DraftHead(Head):
     def forward(self, rows: Tensor, positions: Tensor, attend: Attend, pieces: Pieces = PLAIN) -> Tensor:
         """The block through all layers.
 
-        Args:
-            rows: [B, R, H] the target's embeddings of [anchor, MASK, …].
-            positions: integer [B, R]; the anchor's is the number of context tokens.
-            attend: attention of a layer, context included.
-            pieces: what computes.
-
-        Returns:
-            [B, R, H], normalised: times the target's LM head, row k holds the scores of the token k behind the anchor.
+        ``rows`` [B, R, H]: the target's embeddings of [anchor, MASK, …]; ``positions`` [B, R]: the anchor's is the
+        number of context tokens. Returns [B, R, H], normalised: times the target's LM head, row k scores the token k
+        after the anchor.
         """
         rotary = self.rotary_emb(rows, positions)
         branch: Tensor | None = None  # what is still to be added to the rows
@@ -113,15 +101,8 @@ class DraftHead(Head):
     ) -> DraftHead:
         """A head from a folder or the hub.
 
-        Args:
-            where: a folder, or a hub id; ``::SUBFOLDER`` may follow.
-            target: the target's transformers configuration, which the head has to go with; None checks nothing.
-            device: where to put it.
-            dtype: what to cast it to; None keeps what the file has.
-
-        Raises:
-            UsageError: no head there, parameters missing, left over or of another shape, or another target's head.
-            EnvironmentRefused: it cannot be had from the hub.
+        ``where``: a folder, or a hub id; ``::SUBFOLDER`` may follow. ``target``: the configuration that the head has to
+        go with; None checks nothing. ``dtype``: None keeps what the file has.
         """
         return cls.read(head_files.find(str(where)), target, device=device, dtype=dtype)
 
@@ -140,16 +121,7 @@ class DraftHead(Head):
 
 
 def check_target(config: HeadConfig, target: Any, name: str) -> None:
-    """Whether a head goes with a target.
-
-    Args:
-        config: the head's.
-        target: the target's text configuration.
-        name: how the user called the head.
-
-    Raises:
-        UsageError: it was made for a target of other sizes.
-    """
+    """Whether a head goes with a target."""
     sizes = {
         "hidden size": (config.hidden_size, target.hidden_size),
         "number of layers": (config.num_target_layers, target.num_hidden_layers),

@@ -25,16 +25,7 @@ _CONTEXT = 512  # features behind which a pass is timed, as far as the capacity 
 
 @dataclass(frozen=True)
 class Shared:
-    """A head ready to draft.
-
-    Attributes:
-        rounds: the head's forwards.
-        taps: layers of the target that it reads.
-        weights: which head it is, for the record.
-        tree: name of the builder.
-        budget: rows of a tree at most, root included.
-        knobs: of the builder.
-    """
+    """A head ready to draft trees of ``budget`` rows, root included."""
 
     rounds: BlockPass
     taps: tuple[int, ...]
@@ -49,12 +40,7 @@ class Shared:
 
 
 def prepare(options: Any, target: Target) -> Shared:
-    """Loads the head that the options name and makes it ready for a target.
-
-    Raises:
-        UsageError: none is named, or it does not go with the target or the options.
-        EnvironmentRefused: it cannot be had, or no memory is left for its cache.
-    """
+    """Loads the head that the options name and makes it ready for a target."""
     head, weights = target.once(("jetspec", options.head), lambda: _load(options.head, target))
     limit = head.config.block_size - 1
     depth = options.depth or limit

@@ -51,11 +51,7 @@ class Options(LoopOptions):
 
 
 def check(options: Options, target: LoadedModel) -> None:
-    """Refuse a head that this target cannot have.
-
-    Raises:
-        UsageError: the target has too few layers to tap or to start from, or no such mask token.
-    """
+    """Refuse a head that this target cannot have."""
     config = _config(options, target)
     rows = target.model.get_input_embeddings().weight.shape[0]
     if config.mask_token_id >= rows:

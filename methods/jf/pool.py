@@ -12,11 +12,7 @@ _PLACES = 16  # places looked at per length of match: a bound for texts that say
 
 
 class Pool:
-    """Recent rejected drafts and the output itself.
-
-    Args:
-        candidates: most candidates per step; also how many rejected drafts are kept.
-    """
+    """Recent rejected drafts and the output itself: at most ``candidates`` a step, and as many drafts are kept."""
 
     def __init__(self, candidates: int) -> None:
         self._limit = candidates

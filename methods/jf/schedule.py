@@ -46,11 +46,8 @@ class Schedule:
     ) -> list[int]:
         """The state of each block that is learnt from.
 
-        Args:
-            blocks: trajectories, the last state of each its fixed point.
-            lengths: tokens of each block that belong to the answer; those behind its end are no noise.
-            draw: generator of a random order.
-            visit: how often the text was learnt from before.
+        ``blocks``: trajectories, the last state of each its fixed point; ``lengths``: tokens of each block that belong
+        to the answer, those after its end are no noise; ``visit``: how often the text was learnt from before.
         """
         levels = self.levels
         shift = visit if self.rotate else 0
@@ -66,11 +63,8 @@ class Schedule:
 def noise_ratio(state: Sequence[int], fixed: Sequence[int], measure: Measure) -> float:
     """Share of a state's n tokens that is noise.
 
-    Args:
-        state, fixed: n tokens each, at least one.
-        measure: ``divergence`` is (n - f) / n with f the first token that differs, as released: right tokens behind a
-            wrong one count as noise, being conditioned on it. ``unconverged`` is the share of tokens that differ, as
-            the post has it.
+    ``measure``: ``divergence`` is (n - f) / n with f the first token that differs, as released: right tokens after a
+    wrong one count as noise, being conditioned on it. ``unconverged`` is the share of tokens that differ (the post).
     """
     differs = [a != b for a, b in zip(state, fixed, strict=True)]
     if measure == "unconverged":

@@ -8,11 +8,7 @@ Ngram = tuple[int, ...]
 
 
 class Pool:
-    """N-grams by their first token, the least recent one dropped first.
-
-    Args:
-        capacity: n-grams kept per first token.
-    """
+    """N-grams by their first token, the least recent one dropped first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -39,11 +35,7 @@ class Pool:
 
 
 class RingPool:
-    """N-grams by their first token in a ring, as llama.cpp keeps them: what is there already is not stored again.
-
-    Args:
-        capacity: places of a ring.
-    """
+    """N-grams by their first token in a ring, as llama.cpp keeps them: what is there already is not stored again."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

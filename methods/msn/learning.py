@@ -53,13 +53,7 @@ class Text(Protocol):
 class Lesson(nn.Module):
     """L = −1/M Σᵢ log pθ(xᵢ | x̂_<i), x̂ the text with its noisy segment; labels stay clean, behind the segment too.
 
-    Args:
-        model: a transformers causal LM, bare or with an adapter; what of it is trained is the caller's business.
-        options: of the method.
-        frozen: what says the labels, as distributions behind the clean text; None: labels are the text's tokens.
-
-    Raises:
-        UsageError: see :class:`Student`.
+    ``frozen`` says the labels, as distributions after the clean text; None: labels are the text's tokens.
     """
 
     def __init__(self, model: Any, options: Options, frozen: Frozen | None = None) -> None:
@@ -72,16 +66,11 @@ class Lesson(nn.Module):
     ) -> dict[str, Tensor]:
         """One step's loss.
 
-        Args:
-            ids: int64 [B, S] clean texts, filled up at their ends.
-            sources: int64 [B, S] where noise at each position copies from, or its token from the vocabulary.
-            prompts, answers: int64 [B] tokens of prompts and answers.
-            starts: int64 [B] of the noisy segments; not looked at with ``place=lowest``.
-            lengths: int64 [B] of the segments, 0 where an answer is too short.
-
-        Returns:
-            ``loss``; ``accuracy``, the share of tokens that are the model's best; ``denoising``, the loss of the tokens
-            that rows of noise foresee, where there is noise; all scalars.
+        ``ids``: int64 [B, S] clean texts, filled up at their ends; ``sources``: int64 [B, S] where noise at each
+        position copies from, or its token from the vocabulary; the others int64 [B]. ``starts`` are not read with
+        ``place=lowest``; ``lengths`` are 0 where an answer is too short. Returns scalars: ``loss``; ``accuracy``, the
+        share of tokens that are the model's best; ``denoising``, the loss of the tokens that rows of noise foresee,
+        where there is noise.
         """
         if self._options.place == "lowest" and self._options.noise_length:
             starts = lowest(self._surprise(ids, prompts, answers), prompts, answers, lengths)
@@ -128,14 +117,8 @@ def _targets(ids: Tensor, first: Tensor, ends: Tensor) -> Targets:
 class Collator:
     """Texts as a batch of :class:`Lesson`, with fresh noise at each visit.
 
-    Args:
-        options: of the method.
-        seed: with the visit and the text's id it decides every draw.
-        multiple: texts are filled up to a multiple of it.
-        vocab_size: token ids are below it; for noise from the vocabulary.
-
-    Attributes:
-        visit: how often the data were gone through before; set by whoever loops.
+    ``seed``, visit and the text's id decide every draw; texts are filled up to a multiple of ``multiple``; ``visit``:
+    how often the data were gone through before, set by the caller.
     """
 
     def __init__(self, options: Options, seed: int = 0, multiple: int = 1, vocab_size: int | None = None) -> None:

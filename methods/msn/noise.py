@@ -34,21 +34,14 @@ def strangers(length: int, vocab_size: int, draw: random.Random) -> list[int]:
 
 
 def segment_start(prompt: int, answer: int, length: int, draw: random.Random) -> int:
-    """A uniform first position of a segment of ``length`` tokens in the answer, its last token left out.
-
-    Args:
-        prompt, answer: tokens of each.
-        length: :func:`segment_length`.
-    """
+    """A uniform first position of a segment of ``length`` tokens in the answer, its last token left out."""
     return prompt + draw.randrange(max(1, answer - length))
 
 
 def lowest(losses: Tensor, prompts: Tensor, answers: Tensor, lengths: Tensor) -> Tensor:
     """First positions, int64 [B], of the segments whose tokens' loss sums to least; the first of several (App. A).
 
-    Args:
-        losses: [B, S] of each token given the text before it.
-        prompts, answers, lengths: int64 [B] tokens of prompts, answers and segments.
+    ``losses``: [B, S] of each token given the text before it; the others int64 [B].
     """
     places = torch.arange(losses.shape[1], device=losses.device)
     sums = torch.nn.functional.pad(losses.double().cumsum(1), (1, 0))
@@ -62,12 +55,8 @@ def lowest(losses: Tensor, prompts: Tensor, answers: Tensor, lengths: Tensor) ->
 def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_place: bool) -> Tensor:
     """Texts with their segments replaced, int64 [B, S].
 
-    Args:
-        ids: int64 [B, S] clean texts.
-        sources: int64 [B, S] :func:`sources`.
-        starts, lengths: int64 [B] of the segments.
-        in_place: copy from the text as it is by then, so that noise may copy earlier noise, as the repository's snippet
-            does; else from the clean text, as Eq. 4 writes it.
+    ``sources``: int64 [B, S] of :func:`sources`; ``in_place``: copy from the text as it is by then, so that noise may
+    copy earlier noise, as the repository's snippet does; else from the clean text (Eq. 4).
     """
     places = torch.arange(ids.shape[1], device=ids.device)
     inside = _inside(ids, starts, lengths)
@@ -80,13 +69,7 @@ def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_pla
 
 
 def replaced(ids: Tensor, tokens: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
-    """Texts whose segments hold other tokens, int64 [B, S].
-
-    Args:
-        ids: int64 [B, S] clean texts.
-        tokens: int64 [B, S] :func:`strangers`.
-        starts, lengths: int64 [B] of the segments.
-    """
+    """Texts whose segments hold other tokens, int64 [B, S]."""
     return tokens.where(_inside(ids, starts, lengths), ids)
 
 

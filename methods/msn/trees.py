@@ -25,16 +25,10 @@ TREE = TreeOption("msn", RETRIEVED, {"mc_sim_7b_63": parsed(MC_SIM_7B_63)}, ("ch
 class Shape:
     """Rows of a tree: the root, the retrieval path, then the nodes in the order of the list.
 
-    Args:
-        nodes: sparse nodes; a node comes after its parent.
-        retrieved: tokens of the retrieval path; 0 leaves it out.
-
-    Attributes:
-        nodes: node of each row, the root's name is empty, shape [rows].
-        parents: parent row of each row, shape [rows].
-        cells: (depth - 1, rank) of each row but the root: where its token is in a table of guesses.
-        depth: rows of that table.
-        paths: rows of each path from the root to a leaf, root included, in the order of the leaves, as released.
+    ``nodes``: a node comes after its parent; ``retrieved``: tokens of the retrieval path, 0 leaves it out. By row:
+    ``nodes`` (the root's name is empty), ``parents`` and, but for the root, ``cells``: (depth - 1, rank), where its
+    token is in a table of guesses of ``depth`` rows. ``paths``: rows of each path from the root to a leaf, in the order
+    of the leaves, as released.
     """
 
     def __init__(self, nodes: list[Node], retrieved: int) -> None:
@@ -48,12 +42,7 @@ class Shape:
         self.paths = [[rows[leaf[:depth]] for depth in range(len(leaf) + 1)] for leaf in leaves]
 
     def origins(self, known: int, retrieved: int) -> list[str]:
-        """How the token of each row came.
-
-        Args:
-            known: positions ahead that the target has guessed; the others hold noise.
-            retrieved: positions of the retrieval path that earlier text has filled.
-        """
+        """How the token of each row came: the target has guessed ``known`` positions ahead, the others hold noise."""
         filled = [
             (depth < retrieved, "lookup") if rank == RETRIEVED else (depth < known, "guess")
             for depth, rank in self.cells

@@ -40,10 +40,6 @@ def smallest(tree: str, budget: int) -> tuple[Node, ...]:
 
     Ranks are taken for how unlikely a candidate is: the nodes with the smallest sums of rank + 1 along their paths
     stay, so that a node's parent always does.
-
-    Args:
-        tree: what :meth:`TreeOption.named` of :data:`TREE` returned.
-        budget: rows, the root's included.
     """
     ranked = sorted(TREE.nodes_of(tree), key=lambda node: (sum(node) + len(node), len(node), node))
     return tuple(sorted(ranked[: budget - 1], key=lambda node: (len(node), node)))

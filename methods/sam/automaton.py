@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 
 class Match(NamedTuple):
-    """Match: an end of a text that occurs in an automaton's.
-
-    Attributes:
-        state: the automaton's.
-        length: tokens of it; 0 is no match.
-    """
+    """Match: an end of a text that occurs in an automaton's; of length 0 there is none."""
 
     state: int
     length: int
@@ -27,11 +22,7 @@ NO_MATCH = Match(0, 0)
 
 
 class Automaton:
-    """The strings of one text.
-
-    Attributes:
-        tokens: the text.
-    """
+    """The strings of one text."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []

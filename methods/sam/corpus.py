@@ -19,13 +19,7 @@ MOST_TOKENS = 2_000_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts with every string in them.
-
-    Attributes:
-        automaton: of the texts, each with the separator behind it.
-        separator: a token behind which another text begins.
-        weights: which file it was, for the record.
-    """
+    """Texts with every string in them; behind a ``separator`` token another text begins."""
 
     automaton: Automaton
     separator: int
@@ -41,11 +35,7 @@ def of(texts: Iterable[Sequence[int]], separator: int) -> Corpus:
 
 
 def load(path: str, target: Target) -> Corpus:
-    """The corpus of a file, in the target's tokens.
-
-    Raises:
-        UsageError: the file cannot be read, or is too large.
-    """
+    """The corpus of a file, in the target's tokens."""
     found, tokenizer = read_corpus(path), target.tokenizer
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in found.texts]
     if (tokens := sum(map(len, ids))) > MOST_TOKENS:

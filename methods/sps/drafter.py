@@ -26,9 +26,7 @@ class Drafter:
 
     Args:
         engine: of the draft model, with as many slots and tokens as the target's and rows for :data:`MAX_ROWS`.
-        model: the draft model.
         draft_tokens: passes a step, and so tokens drafted.
-        sampling: the target's at the moment.
         drawn_over: tokens of a target that verifies blocks: above temperature 0 drafts are drawn from the draft model's
             distribution with numbers of their own. 0 is a draft model that samples with the target's noise.
     """
@@ -61,11 +59,7 @@ class Drafter:
         }  # fmt: skip
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Reads a prompt; returns the slot of its sequence.
-
-        Raises:
-            UsageError: the prompt is empty or does not fit the capacity.
-        """
+        """Reads a prompt; returns the slot of its sequence."""
         self._follow()
         slot = self.engine.alloc()
         try:
@@ -150,13 +144,6 @@ def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel)
     The tokenizers decide, not the rows of the LM heads: sizes of one family are padded to different rows (Qwen2.5 7B
     has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
     are rejected. Dummy weights have no words, so their rows have to be as many.
-
-    Args:
-        name, model, tokenizer: of the target.
-        draft: the draft model.
-
-    Raises:
-        UsageError: another vocabulary.
     """
     mine, its = _words(tokenizer), _words(draft.tokenizer)
     sizes = int(model.get_output_embeddings().weight.shape[0]), draft.vocab_size

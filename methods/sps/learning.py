@@ -31,10 +31,7 @@ class _Frozen:
 class Lesson(nn.Module):
     """The draft model with its loss.
 
-    Args:
-        draft: a transformers causal LM in float32, on the target's device.
-        target: the model that it drafts for.
-        kl, ce: what the divergence and the cross-entropy weigh.
+    ``draft``: in float32, on the target's device; ``kl``, ``ce``: what the divergence and the cross-entropy weigh.
     """
 
     def __init__(self, draft: Any, target: Any, *, kl: float, ce: float) -> None:
@@ -46,12 +43,9 @@ class Lesson(nn.Module):
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
         """One step's loss.
 
-        Args:
-            ids: int64 [B, S] texts, filled up at their ends.
-            starts, ends: int64 [B] first position of each answer, and tokens of each text.
-
-        Returns:
-            ``loss``, ``kl``, ``ce``; ``agrees``, the share of rows whose best token is the target's.
+        ``ids``: int64 [B, S] texts, filled up at their ends; ``starts``, ``ends``: int64 [B] first position of each
+        answer, and tokens of each text. Returns ``loss``, ``kl``, ``ce``; ``agrees``, the share of rows whose best
+        token is the target's.
         """
         column = torch.arange(ids.shape[1], device=ids.device)
         learns = (column >= starts[:, None] - 1) & (column < ends[:, None] - 1)
@@ -81,10 +75,8 @@ class Lesson(nn.Module):
 class HeldOut:
     """What ``sps`` takes for texts that were not learnt from.
 
-    Attributes:
-        tokens: behind the first token of each answer.
-        rounds: forwards of the target that emit them.
-        right: share of these tokens that are the draft model's best ones behind the text before them.
+    ``tokens`` after the first of each answer, the ``rounds`` that emit them, and the share of them that are ``right``:
+    the draft model's best after the text before them.
     """
 
     tokens: int
@@ -102,11 +94,6 @@ def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
     """What decoding these texts by ``sps`` would take, greedily.
 
     A draft counts as far as it is the text, so what the draft model says behind the text itself decides every round.
-
-    Args:
-        draft: the draft model; its mode is left as it was.
-        texts: greedy answers of the target.
-        draft_tokens: of a step.
     """
     training, tokens, rounds, hits = draft.training, 0, 0, 0
     draft.eval()

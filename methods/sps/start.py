@@ -16,15 +16,7 @@ LAYERS, FRESH = "layers", "fresh"
 
 
 def from_layers(target: LoadedModel, layers: int) -> Any:
-    """The target's first layers between its own embedding, last norm and LM head, as copies in float32.
-
-    Args:
-        target: whose.
-        layers: how many.
-
-    Raises:
-        UsageError: it has fewer, or its layers are not stored as transformers' configuration of it says.
-    """
+    """The target's first layers between its own embedding, last norm and LM head, as copies in float32."""
     draft = _empty(shape(target, layers, None), target)
     held = target.model.state_dict()
     wanted = draft.state_dict()
@@ -38,17 +30,7 @@ def from_layers(target: LoadedModel, layers: int) -> Any:
 
 
 def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) -> Any:
-    """A transformer of the target's family and vocabulary with random weights in float32, which the seed decides.
-
-    Args:
-        target: whose family.
-        layers: how many.
-        hidden: size of its states; default is the target's.
-        seed: of the weights.
-
-    Raises:
-        UsageError: the target has fewer layers, or its family has no such size.
-    """
+    """A transformer of the target's family and vocabulary with random weights in float32, which the seed decides."""
     config = shape(target, layers, hidden)
     device = target.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -57,15 +39,7 @@ def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) 
 
 
 def from_model(target: LoadedModel, name: str) -> Any:
-    """Another model's weights in float32.
-
-    Args:
-        target: what it will draft for.
-        name: as ``--model`` takes it.
-
-    Raises:
-        SpecbenchError: as of :func:`specbench.models.load`; or its token ids mean other words.
-    """
+    """Another model's weights in float32."""
     found = load(name, dtype="float32", device=str(target.model.device))
     assert_same_words(target.spec.name, target.model, target.tokenizer, found)
     return found.model
@@ -77,11 +51,7 @@ def _empty(config: Any, target: LoadedModel) -> Any:
 
 
 def shape(target: LoadedModel, layers: int, hidden: int | None) -> Any:
-    """The transformers configuration of a draft model with so many layers of the target's family.
-
-    Raises:
-        UsageError: the target has fewer layers, or its family has no such size of states.
-    """
+    """The transformers configuration of a draft model with so many layers of the target's family."""
     config = copy.deepcopy(target.model.config.get_text_config())
     if layers > config.num_hidden_layers:
         raise UsageError(f"layers={layers} is more than the {config.num_hidden_layers} of {target.spec.name}; lower it")

@@ -64,13 +64,7 @@ class Options(LoopOptions):
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Trains a draft model, or goes on from the last checkpoint in ``job.out``; it is left in ``job.out/draft``.
-
-    Raises:
-        UsageError: no text has an answer of two tokens, the start is another vocabulary's or does not go with the other
-            options, or ``job.out`` holds a draft model in training with other options.
-        EnvironmentRefused: memory does not suffice, or the disk is full.
-    """
+    """Trains a draft model, or goes on from the last checkpoint in ``job.out``; it is left in ``job.out/draft``."""
     texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
     if not texts:
         raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
@@ -114,11 +108,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
 
 
 def check(options: Options, target: LoadedModel) -> None:
-    """Refuse what cannot be trained for this target.
-
-    Raises:
-        UsageError: the target has no tokenizer or too few layers, or the options leave nothing to learn.
-    """
+    """Refuse what cannot be trained for this target."""
     if not hasattr(target.tokenizer, "save_pretrained"):
         raise UsageError(
             f"{target.spec.name} has dummy weights and no words, so a draft model of it could not be loaded; "

@@ -31,13 +31,9 @@ NOTHING = Draft(0.0, 0, [], [], [])
 
 
 class Limits(NamedTuple):
-    """How much is drafted.
+    """How much is drafted: ``tokens`` at most, and ``factor`` times the tokens that match plus ``offset``.
 
-    Attributes:
-        tokens: at most.
-        factor, offset: at most ``factor`` times the tokens that match, and ``offset``.
-        min_prob: no path is less probable.
-        branching: drafts a tree and not a path.
+    No path is less probable than ``min_prob``; ``branching`` drafts a tree and not a path.
     """
 
     tokens: int

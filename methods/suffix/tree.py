@@ -13,9 +13,7 @@ from collections.abc import Iterable, Sequence
 class Text:
     """One of the texts, see :meth:`SuffixTree.extend`.
 
-    Attributes:
-        tokens: so far.
-        ends: nodes, no leaves, of those of its suffixes that occur elsewhere too.
+    ``ends``: nodes, no leaves, of those suffixes that occur elsewhere too.
     """
 
     __slots__ = ("ends", "tokens")
@@ -29,7 +27,6 @@ class Node:
     """A string of the texts, named by its last token.
 
     Attributes:
-        token: the last one.
         depth: tokens of the string.
         count: how often it occurs, at the end of a text too.
         ranked: the strings that are longer by a token, most frequent first; None for a leaf.
@@ -84,11 +81,7 @@ class Node:
 
 
 class SuffixTree:
-    """All strings of up to ``depth`` tokens of some texts.
-
-    Args:
-        depth: tokens of the longest one.
-    """
+    """All strings of up to ``depth`` tokens of some texts."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -138,9 +131,8 @@ class SuffixTree:
     def find(self, tokens: Sequence[int]) -> tuple[Node, int] | None:
         """Where a string stands.
 
-        Returns:
-            Its node; or the leaf on the way to it, and how many of its tokens lie behind that one. None where it does
-            not occur.
+        Returns its node; or the leaf on the way to it, and how many of its tokens lie beyond that one; None where it
+        does not occur.
         """
         node = self._first.get(tokens[0])
         for at in range(1, len(tokens)):

@@ -33,23 +33,14 @@ class _Row(BaseModel):
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of a file.
-
-    Attributes:
-        texts: those that are not blank, at least one.
-        weights: which file it was, for a method's record.
-    """
+    """Texts of a file."""
 
     texts: list[str]
     weights: Mapping[str, str]
 
 
 def check_corpus(path: str, owner: str) -> None:
-    """Refuses a corpus that is not there, before a model is loaded.
-
-    Raises:
-        UsageError: in one line.
-    """
+    """Refuses a corpus that is not there, before a model is loaded."""
     if not os.path.isfile(os.path.expanduser(path)):  # which take any text; Path's raise
         raise UsageError(f"option 'corpus' of {owner}: there is no file {path}; {_TODO}")
 

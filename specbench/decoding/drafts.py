@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class Branches:
-    """A tree under construction. Branches that begin alike share rows: a row less is a row less to compute.
-
-    Args:
-        root: the last emitted token.
-    """
+    """A tree under construction. Branches that begin alike share rows: a row less is a row less to compute."""
 
     def __init__(self, root: int) -> None:
         self.tokens = [root]
@@ -30,16 +26,7 @@ class Branches:
         self.parents += parents
 
     def add(self, path: Sequence[int], under: int = 0, *, share: bool = True) -> list[int]:
-        """Hangs a chain of tokens under a row.
-
-        Args:
-            path: its tokens, top down.
-            under: row it hangs under.
-            share: use rows that are there already where the tokens agree.
-
-        Returns:
-            The row of each token of ``path``.
-        """
+        """Hang a chain of tokens under a row; returns the row of each token."""
         rows = []
         for token in path:
             row = self._children.get((under, token)) if share else None
@@ -106,11 +93,7 @@ class JacobiChain:
 
 
 class NgramIndex:
-    """A growing text with the places of all its n-grams; a new token costs ``longest`` entries, a lookup one.
-
-    Args:
-        longest: n-grams of 1 to this many tokens are indexed.
-    """
+    """A growing text with the places of all its n-grams; a new token costs ``longest`` entries, a lookup one."""
 
     def __init__(self, longest: int) -> None:
         self.tokens: list[int] = []
@@ -129,11 +112,7 @@ class NgramIndex:
         return self._ends[len(ngram) - 1].get(ngram, ())
 
     def before(self, size: int) -> Sequence[int]:
-        """Where the last ``size`` tokens occurred before, oldest first.
-
-        Returns:
-            Ends of the occurrences: the text goes on at ``tokens[end]``. The last tokens themselves are left out.
-        """
+        """Where the last ``size`` tokens occurred before, oldest first."""
         if size > len(self.tokens):
             return []
         return self._ends[size - 1][tuple(self.tokens[-size:])][:-1]

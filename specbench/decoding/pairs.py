@@ -46,13 +46,7 @@ MEASURES: Mapping[str, str] = {RETRIEVED: "share of forwards whose drafts were r
 
 @dataclass(frozen=True)
 class Other:
-    """The other method of a pair as it was written.
-
-    Attributes:
-        role: option that named it.
-        name: registered name.
-        raw: its options as written.
-    """
+    """The other method of a pair as it was written."""
 
     role: Role
     name: str
@@ -60,15 +54,7 @@ class Other:
 
 
 def other_of(options: Options, owner: str) -> Other | None:
-    """What an option names as the other method; None where none is named.
-
-    Args:
-        options: of a method.
-        owner: its name, for errors.
-
-    Raises:
-        UsageError: both are named, or what stands behind the name is no option.
-    """
+    """What an option names as the other method; None where none is named."""
     every: tuple[Role, ...] = (FALLBACK, RETRIEVE)
     roles = [role for role in every if getattr(options, role, None)]
     if not roles:
@@ -94,19 +80,7 @@ def other_of(options: Options, owner: str) -> Other | None:
 
 
 def pair(method: Method, other: Method, role: Role) -> Method:
-    """A method whose drafts are its own or those of another one.
-
-    Args:
-        method: whose row it is.
-        other: named by its option ``role``.
-        role: what the other one is to it.
-
-    Returns:
-        The method, with what the option stands for written out.
-
-    Raises:
-        UsageError: one of them can be no part of a pair.
-    """
+    """A method whose drafts are its own or those of ``other``, which its option ``role`` names."""
     retrieval, drafter = (method, other) if role == FALLBACK else (other, method)
     if type(retrieval.decoder).__name__ == "Pair" or type(drafter.decoder).__name__ == "Pair":
         raise UsageError(f"{method.name}.{role}={other.name} is a pair of a pair; name a method alone")
@@ -146,13 +120,7 @@ class _Shared:
 
 
 class Pair:
-    """What stands where a method's class of decoders does.
-
-    Args:
-        retrieval: drafts where it matches.
-        drafter: drafts where it does not.
-        owner: 0 where the row has the retrieval's options, 1 where it has the drafter's.
-    """
+    """What stands where a method's class of decoders does."""
 
     def __init__(self, retrieval: Method, drafter: Method, owner: int) -> None:
         self._retrieval, self._drafter, self._owner = retrieval, drafter, owner

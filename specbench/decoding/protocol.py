@@ -76,8 +76,6 @@ class Context:
     """What a decoder may know besides its tokens.
 
     Attributes:
-        vocab_size: token ids are below this.
-        pad_id: a token id that stands for nothing.
         rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
             that runs under two labels.
         shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
@@ -95,12 +93,7 @@ class Context:
 
 
 class Decoder(ABC):
-    """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``.
-
-    Args:
-        options: the method's own :class:`~specbench.common.Options`.
-        context: what it may know besides its tokens.
-    """
+    """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``."""
 
     #: Forwards of a draft model so far; stays 0 for methods that draft without one.
     draft_forwards: int = 0
@@ -129,16 +122,10 @@ class Decoder(ABC):
 
     @staticmethod
     def check(options: Any, model: str) -> None:
-        """Refuses what can be seen to be no use before any model is loaded, such as a missing draft model.
+        """Refuse what is seen to be no use before any model is loaded, such as a missing draft model.
 
         Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
-
-        Args:
-            options: the method's.
-            model: the target as ``--model`` names it; empty where it is not known which it will be.
-
-        Raises:
-            UsageError: in one line.
+        ``model``: the target as ``--model`` names it; empty where that is not known.
         """
         return None
 
@@ -216,9 +203,8 @@ class Decoder(ABC):
 
         Asked for after the clock has stopped. A run reports each one's mean over requests.
 
-        Args:
-            kept: tokens of the answer, up to and including its stop.
-            stopped: the answer ended by itself, not at the token budget.
+        ``kept``: tokens of the answer, up to and including its stop; ``stopped``: the answer ended by itself, not at
+        the budget.
         """
         return {}
 
@@ -228,12 +214,8 @@ class Method:
     """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.common.guests`.
 
     Attributes:
-        name: registered name.
         label: how a run names it; the name, unless one method runs with several settings.
-        options: validated options.
         lossless: whether it claims to emit what AR emits.
-        decoder: its class.
-        measures: what its own figures are, by name.
         shared: what its sequences share, once :meth:`ready` has loaded it.
         own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts
             can be AR's, and not the texts.
@@ -320,11 +302,7 @@ class Method:
 
 
 def _count(what: str, found: Any, least: int = 0) -> int:
-    """A count that a method's code returned.
-
-    Raises:
-        Refused: it is none.
-    """
+    """A count that a method's code returned."""
     if isinstance(found, bool) or not isinstance(found, Integral) or found < least:
         raise guests.Refused(f"its {what} is {str(found)[:40]}, which is no whole number of {least} or more")
     return int(found)

@@ -42,11 +42,7 @@ _TEXTS, _NUMBERS = frozenset({str}), frozenset({float, type(None)})
 
 
 def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:
-    """Integers as a tuple of Python's own.
-
-    Raises:
-        ValueError: one is no integer; True and False are none here.
-    """
+    """Integers as a tuple of Python's own."""
     found = tuple(values)
     if _INTEGERS.issuperset(map(type, found)):
         return found
@@ -57,11 +53,7 @@ def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _flags(values: Iterable[Any]) -> tuple[bool, ...]:
-    """Truth values as a tuple of Python's own, those of numpy included.
-
-    Raises:
-        ValueError: one is neither True nor False.
-    """
+    """Truth values as a tuple of Python's own, those of numpy included."""
     found = tuple(values)
     if _TRUTHS.issuperset(map(type, found)):
         return found
@@ -73,11 +65,7 @@ def _flags(values: Iterable[Any]) -> tuple[bool, ...]:
 
 
 def _words(values: Iterable[Any], rows: int) -> str | tuple[str, ...]:
-    """Origins, one for all rows or one for each.
-
-    Raises:
-        ValueError: there are as many as that of neither, or one is no text.
-    """
+    """Origins, one for all rows or one for each."""
     if isinstance(values, str):
         return str(values)
     found = tuple(values)
@@ -91,11 +79,7 @@ def _words(values: Iterable[Any], rows: int) -> str | tuple[str, ...]:
 
 
 def _scores(values: Iterable[Any], rows: int) -> tuple[float | None, ...]:
-    """Scores of a tree's rows.
-
-    Raises:
-        ValueError: there is another number of them, or one is neither a number nor None, or NaN.
-    """
+    """Scores of a tree's rows."""
     found = tuple(values)
     if len(found) != rows:
         raise ValueError(f"{rows} rows have {len(found)} scores; give one for each, or None for the tree")
@@ -202,11 +186,7 @@ class TokenTree:
         return len(self.tokens)
 
     def row_scores(self) -> Sequence[float | None] | None:
-        """The scores of its rows, found now where they were not yet; None where the drafter has none.
-
-        Raises:
-            ValueError: what finds them has found another number of them, or no numbers.
-        """
+        """The scores of its rows, found now where they were not yet; None where the drafter has none."""
         found = self.scores(self) if callable(self.scores) else self.scores
         return None if found is None else _scores(found, len(self))
 
@@ -235,10 +215,7 @@ class TokenTree:
     ) -> TokenTree:
         """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
 
-        Args:
-            tokens: root followed by the guesses, shape [rows].
-            drafts_only: mark every guess as a row that is never emitted.
-            origins, scores, proposal: as of the tree.
+        ``drafts_only``: mark every guess as a row that is never emitted.
         """
         accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
         return cls(tokens, range(-1, len(tokens) - 1), accept, origins, scores, proposal)

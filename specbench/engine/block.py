@@ -24,12 +24,7 @@ _ROUNDING = 1e-3  # of a sum of 1 over a vocabulary, in float32
 
 
 class Verdict(NamedTuple):
-    """What became of a block.
-
-    Attributes:
-        accepted: drafts accepted, τ.
-        token: the one behind them, Y.
-    """
+    """What became of a block: how many drafts were accepted (τ), and the token after them (Y)."""
 
     accepted: int
     token: int
@@ -75,12 +70,8 @@ def accept_block(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple
 def chances(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """What decides about a block beside its numbers.
 
-    Args:
-        p, q, tokens: as of :func:`accept_block`.
-
-    Returns:
-        (h, left): float64 [..., γ + 1], h_1 … h_γ from place 1 on, of no meaning at 0; [..., γ + 1, V] the weights that
-        Y is drawn by where so many drafts are accepted, of sum S.
+    Returns (h, left): float64 [..., γ + 1], h_1 … h_γ from place 1 on, of no meaning at 0; and [..., γ + 1, V], the
+    weights that Y is drawn by where so many drafts are accepted, of sum S.
     """
     drawn_q, its_p = (rows.gather(-1, tokens[..., None])[..., 0].double() for rows in (q, p[..., :-1, :]))
     step = torch.where(drawn_q > 0, its_p.log() - drawn_q.log(), -torch.inf)
@@ -108,14 +99,7 @@ def verify(
 ) -> dict[int, Verdict]:
     """Verdicts on the chains of some slots that have a proposal; one read of the device.
 
-    Args:
-        trees: theirs.
-        probabilities: the target's behind each row, float32 [rows, V].
-        starts: position of each root.
-        seed: of the run.
-
-    Raises:
-        BadTree: a proposal is no distribution over the target's tokens.
+    ``probabilities``: the target's after each row, float32 [rows, V]; ``starts``: position of each root.
     """
     alike: dict[int, list[int]] = defaultdict(list)
     for slot, tree in trees.items():
@@ -142,11 +126,7 @@ def _stacked(blocks: Sequence[Tensor]) -> Tensor:
 
 
 def _checked(proposal: Proposal | None, p: Tensor) -> Proposal:
-    """A proposal with tensors of the right kind; ``p`` is the target's, [S, rows, V].
-
-    Raises:
-        BadTree: it has others.
-    """
+    """A proposal with tensors of the right kind; ``p`` is the target's, [S, rows, V]."""
     q, ids = (proposal.probabilities, proposal.ids) if proposal else (None, None)
     if proposal is None or not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
         raise BadTree("its proposal has no matrix of probabilities")
@@ -181,16 +161,10 @@ def _over_all(proposal: Proposal, vocab: int) -> Tensor:
 
 
 class DrawnDrafts:
-    """Drafts that are drawn one behind the other, for the sequences of a step of the target together.
+    """Drafts that are drawn one after the other, for the sequences of a step of the target together.
 
-    Their numbers are new for each block, and no noise of the target's: what block verification needs them to be.
-
-    Args:
-        starts: slot -> position of the root of its block.
-        most: drafts of a sequence at most.
-        vocab: tokens of the target; none above them is drawn.
-        seed: of the run.
-        device: where the probabilities are.
+    Their numbers are new for each block and are no noise of the target's, as block verification needs. ``starts`` maps
+    a slot to the position of its block's root; no token of ``vocab`` or above is drawn.
     """
 
     def __init__(self, starts: Mapping[int, int], most: int, vocab: int, seed: int, device: torch.device) -> None:

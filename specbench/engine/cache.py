@@ -54,10 +54,7 @@ class StaticCache(Answering):
 
     Args:
         shapes: per layer index (KV heads, key head size, value head size).
-        slots: number of sequences S.
         capacity: cells per sequence L, scratch rows included.
-        dtype: of the stored keys and values.
-        device: where the buffers live.
     """
 
     def __init__(
@@ -117,12 +114,9 @@ class StaticCache(Answering):
         return self._buffers
 
     def commit(self, slot: int, start: int, rows: Tensor) -> None:
-        """Moves scratch rows to the front of the scratch area; what :meth:`Ops.commit` does, for a path known here.
+        """Move scratch rows to the front of the scratch area, like :meth:`Ops.commit`, for a path that the host knows.
 
-        Args:
-            slot: which sequence.
-            start: its cache length before the step.
-            rows: int64 [n] rows of the step to keep, in order; row r sits in cell ``start + r``.
+        ``rows``: int64 [n] rows of the step to keep, in order; row r sits in cell ``start + r``.
         """
         for buffer in self._buffers:
             mine = buffer[:, slot]

@@ -59,17 +59,9 @@ Stored = Mapping[int, tuple[Tensor, Tensor]]
 
 
 def check_declared(model: Any, capacity: int) -> int | None:
-    """What can be known before the first forward.
+    """Refuse what the configuration alone shows that the engine does not express.
 
-    Args:
-        model: a transformers causal LM.
-        capacity: tokens that a sequence may reach, prompt and output together.
-
-    Returns:
-        How many positions the model has, where it can be given no others: rows of a last tree may lie after them.
-
-    Raises:
-        UnsupportedAttention: the model declares something that the engine does not express.
+    Returns how many positions the model has, where it can be given no others; rows of a last tree may lie after them.
     """
     if not getattr(model, "_supports_attention_backend", False):
         raise UnsupportedAttention(
@@ -120,11 +112,7 @@ def _learned_positions(model: Any, config: Any) -> int | None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turns an error before or inside a model's first forward into a refusal: it wants what our engine does not have.
-
-    Raises:
-        UnsupportedAttention: in place of any error that is not about memory or the device.
-    """
+    """Turn an error before or inside a model's first forward into UnsupportedAttention."""
     try:
         yield
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -140,14 +128,6 @@ def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> 
     """Whether each layer's attention call brought the window that the configuration declares.
 
     A model may keep its window in its own mask only; the engine makes no model's mask, so the window would be lost.
-
-    Args:
-        model: a transformers causal LM.
-        windows: window that each layer's call brought.
-        reach: as in :func:`check_declared`; a window that reaches so far hides nothing.
-
-    Raises:
-        UnsupportedAttention: a layer slides by its configuration and not by its call, or the other way round.
     """
     if not windows:
         raise UnsupportedAttention("this model's layers do not call the attention that is set for them")
@@ -171,17 +151,8 @@ def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> 
 def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], apart: Apart) -> float:
     """Whether the engine's logits over a small tree are those of plain forwards of the model's own attention.
 
-    Args:
-        model: a transformers causal LM that is attached to the engine; so it is again afterwards.
-        probe: logits [rows, V] after each row of a tree over a cached prefix.
-        apart: the model is without the engine inside of it.
-
-    Returns:
-        How far scores may be off, as a share of their norm: the tolerance, or what was found where that is more.
-
-    Raises:
-        UnsupportedAttention: they differ by more than rounding.
-        UsageError: the model's own are no numbers.
+    ``probe``: logits [rows, V] after each row of a tree over a cached prefix. Returns how far scores may be off, as a
+    share of their norm: the tolerance, or what was found where that is more.
     """
     errors = torch.full((len(_PARENTS),), torch.inf, dtype=torch.float64)
     # What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for
@@ -198,14 +169,7 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
 
 
 def _allowed(model: Any, floor: float, apart: Apart, forward: Callable[[], list[Tensor]]) -> float:
-    """The largest relative error that this model's own rounding explains.
-
-    Args:
-        model: as of :func:`check_forward`.
-        floor: what any model may be off.
-        apart: as of :func:`check_forward`.
-        forward: its logits [rows, V], some at a time, by its own attention.
-    """
+    """The largest relative error that this model's own rounding explains."""
     with apart(), torch.inference_mode():
         expected = torch.cat(forward())
         with _other_order(model):
@@ -231,15 +195,8 @@ def _other_order(model: Any) -> Iterator[None]:
 
 
 def far_lengths(model: Any, capacity: int) -> list[int]:
-    """Where a probe after a long text shows what one after a short text does not.
-
-    Args:
-        model: a transformers causal LM.
-        capacity: positions that rows may have.
-
-    Returns:
-        Cached tokens, so that the rows of the probe's tree end at the capacity, or lie on both sides of a length that
-        the configuration names.
+    """Cached lengths at which to probe, so that the probe's rows end at the capacity, or lie on both sides of a length
+    that the configuration names.
     """
     named = {number for number in _lengths(model.config.get_text_config().to_dict()) if number + 2 <= capacity}
     ends = {length - 2 for length in sorted(named)[-_MOST_LENGTHS:]} | {capacity - 1 - _DEEPEST}
@@ -262,17 +219,7 @@ def _lengths(values: Any, name: str = "") -> Iterator[int]:
 def check_far(
     model: Any, lengths: Sequence[int], probe: Callable[[int, TokenTree], tuple[Tensor, Stored]], apart: Apart
 ) -> None:
-    """Whether the same holds after long texts; their keys and values are noise, for which nothing has to be computed.
-
-    Args:
-        model: as of :func:`check_forward`.
-        lengths: as of :func:`far_lengths`.
-        probe: logits [rows, V] after each row of a tree after so many cached tokens, and what is cached.
-        apart: the model is without the engine inside of it.
-
-    Raises:
-        UnsupportedAttention: they differ by more than rounding, first after so many tokens as the text says.
-    """
+    """Whether the same holds after long texts, whose keys and values are noise."""
     floor = tolerance(model.dtype) * (1 if model.dtype in (torch.float32, torch.float64) else FAR)
     for length in lengths:
         worst = torch.inf

@@ -25,12 +25,9 @@ class LayerCode:
     """Switches a model between its own layers and the engine's.
 
     Args:
-        model: a transformers causal LM.
-        compile: run its layers through torch.compile.
         native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
             where that can be had.
         captured: whether steps are captured, which on a CPU holds operations of torch alone.
-        products: computes the products of fused layers.
 
     Attributes:
         linears: what computes products: "own", "onednn" or "torch".
@@ -65,17 +62,7 @@ class LayerCode:
         return "captured steps hold operations of torch alone" if captured and device == "cpu" else ""
 
     def settle(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
-        """Chooses, checks what is chosen against the model's own forward, and leaves it attached.
-
-        Args:
-            cache: the engine's.
-            calls: what each layer's attention is.
-            check: compares a forward through the engine with the model's own.
-
-        Raises:
-            EnvironmentRefused: our own code, or torch.compile, was asked for by name and cannot be had.
-            UnsupportedAttention: as of ``check``.
-        """
+        """Chooses, checks what is chosen against the model's own forward, and leaves it attached."""
         if not self.why:
             try:
                 layers: OwnLayers | FusedLayers

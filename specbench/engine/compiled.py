@@ -1,9 +1,8 @@
 """Decoder layers through torch.compile, the engine's cache and attention being a single call in each.
 
-A layer is compiled and not the model, because all layers then share what was compiled and few seconds do. Left to
-itself the compiler would stop inside every layer, at the cache and at the attention, which are Python. Here both stand
-in its graph as one opaque operation; what a layer does between handing keys and values to the cache and calling its
-attention therefore has to be nothing.
+A layer is compiled and not the model: all layers then share what was compiled, within seconds. The cache and the
+attention, which are Python, stand in a layer's graph as one opaque operation; between handing keys and values to the
+cache and calling its attention a layer may therefore do nothing.
 
 No CUDA graphs of the compiler's own: those of the engine are captured around the whole forward.
 """
@@ -29,12 +28,7 @@ _CPU_CHUNK = 4096
 
 
 class Fused:
-    """Switches a model's decoder layers between running as they are and compiled.
-
-    Args:
-        model: a transformers causal LM.
-        enabled: whether :meth:`attach` does anything.
-    """
+    """Switches a model's decoder layers between running as they are and compiled."""
 
     def __init__(self, model: Any, enabled: bool) -> None:
         self._layers = decoder_layers(model) if enabled else []

@@ -43,11 +43,8 @@ class Engine:
     """Runs token trees of several sequences through one transformers causal LM.
 
     Args:
-        model: a transformers causal LM whose attention goes through ``AttentionInterface``.
         slots: sequences that can be stepped together.
         capacity: tokens a sequence may reach, prompt and output together.
-        max_rows: largest tree.
-        sampling: how next tokens are chosen; the same for all slots.
         backend: attention backend, one of :data:`specbench.engine.attention.choice.NAMES`.
         graphs: capture steps in CUDA graphs; default is on for CUDA, where a model that cannot be captured is then
             stepped eagerly.
@@ -248,11 +245,7 @@ class Engine:
         return length
 
     def alloc(self) -> int:
-        """Occupies the lowest free slot, so that occupied slots stay together at the front.
-
-        Raises:
-            ValueError: all slots are occupied.
-        """
+        """Occupies the lowest free slot, so that occupied slots stay together at the front."""
         slot = self._lengths.index(None)
         self._lengths[slot] = 0
         return slot
@@ -264,11 +257,7 @@ class Engine:
     # ------------------------------------------------------------------ steps
 
     def rewind(self, slot: int, length: int) -> None:
-        """Forgets what an occupied slot holds behind its first ``length`` tokens.
-
-        Raises:
-            ValueError: it does not hold so many.
-        """
+        """Forgets what an occupied slot holds behind its first ``length`` tokens."""
         if not 0 <= length <= self.length(slot):
             raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
         self._lengths[slot] = length
@@ -283,9 +272,6 @@ class Engine:
         What a step costs depends on how many tokens are cached and not on which. Cells that were never assumed before
         get noise first, since memory that was never written, or holds zeros only, can be faster than memory with data.
         What steps emit behind an assumed context means nothing.
-
-        Raises:
-            ValueError: the capacity is smaller.
         """
         if not 0 <= length <= self.capacity:
             raise ValueError(f"slot {slot} has room for {self.capacity} tokens, not {length}")
@@ -309,17 +295,12 @@ class Engine:
 
         The last prompt token is the root of a tree, so that a method may send guesses along with the prompt.
 
-        Args:
-            slot: an occupied slot; ids are appended to what it holds.
-            ids: prompt token ids, at least one.
-            tree: guesses under the last prompt token (``tree.tokens[0] == ids[-1]``); default none. What follows a
-                prompt is AR's token for every method: of drafts with a proposal, too, it accepts what equals AR's.
-            top_k: return the k highest scores of each tree row.
-            taps: layers, from 0, whose outputs to return.
+        ``ids`` (at least one) are appended to what the slot holds. ``tree`` holds guesses under the last prompt token
+        (``tree.tokens[0] == ids[-1]``). What follows a prompt is AR's token for every method: drafts with a proposal,
+        too, are accepted only where they equal AR's.
 
         Raises:
             UsageError: the prompt is empty or does not fit the capacity.
-            BadTree: the tree does not go with the prompt or the model.
         """
         if not len(ids):
             raise UsageError("the prompt is empty; give at least one token")
@@ -357,25 +338,16 @@ class Engine:
         """One target forward over the trees of several slots: verify, accept, commit.
 
         A tree is accepted as far as it is what the target itself says with its noise. Above temperature 0 a tree that
-        has a proposal is verified as a block (:mod:`specbench.engine.block`), behind the forward and outside of its
-        graph: rows of a chain stay where they are, whatever is accepted of it. Where it is forced, that is for nothing.
+        has a proposal is verified as a block (:mod:`specbench.engine.block`), after the forward and outside of its
+        graph: rows of a chain stay where they are, whatever is accepted of it. With ``forced``, the result is ignored.
 
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
-            top_k: return the k highest scores of each row.
-            taps: layers, from 0, whose outputs to return.
-            probabilities: return what the token after each row is drawn from.
-            phases: stop-watch that is told where the time goes.
             forced: per slot, a next token for each row of its tree that takes the place of the computed one, or
                 :data:`~specbench.decoding.tree.COMPUTED`. For simulated acceptance: all the work is done all the same.
 
-        Returns:
-            A result for each slot of ``trees``.
-
         Raises:
             UsageError: a sequence has reached the capacity.
-            BadTree: a tree is larger than the engine was made for, or it or its proposal does not go with the model.
-            ValueError: probabilities are asked for at temperature 0.
         """
         if probabilities and self.sampling.greedy:
             raise ValueError("at temperature 0 nothing is drawn, and so there are no probabilities")
@@ -442,11 +414,8 @@ class Engine:
     ) -> None:
         """Captures and times every graph that trees of up to ``max_rows`` rows can need, so that no request pays.
 
-        Args:
-            max_rows: rows of the largest tree.
-            top_k, taps, forced: as the steps will be asked for.
-            probabilities: whether they will be asked for, or trees will have proposals; greedy nobody does.
-            context: cached tokens that step times are taken at.
+        ``probabilities``: whether they will be asked for, or trees will have proposals; ``context``: cached tokens that
+        step times are taken at.
         """
         if self._graphs is None:
             return
@@ -475,9 +444,6 @@ class Engine:
         """Pads rows as an earlier engine of the kind did, and attends and multiplies as it did, by what it reported.
 
         Other rows are other products, whose rounding can be another text; so a resumed run goes on as it began.
-
-        Args:
-            steps, products: of its :meth:`report`.
         """
         if self._graphs is None:
             return
@@ -534,24 +500,14 @@ class Engine:
     def drafts(self, starts: Mapping[int, int], most: int, vocab: int) -> block.DrawnDrafts:
         """What draws drafts from this engine's probabilities, and knows what they were drawn from.
 
-        Args:
-            starts: slot of this engine -> position in its text of the root of the tree that is drafted for.
-            most: drafts of a sequence at most.
-            vocab: tokens of the target.
+        ``starts``: slot of this engine -> position in its text of the root of the tree that is drafted for.
         """
         return block.DrawnDrafts(starts, most, vocab, self.sampling.seed, self.device)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Device work of a method's own, as steps are run: captured in a CUDA graph, or as it is.
+        """Device work of a method's own, run as steps are: captured in a CUDA graph, or as it is.
 
-        Args:
-            work: launches the same operations on the same tensors at every call, and reads nothing on the host.
-
-        Returns:
-            What runs it again. It has run at least once by then.
-
-        Raises:
-            EnvironmentRefused: it cannot be captured.
+        ``work`` launches the same operations on the same tensors at every call, and reads nothing on the host.
         """
         if self._graphs is not None:
             return self._graphs.capture(work)
@@ -561,8 +517,7 @@ class Engine:
     def products(self, weights: Mapping[skinny.Shape, Sequence[Tensor]]) -> skinny.SkinnyProducts:
         """What multiplies a draft head's rows, as the target's are multiplied.
 
-        Args:
-            weights: of the head. A shape that the target has too is timed on the target's, which are more.
+        ``weights`` of a shape that the target has too are timed on the target's, which are more.
         """
         if self._graphs is not None and not self._products.why_not:
             self._products.settle({**weights, **self.code.weights()}, skinny.cuda_time(self.device))
@@ -695,11 +650,7 @@ class Engine:
         return run
 
     def _one_row_seconds(self, attention: str, context: int) -> float:
-        """Time of a one-row step.
-
-        Raises:
-            ArithmeticError: the attention of chains comes out otherwise than that of trees.
-        """
+        """Time of a one-row step."""
         assert self._graphs is not None
         if attention != self.attentions.tree:
             self._compare_chains(attention, min(context, self.capacity - 1))

@@ -22,13 +22,7 @@ from specbench.engine.sampler import scores
 
 @dataclass(frozen=True)
 class Chain:
-    """Guesses in a row.
-
-    Attributes:
-        slot: an occupied slot of the engine.
-        start: position of the first of them; they see what the slot has cached before it.
-        tokens: at least one.
-    """
+    """Guesses in a row from position ``start`` on; they see what the slot has cached before it."""
 
     slot: int
     start: int
@@ -39,12 +33,8 @@ class Chain:
 def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
     """The target's own next token after each token of each chain; the cache stays as it is.
 
-    Args:
-        engine: holds the texts.
-        chains: chains of one slot one after the other.
-
-    Raises:
-        ValueError: a slot is free, holds fewer tokens than a chain says to see, or comes up twice.
+    Chains of one slot come one after the other. Raises ValueError where a slot is free, holds fewer tokens than a chain
+    is to see, or comes up twice.
     """
     logits, position = _forward(engine, chains)
     chosen = iter(scores(logits, position + 1, engine.sampling).argmax(-1)[0].tolist())
@@ -57,10 +47,7 @@ def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Se
 
     Under the plain softmax of the logits, in float32, whatever the engine's temperature, top-k and top-p.
 
-    Args:
-        engine: holds the texts.
-        chains: as of :func:`next_tokens`, which also says what is raised.
-        said: for each chain a token behind each of its tokens.
+    ``said``: for each chain a token after each of its tokens.
     """
     return [[value for value, _ in chain] for chain in rated(engine, chains, said)]
 
@@ -107,13 +94,8 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
 class _Group:
     """The chains of one slot: R rows behind up to L cached cells.
 
-    Attributes:
-        slot: whose.
-        rows: theirs among all rows of the forward.
-        cells: L, what the one that starts last sees.
-        position: int64 [R].
-        visible: bool [R, L + R], which cells, then which rows of the group, each row may see.
-        masks: additive masks made of it, by window.
+    ``cells``: L, what the chain that starts last sees; ``position``: int64 [R]; ``visible``: bool [R, L + R], which
+    cells, then which rows of the group, each row may see; ``masks``: additive masks made of it, by window.
     """
 
     slot: int

@@ -37,21 +37,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torc
 
 
 class FusedLayers:
-    """Switches a model's decoder layers between transformers' code and few kernels.
-
-    Args:
-        model: a transformers causal LM.
-        cache: the engine's.
-        calls: what each layer's attention is.
-        by: computes products.
-
-    Attributes:
-        on: the fusions in use.
-        why_not: of the others, in words.
-
-    Raises:
-        Unlike: this model's layers are not of the kind, or Triton's kernels cannot be used.
-    """
+    """Switches a model's decoder layers between transformers' code and few kernels."""
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls, by: Linear = nn.functional.linear) -> None:
         if why := triton_fault(model.device):

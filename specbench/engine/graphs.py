@@ -52,11 +52,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """Captures on a CUDA device, all graphs sharing one memory pool: no two of them ever run at the same time.
-
-    Raises:
-        EnvironmentRefused: not a CUDA device.
-    """
+    """Captures on a CUDA device, all graphs sharing one memory pool: no two of them ever run at the same time."""
     if device.type != "cuda":
         raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
     pool = torch.cuda.graph_pool_handle()
@@ -116,11 +112,8 @@ def _culprit(error: BaseException) -> str:
 class Running(NamedTuple):
     """A captured step that the device may not have finished.
 
-    Attributes:
-        batch: its trees.
-        fields: its input on the device.
-        outcome: what it says, on the device: next token of each row, path, count and bonus of each slot.
-        hidden: of tapped layers [N, taps × hidden size], of the row at each depth of each slot's path.
+    ``outcome``, on the device: next token of each row, path, count and bonus of each slot. ``hidden``: of tapped layers
+    [N, taps × hidden size], of the row at each depth of each slot's path.
     """
 
     batch: pack.Batch
@@ -136,13 +129,7 @@ Follower = Callable[[Running], None]
 class StepGraph:
     """One captured step, with the host and device arrays it reads and writes.
 
-    Args:
-        run: from int32 [shape.width_in] on the device to what the step leaves there.
-        shape: of the step.
-        top_k: k.
-        device: where it runs.
-        capture: how it is captured, on its first run.
-        place: where probabilities like these are kept until the next step.
+    ``run`` takes int32 [shape.width_in] on the device; ``place`` keeps probabilities like these until the next step.
     """
 
     def __init__(
@@ -228,13 +215,7 @@ def settle(device: torch.device) -> None:
 
 @dataclass
 class Captures:
-    """What capturing cost.
-
-    Attributes:
-        count: graphs captured.
-        late: of these, by the step that needed it and not beforehand: a request had to wait for it.
-        seconds, bytes: of all of them.
-    """
+    """What capturing cost; ``late`` counts graphs that a request had to wait for."""
 
     count: int = 0
     late: int = 0
@@ -263,12 +244,6 @@ class StepGraphs:
     """The graphs of an engine, captured when they are first needed.
 
     Args:
-        make: the device work of a step of (shape, kind).
-        shape: (rows, kind) -> the shape of its step.
-        slots: slots of the engine.
-        max_rows: rows of its largest tree.
-        device: where it runs.
-        capture: how it captures.
         choices: what an earlier run measured, as :meth:`curves` has it; its rows are padded as they were there.
         pinned: pad to the next bucket always, whatever is measured.
     """
@@ -300,16 +275,10 @@ class StepGraphs:
         kind: Kind,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> StepGraph | None:
-        """The graph for a step, with its input filled in; None where the step is to run eagerly: of more rows than are
-        ever captured, or where its capture has failed before.
+        """The graph for a step, with its input filled in.
 
-        Args:
-            batch, lengths, forced: as for :func:`pack.fill`.
-            kind: what to compute.
-
-        Raises:
-            torch.OutOfMemoryError: there is no memory for its capture.
-            CaptureFailed: it cannot be captured.
+        None where the step is to run eagerly: of more rows than are ever captured, or where its capture has failed
+        before.
         """
         if batch.rows > ROW_BUCKETS[-1]:
             return None
@@ -334,11 +303,6 @@ class StepGraphs:
 
         A bucket is passed over where a larger one takes less time, as it does where a library has a slow kernel for
         few rows. So the baseline, too, gets the fastest step there is. No slot may be in use.
-
-        Args:
-            steps: those.
-            kind: what to compute.
-            context: cached tokens to time it at.
         """
         fastest: tuple[float, int] | None = None
         buckets = self.row_buckets(steps.fewest, steps.widest * steps.sequences)

@@ -82,9 +82,6 @@ class HeadPass:
             the best.
         modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
         layers: its decoder layers, where its forward is written over :attr:`HeadRows.pieces`: few kernels on a GPU.
-
-    Raises:
-        EnvironmentRefused: no memory for the head's cache, or the round cannot be captured.
     """
 
     def __init__(
@@ -162,13 +159,8 @@ class HeadPass:
     # ------------------------------------------------------------------ sequences
 
     def open(self, slot: int | None = None) -> int:
-        """Takes a slot.
-
-        Args:
-            slot: the target's, which the sequence has: rounds follow its steps; None is the lowest free one.
-
-        Raises:
-            ValueError: it is not free, or none is.
+        """Take a slot: the one that the sequence has in the target, so that rounds follow its steps, or the lowest free
+        one.
         """
         place = self._seats.index(None) if slot is None else slot
         if self._seats[place] is not None:
@@ -189,14 +181,8 @@ class HeadPass:
     def append(self, slot: int, tokens: Sequence[int], features: Tensor | None = None) -> None:
         """Takes what the last forward of the target brought; drafts before it that were not kept are forgotten.
 
-        Args:
-            slot: whose.
-            tokens: one a row, at least one.
-            features: [rows, size], of a head that reads them. Read at once: they are the engine's, and only until its
-                next step.
-
-        Raises:
-            ValueError: no row, or not as many features as tokens.
+        One token a row. ``features`` [rows, size] are read at once: they are the engine's, and only until its next
+        step.
         """
         seat = self._seat(slot)
         size = self._features.shape[2]
@@ -220,12 +206,8 @@ class HeadPass:
     def keep(self, slot: int, rows: Sequence[int]) -> None:
         """Makes draft rows of the last round text, and forgets the others; for heads whose rows need no features.
 
-        Args:
-            slot: whose; nothing was appended since it drafted.
-            rows: those on the accepted path, ascending, counted from the round's first pass on.
-
-        Raises:
-            ValueError: it holds no drafts, or not so many.
+        Nothing was appended since the slot drafted. ``rows``: those on the accepted path, ascending, counted from the
+        round's first pass on.
         """
         seat = self._seat(slot)
         if not seat.drafted or any(not 0 <= row < self._draft_rows for row in rows):
@@ -237,11 +219,7 @@ class HeadPass:
     def draft(self, slot: int) -> tuple[Tensor, ...]:
         """What the head computed behind a slot's text, on the host; runs the round if that has not been done.
 
-        Returns:
-            The tensors of ``draft``, without their first dimension.
-
-        Raises:
-            ValueError: the slot has brought nothing new since it was asked last.
+        Returns the tensors of ``draft``, without their first dimension.
         """
         seat = self._seat(slot)
         if seat.outcome is None:

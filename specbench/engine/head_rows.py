@@ -28,9 +28,6 @@ class Surroundings:
     """What all rows of a round share.
 
     Attributes:
-        cache: the head's own.
-        ops: what writes to it.
-        backend: makes attention.
         slots: the S slots of the round, contiguous.
         extent: cells visible to attention, from 0; None is all, as capture needs it.
         limit: draft rows of a slot at most.
@@ -136,15 +133,9 @@ class HeadRows:
     ) -> Tensor:
         """Attention of these rows to their text and to the rows that they hang under, themselves included.
 
-        Args:
-            layer: index of the layer, from 0.
-            query: [S, heads, n, size], rotated where the head does that, as keys are.
-            key, value: [S, KV heads, n, size]; stored.
-            scale: factor on the scores; None is ``size ** -0.5``.
-            window: a row sees only what is less than so many positions before it; None is no limit.
-
-        Returns:
-            [S, n, heads, value size].
+        ``query``: [S, heads, n, size], rotated where the head does that, as keys are; ``key``, ``value``: [S, KV heads,
+        n, size], which are stored; ``window``: a row sees only what is less than so many positions before it, None is
+        no limit. Returns [S, n, heads, value size].
         """
         attended = self.step(_flat(query), *self.store(layer, key, value), scale, window)
         return attended[0].unflatten(0, self.tokens.shape)
@@ -193,19 +184,14 @@ class HeadRows:
         return outputs.gather(1, at.expand(-1, 1, *outputs.shape[2:]))
 
     def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The best drafts after each row, of ``scores`` [..., V].
-
-        Returns:
-            (log-probabilities float32 [..., count] over all V, their indices int64 [..., count]).
+        """The best drafts after each row of ``scores`` [..., V]: (log-probabilities float32 [..., count] over all V,
+        ids).
         """
         return self._around.ops.best(scores, count)
 
     def drawn(self, probabilities: Tensor, place: int) -> Tensor:
-        """A draft of each text drawn from what the head says, int64 [S], for block verification.
-
-        Args:
-            probabilities: [S, V].
-            place: which draft of the block it is, from 0; each is drawn once.
+        """A draft of each text, int64 [S], drawn from ``probabilities`` [S, V] for block verification; ``place``: which
+        draft of the block it is, from 0.
         """
         assert self.numbers is not None, "a head pass draws as many drafts as it was made for"
         return drawn(probabilities, self.numbers[:, place])
@@ -213,9 +199,7 @@ class HeadRows:
     def block(self, tokens: Tensor, *, look_ahead: bool = False) -> HeadRows:
         """Rows behind the text that one pass computes together.
 
-        Args:
-            tokens: integer [S, n].
-            look_ahead: each row sees all of the block, and not only the rows before it.
+        ``look_ahead``: each row sees all of the block, and not only the rows before it.
         """
         slots, rows = tokens.shape
         self._check(rows)
@@ -233,10 +217,8 @@ class HeadRows:
     def branch(self, tokens: Tensor, parents: Tensor | None = None) -> HeadRows:
         """Draft rows of the next pass, behind those of the passes before it.
 
-        Args:
-            tokens: integer [S, n].
-            parents: integer [S, n], the draft row that each hangs under, counted from the first pass on; None hangs
-                them under the end of the text. A pass's rows are not each other's parents.
+        ``parents``: [S, n], the draft row that each hangs under, counted from the first pass on; None hangs them under
+        the end of the text. Rows of one pass are not each other's parents.
         """
         slots, rows = tokens.shape
         before = 0 if self._parents is None else self._parents.shape[1]

@@ -32,17 +32,8 @@ PIECES: tuple[Piece, ...] = get_args(Piece)
 class HeadKernels:
     """A head's layers, as far as kernels take them.
 
-    Args:
-        layers: the head's; their attention says ``layer_idx``, ``scaling`` and ``sliding_window``.
-        cache: the head's.
-
-    Attributes:
-        on: the pieces that kernels compute: those that were tried and came out right.
-        why_not: of those that came out wrong, in words.
-        learning: whether pieces are torch's at the moment, and ours are tried beside them.
-
-    Raises:
-        Unlike: the layers are not of the kind, or Triton's kernels cannot be used.
+    ``layers`` say ``layer_idx``, ``scaling`` and ``sliding_window`` of their attention. ``learning``: pieces are
+    torch's at the moment, and ours are tried next to them.
     """
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:

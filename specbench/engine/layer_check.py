@@ -39,18 +39,7 @@ def check_layers(
     backend: Callable[[Visibility], Backend],
     apart: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks.
-
-    Args:
-        model: a transformers causal LM that is attached to the engine.
-        shapes: what each layer stores.
-        calls: what each layer's attention is.
-        backend: makes the attention of a forward.
-        apart: within it the model is without the engine.
-
-    Raises:
-        UnsupportedAttention: a layer comes out otherwise than by the model's own attention.
-    """
+    """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks."""
     if model.dtype not in (torch.bfloat16, torch.float16):
         return  # the forward's own check is as exact
     with apart(), torch.inference_mode(), _whole_float32():

@@ -20,7 +20,6 @@ class Group(NamedTuple):
     """Neighbouring slots with equally many rows, as an eager step knows them on the host.
 
     Attributes:
-        slots: whose.
         rows: theirs among those of the forward.
         extent: cells that can be visible to one of them, from 0; None is all, and the mask hides the rest.
         causal: of one slot, whose rows are known to be a chain.

@@ -18,11 +18,6 @@ class LogitChunks:
 
     A model's own code between its layers and its logits is run for each chunk, on what the layers put out the first
     time, so that a scale or a cap on logits stays.
-
-    Args:
-        model: a transformers causal LM.
-        arguments: of its forward, without ``logits_to_keep``.
-        kept: rows at the end whose logits are wanted.
     """
 
     def __init__(self, model: Any, arguments: Mapping[str, Any], kept: int) -> None:

@@ -15,20 +15,7 @@ Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Product:
-    """The layers that read one input, as one product: their weights become parts of one tensor, which is no copy.
-
-    Args:
-        linears: in the order of their outputs.
-        by: computes it: ``nn.functional.linear``, or what is faster.
-
-    Attributes:
-        by: as given; may be changed.
-        linears: the layers.
-        weight: [N, K], of all of them.
-
-    Raises:
-        Unlike: some have a bias and some have none.
-    """
+    """The layers that read one input, as one product: their weights become parts of one tensor, which is no copy."""
 
     @torch.no_grad()
     def __init__(self, linears: Sequence[nn.Linear], by: Linear = nn.functional.linear) -> None:

@@ -40,24 +40,14 @@ _LOGSUMEXP, _TOPK, _LONG_TOPK, _LONG_ROW, _SORT = 7, 2, 5, 4096, 5
 
 
 class Node(NamedTuple):
-    """A kernel of a step.
-
-    Attributes:
-        name: of the operation, or of the Triton kernel.
-        layer: in which it runs, from 0; None is before the first or behind the last.
-    """
+    """A kernel of a step; ``layer`` counts from 0, None is before the first or after the last."""
 
     name: str
     layer: int | None
 
 
 class Nodes(TorchDispatchMode):
-    """Counts what runs inside of it.
-
-    Attributes:
-        seen: the nodes, in order.
-        layer: of which the next ones are.
-    """
+    """Counts what runs inside of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,21 +129,8 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 class MetaStep:
     """A captured step of a model on the meta device, by Triton attention.
 
-    Args:
-        model: a transformers causal LM on the meta device.
-        ops: the device work beside its layers; default is that by Triton kernels.
-        slots, capacity: of the cache.
-        fused: run its layers fused, where they are of the kind; else as transformers has them.
-        reach: positions that a forward may use; what an engine would refuse for them is refused. None looks at nothing.
-
-    Attributes:
-        model, cache, calls: as an engine has them.
-        fusions: what is fused, as far as modules tell: nothing is computed here that could come out wrong.
-        not_fused: the other fusions, with why not.
-        why_not_fused: why nothing is, in words; empty where something is.
-
-    Raises:
-        UnsupportedAttention: the model's attention has what the engine does not express.
+    ``reach``: positions that a forward may use; what an engine would refuse for them is refused. ``fusions`` and
+    ``not_fused`` say what is fused as far as modules tell: nothing is computed here that could come out wrong.
     """
 
     def __init__(
@@ -215,10 +192,7 @@ class MetaStep:
     def nodes(self, rows: int, kind: Kind, *, again: bool = False) -> Nodes:
         """What a step of so many rows launches, when it has run before: what is allocated once is there by then.
 
-        Args:
-            rows: all sequences' together.
-            kind: what to compute.
-            again: a step of this object has been counted already, so that none need run before.
+        ``again``: a step of this object has been counted already, so that none need run before.
         """
         if not again:
             with launches(lambda *_: None):

@@ -102,10 +102,9 @@ class TorchOps:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The longest path of each slot that the target itself would have produced (:func:`accept_path`).
 
-        Returns:
-            (count [S], path [N], bonus [S]): accepted rows with the root, 0 where a slot has no rows; at the place of
-            depth d of a slot's rows the row of the path there, counted from the slot's first (d itself from ``count``
-            on); the target's own token after the last of them.
+        Returns (count [S], path [N], bonus [S]): accepted rows with the root, 0 where a slot has no rows; at the place
+        of depth d of a slot's rows the row of the path there, counted from the slot's first (d itself from ``count``
+        on); the target's own token after the last of them.
         """
         reach, rank = ancestry.rows, layout.rank
         taken, bonus = accept_path(tokens, parents.long(), accept.bool(), reach, next_token, layout)
@@ -118,10 +117,7 @@ class TorchOps:
     def commit(self, buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor) -> None:
         """Moves the cells of accepted rows to the front of the scratch cells of their slot.
 
-        Args:
-            buffers: [layers, S, heads, L, size] each.
-            layout, lengths: of the step.
-            count, path: [S], [N] as above.
+        ``buffers``: [layers, S, heads, L, size] each; ``count`` [S] and ``path`` [N] as above.
         """
         for buffer in buffers:
             target = layout.cells(lengths, buffer.shape[3])
@@ -144,7 +140,6 @@ class TorchOps:
         S slots, N rows, P places: new rows of a text at most.
 
         Args:
-            outcome: of the step.
             firsts: int32 [S], row of each slot's root.
             hidden: [N, size], of the row at each depth of each slot's path.
             follows: int32 [S], 0 or 1; what is below of other slots stays as it is.
@@ -163,11 +158,9 @@ class TorchOps:
         features.copy_(torch.where(real[:, :, None], hidden[row].to(features.dtype), features))
 
     def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """What a draft head asks of its ``scores`` [..., V]: the K best tokens of each row.
+        """The K best tokens of each row of a draft head's ``scores`` [..., V]; equal scores may come in any order.
 
-        Returns:
-            (log-probabilities float32 [..., K] over all V, tokens int64 [..., K]); the order of equal scores is
-            anybody's.
+        Returns (log-probabilities float32 [..., K] over all V, tokens int64 [..., K]).
         """
         top, found = scores.topk(count, dim=-1)
         wide = torch.promote_types(scores.dtype, torch.float32)
@@ -187,11 +180,8 @@ def ancestors(parents: Tensor) -> Tensor:
     Pointer jumping: after round k a row knows its ancestors nearer than 2^k, so log2(N) rounds serve any trees,
     without a loop over rows.
 
-    Args:
-        parents: int64 [N] parent row; roots (and any padding row) name themselves.
-
-    Returns:
-        bool [N, N]; element (i, j) is True when row j is row i or one of its ancestors.
+    ``parents``: int64 [N]; roots and padding rows name themselves. Returns bool [N, N]; element (i, j): row j is row i
+    or one of its ancestors.
     """
     rows = len(parents)
     reach = torch.eye(rows, dtype=torch.bool, device=parents.device)
@@ -217,7 +207,6 @@ def accept_path(
         accept: bool [N]; False for draft-only and padding rows.
         reach: bool [N, N] from :func:`ancestors`.
         next_token: [N] the target's token after each row.
-        layout: of the rows.
 
     Returns:
         (path, bonus): ``path`` bool [N] marks the committed rows, roots included; ``bonus`` [S] is the target's own

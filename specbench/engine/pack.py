@@ -78,12 +78,8 @@ def _whole(entries: int) -> int:
 class Batch:
     """The trees of a step, as they lie in its rows: in the order of their slots.
 
-    Attributes:
-        trees: by slot, ascending.
-        counts: rows of each one, in that order.
-        first: row of each one's root.
-        rows: of all of them.
-        vocabulary: their token ids have to be below this; 0 is known of nobody.
+    ``counts``: rows of each tree; ``first``: row of each root; ``vocabulary``: token ids have to be below it, 0 if
+    unknown.
     """
 
     trees: Mapping[int, TokenTree]
@@ -141,7 +137,6 @@ def fill(
     Args:
         packed: what is in it is overwritten, padding included.
         shape: with room for all rows of the batch.
-        batch: the trees.
         lengths: cached tokens of each slot.
         forced: by slot, next token after each row of its tree, or COMPUTED.
 
@@ -250,13 +245,7 @@ def unjoin(packed: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 @dataclass(frozen=True)
 class Outcome:
-    """A step's output array on the host.
-
-    Attributes:
-        packed: int32 [shape.width_out(top_k)].
-        shape: of the step.
-        top_k: k of its top scores.
-    """
+    """A step's output array on the host."""
 
     packed: Ints
     shape: Shape
@@ -269,13 +258,7 @@ class Outcome:
         probabilities: Tensor | None = None,
         verdicts: Mapping[int, Verdict] = _NONE,
     ) -> dict[int, StepResult]:
-        """What the forward decided for each slot of a step.
-
-        Args:
-            batch: what was stepped.
-            hidden, probabilities: as :class:`specbench.engine.step.Computed` has them.
-            verdicts: on chains that were verified as blocks.
-        """
+        """What the forward decided for each slot of a step."""
         shape = self.shape
         said: list[int] = self.packed[: shape.width_decided].tolist()
         rows, counts = shape.of_rows, 2 * shape.of_rows

@@ -26,13 +26,7 @@ class Unlike(Exception):
 
 @dataclass(frozen=True)
 class Norm:
-    """A root-mean-square norm.
-
-    Attributes:
-        module: whose weight multiplies.
-        eps: under the root.
-        offset: 1 where the factor is 1 + weight, else 0.
-    """
+    """A root-mean-square norm; ``offset`` is 1 where the factor is 1 + weight, else 0."""
 
     module: nn.Module
     eps: float
@@ -48,14 +42,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Heads:
-    """A layer's attention.
-
-    Attributes:
-        heads, kv_heads: of queries, and of keys and values.
-        size, value_size: of a head.
-        window: a row sees only keys less than this many positions before it; None is no limit.
-        scale: factor on the scores; None is the usual one.
-    """
+    """A layer's attention; with a ``window`` a row sees only keys less than this many positions before it."""
 
     heads: int
     kv_heads: int
@@ -69,13 +56,8 @@ class Heads:
 class Attention:
     """Query, key and value to the output product.
 
-    Attributes:
-        module: all of it.
-        index: the layer's number, by which the cache knows it.
-        inputs: the products of query, key and value; one where they are merged already.
-        of_query, of_key: norms of single heads.
-        output: the product behind.
-        heads: its sizes.
+    ``index``: the layer's number, by which the cache knows it; ``inputs``: the products of query, key and value, one
+    where they are merged already; ``of_query``, ``of_key``: norms of single heads.
     """
 
     module: nn.Module
@@ -89,14 +71,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Gated:
-    """A gated MLP: down(act(gate) * up).
-
-    Attributes:
-        module: all of it.
-        inputs: the products of gate and up; one where they are merged already.
-        down: the product behind.
-        activation: its name in configurations.
-    """
+    """A gated MLP: down(act(gate) * up)."""
 
     module: nn.Module
     inputs: tuple[nn.Linear, ...]
@@ -106,15 +81,7 @@ class Gated:
 
 @dataclass(frozen=True)
 class Parts:
-    """A decoder layer.
-
-    Attributes:
-        before_attention, after_attention: norms around the attention; the second, of its output, is rare.
-        before_mlp, after_mlp: likewise.
-        attention: what stands between them.
-        mlp: None where it is not of the kind, as with experts: ``mlp_module`` is what it is.
-        mlp_module: all of it.
-    """
+    """A decoder layer; ``mlp`` is None where it is of another kind, as with experts."""
 
     before_attention: Norm
     after_attention: Norm | None
@@ -133,18 +100,7 @@ def parts_of(
     any_mlp: bool = False,
     apart: Sequence[str] = (),
 ) -> Parts:
-    """The parts of a layer.
-
-    Args:
-        layer: a transformers decoder layer.
-        shapes: what each layer stores.
-        calls: what each layer's attention is.
-        any_mlp: take an MLP that is not of the kind as a whole.
-        apart: modules that it may have and that the caller runs.
-
-    Raises:
-        Unlike: the layer is of another kind.
-    """
+    """The parts of a layer; ``any_mlp`` takes any MLP as a whole, ``apart`` names modules that the caller runs."""
     modules = _Modules(layer)
     attention, mlp = modules.child("self_attn"), modules.child("mlp")
     before = norm_of(modules.take("input_layernorm"))
@@ -207,11 +163,7 @@ def _gated(mlp: nn.Module, modules: _Modules) -> Gated:
 
 
 def norm_of(module: nn.Module) -> Norm:
-    """A module as the norm that it is.
-
-    Raises:
-        Unlike: it is none by root mean square.
-    """
+    """A module as the norm that it is."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not isinstance(weight, Tensor) or not isinstance(eps, float) or len(list(module.parameters())) != 1:
@@ -231,11 +183,7 @@ def norm_of(module: nn.Module) -> Norm:
 
 
 def plain_linear(module: nn.Module, name: str) -> nn.Linear:
-    """A module as a linear layer whose weights lie row by row.
-
-    Raises:
-        Unlike: it is something else.
-    """
+    """A module as a linear layer whose weights lie row by row."""
     if type(module) is not nn.Linear:
         raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
     if not module.weight.is_contiguous():

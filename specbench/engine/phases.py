@@ -10,9 +10,7 @@ from specbench.results.schema import PHASES
 class Phases:
     """Splits one step's time; every mark waits for the device, which is why headline figures are taken without it.
 
-    Args:
-        clock: nanoseconds.
-        settle: returns when the device has nothing left to do.
+    ``clock``: nanoseconds; ``settle``: returns when the device has nothing left to do.
     """
 
     def __init__(self, clock: Callable[[], int], settle: Callable[[], None]) -> None:

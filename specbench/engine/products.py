@@ -52,12 +52,7 @@ _PRODUCTS: dict[int, _Product] = {}
 
 
 class Linears:
-    """Switches a model's linear layers between torch's kernel and oneDNN's.
-
-    Args:
-        model: a transformers causal LM.
-        kind: from :func:`kind_for`.
-    """
+    """Switches a model's linear layers between torch's kernel and oneDNN's."""
 
     def __init__(self, model: nn.Module, kind: Kind) -> None:
         self._products: list[_Product] = []
@@ -103,11 +98,7 @@ class Linears:
 
 
 class _Product:
-    """The layers that read one input, as one product: the first computes it, the others take their part.
-
-    Args:
-        layers: in the order of their calls.
-    """
+    """The layers that read one input, as one product: the first computes it, the others take their part."""
 
     @torch.no_grad()
     def __init__(self, layers: Sequence[nn.Linear]) -> None:

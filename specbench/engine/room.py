@@ -1,4 +1,4 @@
-"""Room: the memory that steps of so many rows take, and whether there is so much. No torch.
+"""Room: the memory that steps of so many rows take, and whether there is so much.
 
 No number of rows is too many by itself: what a step may hold follows from the cache cells that its rows are written to,
 the masks of rows by rows, what a layer puts out for each row, and the logits of a chunk. It is what there is at most at
@@ -57,12 +57,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a model decodes in.
-
-    Attributes:
-        cache: KV of all sequences, the cells for rows of a tree included.
-        step: what exists while a step runs: masks, activations, logits.
-    """
+    """Bytes that a model decodes in; ``step``: what exists while a step runs: masks, activations, logits."""
 
     cache: float
     step: float
@@ -76,12 +71,8 @@ class StepMemory:
 def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1, *, dense: bool = True) -> StepMemory:
     """What steps of trees of up to ``rows`` rows take beside the weights.
 
-    Args:
-        widths: of the model; of one that is not known only the masks are counted.
-        rows: of the largest tree.
-        capacity: tokens that a sequence may reach.
-        slots: sequences stepped together.
-        dense: attention takes masks of rows by cells, as torch's does, and not bits, as our kernels for CUDA do.
+    ``widths``: None counts only the masks; ``dense``: attention takes masks of rows by cells, as torch's does, and not
+    bits, as our kernels for CUDA do.
     """
     every, cells = rows * slots, capacity + scratch_cells(rows)
     value = widths.value_bytes if widths else 2.0
@@ -98,16 +89,9 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
 def assert_room(
     widths: Widths | None, rows: int, capacity: int, slots: int, free: float | None, *, dense: bool = True
 ) -> None:
-    """Refuses trees for whose steps there is no memory.
+    """Raise TreesTooLarge where steps of such trees find no memory and steps of a single row do.
 
-    Where there is none for a single row either, that is no matter of trees, and is left to whoever makes the cache.
-
-    Args:
-        widths, rows, capacity, slots, dense: as of :func:`step_memory`.
-        free: bytes that there are; None where that is not known.
-
-    Raises:
-        TreesTooLarge: says how much it takes and how much there is.
+    ``free``: bytes, None where that is not known.
     """
     wanted = step_memory(widths, rows, capacity, slots, dense=dense)
     if free is None or wanted.total <= free or step_memory(widths, 1, capacity, slots, dense=dense).total > free:

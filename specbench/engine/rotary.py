@@ -16,11 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
 class HeldRotary:
-    """Switches a model's rotary embeddings between transformers' forward and the one inside of it.
-
-    Args:
-        model: a transformers causal LM.
-    """
+    """Switches a model's rotary embeddings between transformers' forward and the one inside of it."""
 
     def __init__(self, model: Any) -> None:
         self._modules = [module for module in model.modules() if _asks(getattr(module, "rope_type", None))]

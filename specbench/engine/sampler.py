@@ -43,9 +43,6 @@ class Sampling:
         top_k: keep the k most probable tokens (ties with the k-th stay); 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
         seed: key of the noise; unused when greedy.
-
-    Raises:
-        ValueError: a value outside its range.
     """
 
     temperature: float = 0.0
@@ -87,13 +84,8 @@ def _mix(x: Any) -> Any:
 def gumbel(seed: Tensor, positions: Tensor, vocab: int) -> Tensor:
     """Standard Gumbel noise as a function of (seed, position, token id): no state, no order, the same on any device.
 
-    Args:
-        seed: int64 [S, 1], below 2^63.
-        positions: int64 [S, Q], absolute position of the token that is being chosen.
-        vocab: number of token ids V.
-
-    Returns:
-        float32 [S, Q, V].
+    ``seed``: int64 [S, 1], below 2^63; ``positions``: int64 [S, Q], absolute positions of the tokens that are chosen.
+    Returns float32 [S, Q, V].
     """
     token = torch.arange(vocab, device=positions.device, dtype=torch.int64)
     bits = _bits(seed & _MASK, seed >> 32, positions, token)
@@ -123,15 +115,7 @@ def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first
     whole ends where all of its drafts and numbers together say so; those behind that end have been looked at, and used
     once more for the same position, in the next block, they would no longer be independent of the text before it.
 
-    Args:
-        seed: below 2^63.
-        stream: what the numbers are for.
-        starts: S positions, each of the root of a block.
-        count: places.
-        first: the first of them.
-
-    Returns:
-        float64 [S, count] above 0 and below 1, on the CPU.
+    ``starts``: positions of the S blocks' roots. Returns float64 [S, count] above 0 and below 1, on the CPU.
     """
     start, place = np.array(starts, dtype=np.int64)[:, None], np.arange(first, first + count, dtype=np.int64)[None]
     halves = [_mix(np.array([[half ^ stream.value]])) for half in (seed & _MASK, seed >> 32)]
@@ -146,12 +130,8 @@ def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first
 def drawn(weights: Tensor, numbers: Tensor) -> Tensor:
     """Tokens drawn by weight, by inversion of the cumulative sum.
 
-    Args:
-        weights: [..., V], not negative.
-        numbers: float64 [...], uniform in (0, 1).
-
-    Returns:
-        int64 [...]; where all weights are 0 the last token.
+    ``weights``: [..., V], not negative; ``numbers``: float64 [...], uniform in (0, 1). Returns int64 [...]; where all
+    weights are 0 the last token.
     """
     reached = weights.cumsum(-1, dtype=torch.float64)
     wanted = reached[..., -1:] * numbers[..., None]
@@ -203,9 +183,7 @@ def _masses(scores: Tensor, largest: Tensor) -> Tensor:
 
     The largest weighs 2^40, infinite and NaN too, and with it all that equal it. Others weigh nothing beside such.
 
-    Args:
-        scores: float32 [R, V].
-        largest: the same [R, 1], of each row; NaN if one is NaN.
+    ``scores``: float32 [R, V]; ``largest``: [R, 1], NaN if one of the row is NaN.
     """
     gap = (scores - largest).clamp_(min=_LEAST).nan_to_num_(nan=_LEAST)
     gap.masked_fill_((scores == largest) | scores.isnan(), 0.0)
@@ -227,12 +205,7 @@ def _outside(logits: Tensor, sampling: Sampling) -> Tensor:
     float64 and above 0, or more. Weights are integers (:func:`_masses`), so that no sum depends on its order: whoever
     searches for the cut (:mod:`specbench.engine.kernels.filters`) finds the one that sorting finds.
 
-    Args:
-        logits: float32 [R, V].
-        sampling: with filters.
-
-    Returns:
-        bool [R, V].
+    ``logits``: float32 [R, V]. Returns bool [R, V].
     """
     top_k = min(sampling.top_k, logits.shape[-1])
     if sampling.top_p == 1:
@@ -285,12 +258,7 @@ def perturbed(kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
 def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
     """What the next token is the argmax of.
 
-    Args:
-        logits: [S, Q, V].
-        positions: integer [S, Q], the position the chosen token will have (one after its row).
-        sampling: temperature, filters and seed.
-
-    Returns:
-        [S, Q, V]; the logits themselves when greedy, else float32 perturbed logits.
+    ``logits``: [S, Q, V]; ``positions``: [S, Q], the position the chosen token will have (one after its row). Returns
+    the logits themselves when greedy, else float32 perturbed logits.
     """
     return perturbed(filtered(logits, sampling), positions, sampling)

@@ -34,8 +34,6 @@ class Config(NamedTuple):
     Attributes:
         block_n, block_k: outputs and inputs of a tile of the weight.
         splits: programs that share the inputs of a tile's outputs.
-        warps: of a program.
-        stages: tiles in its pipeline.
     """
 
     block_n: int
@@ -70,17 +68,9 @@ class _Settled(NamedTuple):
 
 
 class SkinnyProducts:
-    """Computes a model's products, each shape of weights by torch or by our kernel.
+    """Compute a model's products, each shape of weights by torch or by our kernel; ``pinned``: always by torch.
 
-    Args:
-        device: of the weights.
-        pinned: let no measured time decide: torch everywhere.
-        choices: as for :meth:`keep`.
-        kernel: ours; default is the one for ``device``.
-        candidates: its configurations; default as for ``kernel``.
-
-    Attributes:
-        why_not: why no product is ours, whatever its shape; empty where one may be.
+    ``why_not`` says why no product is ours, whatever its shape; empty where one may be.
     """
 
     def __init__(
@@ -117,13 +107,7 @@ class SkinnyProducts:
         return ""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``nn.functional.linear``.
-
-        Args:
-            x: [..., K].
-            weight: [N, K].
-            bias: [N].
-        """
+        """``nn.functional.linear``."""
         settled = self._settled.get((weight.shape[0], weight.shape[1]))
         rows = x.shape[:-1].numel()
         if settled is None or settled.config is None or not 1 <= rows <= MOST_ROWS:
@@ -134,9 +118,7 @@ class SkinnyProducts:
     def keep(self, choices: Sequence[Mapping[str, Any]], *, only: bool = False) -> None:
         """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes.
 
-        Args:
-            choices: of that report.
-            only: leave all other shapes to torch, and time nothing.
+        ``only``: leave all other shapes to torch, and time nothing.
         """
         self._final |= only
         if not self.why_not:
@@ -150,10 +132,8 @@ class SkinnyProducts:
     def settle(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time) -> None:
         """Chooses for every shape that no earlier run has chosen for.
 
-        Args:
-            weights: those of each shape, [N, K], of different layers: they are read one after the other, so that what
-                is timed is the memory and not a cache that holds one of them.
-            time: of device work.
+        ``weights``: those of each shape, [N, K], of different layers: they are read one after the other, so that the
+        memory is timed and not a cache that holds one of them.
         """
         if self.why_not or self._final:
             return
@@ -234,11 +214,7 @@ class SkinnyProducts:
 
 
 def cuda_time(device: torch.device) -> Time:
-    """Times work on a CUDA device as a step runs it, captured once and replayed: the median, by the device's clock.
-
-    Raises:
-        EnvironmentRefused: not a CUDA device; of what it times: it cannot be captured.
-    """
+    """Times work on a CUDA device as a step runs it, captured once and replayed: the median, by the device's clock."""
     capture = cuda_capture(device)
 
     def time(work: Callable[[], None]) -> float:

@@ -86,11 +86,7 @@ class Kind:
     """What a step computes beside its shape; every kind has graphs of its own.
 
     Attributes:
-        sampling: how next tokens are chosen.
-        top_k: highest scores of each row to return.
-        taps: layers whose outputs are wanted, by index from 0.
         forced: whether next tokens may be put in place of the computed ones.
-        attention: name of the backend.
         tall: whether attention goes by tiles of many rows of a sequence, and not by tiles of about one.
         probabilities: whether what each row's next token is drawn from is wanted; only above temperature 0.
     """
@@ -122,10 +118,7 @@ class Computed(NamedTuple):
 class Program:
     """Runs a model over the rows of token trees.
 
-    Args:
-        model: a transformers causal LM whose attention is the engine's.
-        ops: device work beside its layers.
-        positions: that the model has; rows after them get the last one. None is as many as there are rows.
+    ``positions`` that the model has: rows after them get the last one; None is as many as there are rows.
     """
 
     def __init__(self, model: Any, ops: Ops, positions: int | None = None) -> None:
@@ -155,16 +148,9 @@ class Program:
     ) -> Computed:
         """One forward over the trees of some slots.
 
-        Args:
-            packed: int32 [shape.width_in] on the device.
-            shape: N rows, S slots.
-            kind: what to compute.
-            cache: holds the slots.
-            backend: makes the attention of this forward.
-            groups: what the host knows of the layout; None under capture.
-            head: int64 [H] prompt tokens before the root, in a prefill of one slot.
-            commit: move the accepted rows' KV; without it the caller does.
-            mark: told where the time goes.
+        ``packed``: int32 [shape.width_in] on the device; ``groups``: what the host knows of the layout, None under
+        capture; ``head``: int64 [H] prompt tokens before the root, in a prefill of one slot; ``commit``: move the
+        accepted rows' KV, else the caller does.
         """
         fields = pack.split(packed, shape, groups)
         layout = fields.layout
@@ -257,13 +243,7 @@ class Program:
 
 
 class Chosen(NamedTuple):
-    """Of n rows.
-
-    Attributes:
-        next_token: [1, n].
-        top: (scores, ids) [1, n, k].
-        probabilities: float32 [1, n, V].
-    """
+    """Of n rows: ``next_token`` [1, n]; ``top``: (scores, ids) [1, n, k]; ``probabilities``: float32 [1, n, V]."""
 
     next_token: Tensor
     top: tuple[Tensor, Tensor] | None = None

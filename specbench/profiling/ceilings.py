@@ -37,12 +37,8 @@ def measure_ceilings(
 
     The product runs through torch and through oneDNN where the model's weights could; the faster one counts.
 
-    Args:
-        device: where.
-        dtype: of the matrix product. Bandwidth is measured on float32, whose sum costs no conversion.
-        linears: from :func:`~specbench.engine.products.kind_for`.
-        seconds: after so many, three repeats are enough.
-        say: takes a line where something has to be built first.
+    ``dtype``: of the product; bandwidth is measured on float32, whose sum costs no conversion. ``seconds``: after so
+    many, three repeats are enough.
     """
     with ExitStack() as stack:
         return _measured(device, dtype, linears, seconds, _opened(device, stack, say))

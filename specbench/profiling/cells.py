@@ -51,16 +51,8 @@ def within(
 ) -> tuple[list[Cell], list[LeftOut]]:
     """The steps that this model and this memory allow, ranked, and those they do not.
 
-    Args:
-        settings: what is wanted.
-        shape: of the model.
-        positions: that the model takes; None where it does not say.
-        free_bytes: memory for caches and steps.
-        dense: as of :func:`specbench.engine.room.step_memory`.
-
-    Raises:
-        UsageError: the model takes none of the contexts that were asked for.
-        EnvironmentRefused: no memory for any of them.
+    ``positions`` that the model takes: None where it does not say; ``free_bytes``: memory for caches and steps;
+    ``dense``: as of :func:`specbench.engine.room.step_memory`.
     """
     rows, contexts = list(settings.rows), list(settings.contexts)
     left_out: list[LeftOut] = []

@@ -45,11 +45,7 @@ class Check:
 
 
 def doctor_checks(out: Path = Path()) -> list[Check]:
-    """Whether this machine can run and measure, most basic first.
-
-    Args:
-        out: folder that run folders will be made in; need not exist yet.
-    """
+    """Whether this machine can run and measure, most basic first; ``out`` need not exist yet."""
     return [
         _check_python(),
         _check_library("torch"),
@@ -67,14 +63,7 @@ def doctor_checks(out: Path = Path()) -> list[Check]:
 
 
 def model_checks(name: str) -> list[Check]:
-    """How a model's prompts begin and end as tokens, and what of its files decoding does not do.
-
-    Args:
-        name: as ``--model`` has it.
-
-    Raises:
-        SpecbenchError: it cannot be loaded.
-    """
+    """How a model's prompts begin and end as tokens, and what of its files decoding does not do."""
     from specbench.common import Prompt
     from specbench.models import load, notes_on  # torch
 
@@ -169,11 +158,7 @@ def _check_optional(distribution: str, extra: str, needed_for: str) -> Check:
 
 
 def _isolation() -> list[str]:
-    """The sandbox's protections, a line each.
-
-    Raises:
-        SpecbenchError: model-written code cannot be run safely here.
-    """
+    """The sandbox's protections, a line each."""
     from specbench.evals import Sandbox
 
     return Sandbox().isolation

@@ -24,13 +24,7 @@ Say = Callable[[str], None]
 
 
 class Steps:
-    """An engine's steps at assumed contexts; the model is the engine's only while they last.
-
-    Args:
-        model: a transformers causal LM without an engine.
-        cells: what it will have to step.
-        options: further arguments of the engine.
-    """
+    """An engine's steps at assumed contexts; the model is the engine's only while they last."""
 
     def __init__(self, model: Any, cells: Sequence[Cell], **options: Any) -> None:
         slots, rows = max(cell.slots for cell in cells), max(cell.rows for cell in cells)
@@ -73,16 +67,7 @@ class Measurement:
     is left out, often without being tried: what a step takes is foreseen from those that were. Then all that were taken
     are stepped in rounds, in an order drawn anew for each. Ctrl-C ends the rounds; those that are whole are kept.
 
-    Args:
-        model: a transformers causal LM without an engine.
-        shape, ceilings: to foresee with.
-        deadline: on ``time.perf_counter``'s clock. The first cell is measured whatever it says.
-        say: takes a line on what goes on.
-        options: further arguments of the engine.
-
-    Attributes:
-        report: what the engine chose, after :meth:`run`.
-        interrupted: whether Ctrl-C ended the rounds.
+    ``deadline`` is on ``time.perf_counter``'s clock; the first cell is measured whatever it says.
     """
 
     def __init__(
@@ -97,11 +82,7 @@ class Measurement:
         self.interrupted = False
 
     def run(self, cells: Sequence[Cell]) -> tuple[list[StepPoint], list[LeftOut]]:
-        """Points of what was measured, and what there was no time for.
-
-        Args:
-            cells: the most informative ones first; the first is of one slot.
-        """
+        """Points of what was measured, and what there was no time for; the most informative cells come first."""
         left_out = []
         for several in (False, True):
             mine = [cell for cell in cells if (cell.slots > 1) == several]
@@ -140,11 +121,7 @@ class Measurement:
         return True
 
     def _rounds(self) -> dict[Cell, list[float]]:
-        """Seconds of every step of every cell; the same number for all of them.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C before the first round was whole.
-        """
+        """Seconds of every step of every cell; the same number for all of them."""
         taken: dict[Cell, list[float]] = {cell: [] for cell in self._tried}
         longest = 0.0
         for done in range(_MOST):

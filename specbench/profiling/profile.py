@@ -29,12 +29,6 @@ _UNKNOWN_RAM = 2 << 30  # where the kernel does not tell how much is free
 
 def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profile:
     """Measures what a step of ``loaded`` costs on the device it is on.
-
-    Args:
-        loaded: a model that serves no engine.
-        settings: what to measure, how and for how long.
-        say: takes a line on what goes on.
-
     Raises:
         UsageError: contexts that the model does not take, or a model that the engine does not run.
         EnvironmentRefused: no memory, or not what was asked for on this device.

@@ -51,21 +51,10 @@ class Problem(BaseModel):
 
 
 class Task:
-    """The 30 problems. Verdict: math-verify on the last box.
-
-    Attributes:
-        options: as given; ``prompts`` fills in what was left to be decided.
-    """
+    """The 30 problems. Verdict: math-verify on the last box."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds aime25.jsonl or .parquet; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, or has a bad row; or more examples are asked for than the style has.
-            EnvironmentRefused: the file is nowhere to be had, or lm-eval or math-verify is not installed.
-        """
+        """``data_dir``: folder that holds aime25.jsonl or .parquet; None looks in the places of DESIGN §7."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
@@ -73,11 +62,7 @@ class Task:
         self._problems = load(resolve(file, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems in data order.
-
-        Raises:
-            UsageError: a style of chat for a model without a chat template.
-        """
+        """All problems in data order."""
         self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
         assert self.options.shots is not None
         style = mathematics.STYLES[self.options.style]
@@ -88,10 +73,6 @@ class Task:
         """Whether the last box holds the reference answer; without a box, whether the text announces it.
 
         ``also`` says whether the last box is that integer and nothing else.
-
-        Raises:
-            UsageError: there is no such problem, or the style is still ``auto``.
-            EnvironmentRefused: the worker processes do not start.
         """
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         lm_eval_tasks.settled(NAME, self.options)
@@ -112,11 +93,7 @@ class Task:
 
 
 def load(path: Path) -> list[Problem]:
-    """The problems in data order.
-
-    Raises:
-        UsageError: names the line or row and what is wrong with it; two of one id, or one twice; or there is none.
-    """
+    """The problems in data order."""
     found: list[Problem] = []
     ids: set[str] = set()
     for number, row in read_rows(path, Problem):

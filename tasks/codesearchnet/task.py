@@ -48,32 +48,17 @@ class Function(BaseModel):
 
 
 class Task(Unscored):
-    """The functions of the test split. No verdict.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
-    """
+    """The functions of the test split. No verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds codesearchnet_python_test.parquet or one of its other names; None looks in the
-                places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, or has a bad row.
-            EnvironmentRefused: the file is nowhere to be had.
-        """
+        """``data_dir``: folder that holds codesearchnet_python_test.parquet or one of its other names; None looks in
+        the places of DESIGN §7."""
         self.options = options
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._asked = load(resolve(file, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All functions in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """All functions in data order."""
         style = self.options.style
         if style == "auto":
             style = "chat" if chat else "cllm"
@@ -92,11 +77,7 @@ class Task(Unscored):
 
 
 def load(path: Path) -> list[str]:
-    """The documentation of each function, in order.
-
-    Raises:
-        UsageError: names the line or row and what is wrong with it; or there is none.
-    """
+    """The documentation of each function, in order."""
     found = [row.documentation for _, row in each_row(path, Function)]
     if not found:
         raise damaged(path, "it has no functions", TODO)

@@ -19,12 +19,7 @@ BOX, MARK, SENTENCE, LAST = "last box", "'####'", "'the answer is'", "last numbe
 
 
 def numeric(text: str, gold: str) -> bool:
-    """Whether an answer is the right number, read as :func:`final_number` says.
-
-    Args:
-        text: the whole answer.
-        gold: the reference, a number.
-    """
+    """Whether an answer is the right number, read as :func:`final_number` says."""
     found, wanted = final_number(text)[0], last_number(gold)
     return found is not None and wanted is not None and abs(found - wanted) < TOLERANCE
 

@@ -79,22 +79,10 @@ class Problem(BaseModel):
 
 
 class Task:
-    """The 1,319 test problems. Verdict: lm-eval's flexible-extract.
-
-    Attributes:
-        options: as given; ``prompts`` fills in what was left to be decided.
-    """
+    """The 1,319 test problems. Verdict: lm-eval's flexible-extract."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds gsm8k_test.jsonl and, for few-shot prompts, gsm8k_train.jsonl.
-
-        Raises:
-            UsageError: a file is missing there, or is not the one of ``task.toml``, or has a bad row; or more
-                examples are asked for than the style has.
-            EnvironmentRefused: a file is nowhere on this machine, or lm-eval is not installed.
-        """
+        """``data_dir``: folder that holds gsm8k_test.jsonl and, for few-shot prompts, gsm8k_train.jsonl."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, STYLES, options)
@@ -105,11 +93,7 @@ class Task:
         self._judges: dict[str, lm_eval_tasks.LmTask] = {}
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems in data order.
-
-        Raises:
-            UsageError: a style of chat for a model without a chat template.
-        """
+        """All problems in data order."""
         self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         assert self.options.shots is not None
         style, shots = self.options.style, self.options.shots
@@ -120,10 +104,6 @@ class Task:
         """The 7,473 problems of the training split, asked as those of the test split are.
 
         Without few-shot examples, which come from the same split; style ``cot`` keeps its own.
-
-        Raises:
-            UsageError: a style of chat for a model without a chat template.
-            EnvironmentRefused: the file is nowhere on this machine.
         """
         self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         style, shots = self.options.style, (self.options.shots or 0) if self.options.style == "cot" else 0
@@ -132,9 +112,6 @@ class Task:
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Whether the number that lm-eval's flexible filter finds is the reference's; ``also`` has its strict filter,
         and "numeric": a reading as a person's.
-
-        Raises:
-            UsageError: there is no such problem, or the style is still ``auto``.
         """
         return self._verdict(self._test, prompt_id, text)
 

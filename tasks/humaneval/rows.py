@@ -57,9 +57,5 @@ Kind = TypeVar("Kind", bound=Problem)
 
 
 def load(path: Path, kind: type[Kind]) -> dict[str, Kind]:
-    """The problems of a data file by id.
-
-    Raises:
-        UsageError: names the line and the field that is missing or of a wrong type.
-    """
+    """The problems of a data file by id."""
     return by_field(path, read_rows(path, kind), "task_id")

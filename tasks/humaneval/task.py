@@ -40,21 +40,10 @@ class Options(chained.Options):
 
 
 class Task:
-    """The 164 problems. Verdict: pass@1, on all tests of HumanEval+ where its data are here, else on HumanEval's.
-
-    Attributes:
-        options: as given, ``tests`` decided; ``prompts`` decides the others.
-    """
+    """The 164 problems. Verdict: pass@1, on all tests of HumanEval+ where its data are here, else on HumanEval's."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds HumanEval.jsonl.gz; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: a file is missing there, or is not the one of ``task.toml``, or has a bad row.
-            EnvironmentRefused: a file is nowhere on this machine.
-        """
+        """``data_dir``: folder that holds HumanEval.jsonl.gz; None looks in the places of DESIGN §7."""
         base, plus = manifest(Path(__file__).with_name("task.toml"))
         if options.tests == "auto":
             options = options.model_copy(update={"tests": "plus" if present(plus, data_dir) else "base"})
@@ -64,11 +53,7 @@ class Task:
         self._plus: dict[str, PlusProblem] = load(resolve(plus, data_dir), PlusProblem) if needed else {}
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems in data order.
-
-        Raises:
-            UsageError: a chat style for a model without a chat template.
-        """
+        """All problems in data order."""
         if self.options.style == "auto":
             self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
         name, style = self.options.style, STYLES[self.options.style]
@@ -82,12 +67,7 @@ class Task:
         return chained.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base", and "plus" where it ran.
-
-        Raises:
-            UsageError: there is no such problem, or the style is still ``auto``.
-            EnvironmentRefused: this machine cannot run hostile code safely, or evalplus is needed and missing.
-        """
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base", and "plus" where it ran."""
         problem = self._problems.get(prompt_id)
         if problem is None:
             raise UsageError(f"humaneval has no problem '{prompt_id}'; the run was made with other data")
@@ -123,11 +103,7 @@ class Task:
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each.
-
-        Raises:
-            EnvironmentRefused: this machine cannot run them, or evalplus is needed and missing.
-        """
+        """What confines the programs that ``score`` runs, a line each."""
         if "evalplus" in self.versions:
             self._evalplus  # noqa: B018  says that it is not installed before a problem is scored
         return self._checker.isolation() if self.options.tests == "plus" else self._sandbox.isolation

@@ -20,11 +20,7 @@ _BESIDE = {"PROTO", "FRAME", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"}
 
 
 def unpack(packed: str, largest: int = LARGEST) -> str:
-    """The text in ``packed``.
-
-    Raises:
-        ValueError: it is something else, or unpacks to more than ``largest`` bytes.
-    """
+    """The text in ``packed``."""
     try:
         compressed = base64.b64decode(packed, validate=True)
         unpacker = zlib.decompressobj()

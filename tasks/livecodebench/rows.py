@@ -73,7 +73,6 @@ class Problem:
 
     Attributes:
         id: see :attr:`Row.id`.
-        statement: the question.
         starter: code that the answer has to go on from; empty for a script.
         difficulty, platform, date: of the contest.
         path, number, offset: the line that it stands in.
@@ -96,11 +95,7 @@ class Problem:
 
 
 def load(paths: Sequence[Path]) -> dict[str, Problem]:
-    """The problems of files by id, in their order; their private tests are not unpacked yet.
-
-    Raises:
-        UsageError: names the line and the field that is missing or of a wrong type; or a file has none.
-    """
+    """The problems of files by id, in their order; their private tests are not unpacked yet."""
     found: dict[str, Problem] = {}
     for path in paths:
         before = len(found)
@@ -125,9 +120,6 @@ def cases(problem: Problem, private: bool) -> Cases:
 
     Args:
         private: those that are not in the statement, too.
-
-    Raises:
-        UsageError: the line has changed, or its private tests are damaged; names it.
     """
     with open_file(problem.path, _TODO) as file:
         file.seek(problem.offset)

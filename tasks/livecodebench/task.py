@@ -51,21 +51,10 @@ class Options(chained.Options):
 
 
 class Task:
-    """The problems of a release, a window of dates, a platform and a difficulty. Verdict: pass@1, on all tests.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
-    """
+    """The problems of a release, a window of dates, a platform and a difficulty. Verdict: pass@1, on all tests."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds the release's files (README); None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: a file is missing there or has a bad row, or no problem is left.
-            EnvironmentRefused: a file is nowhere on this machine.
-        """
+        """``data_dir``: folder that holds the release's files (README); None looks in the places of DESIGN §7."""
         self.options = options
         files = manifest(Path(__file__).with_name("task.toml"))[: 1 + RELEASES.index(options.release)]
         every = load([resolve(file, data_dir) for file in files])
@@ -85,11 +74,7 @@ class Task:
             )
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """All problems in data order."""
         if self.options.style == "auto":
             self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
         if self.options.style == "chat" and not chat:
@@ -100,12 +85,7 @@ class Task:
         return chained.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "public": right on those tests.
-
-        Raises:
-            UsageError: there is no such problem, or its line of the data is damaged.
-            EnvironmentRefused: this machine cannot run hostile code safely.
-        """
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "public": right on those tests."""
         problem = self._problems.get(prompt_id)
         if problem is None:
             raise UsageError(f"livecodebench has no problem '{prompt_id}' by these options; the run was made by others")
@@ -122,11 +102,7 @@ class Task:
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each.
-
-        Raises:
-            EnvironmentRefused: this machine cannot run them.
-        """
+        """What confines the programs that ``score`` runs, a line each."""
         return contest_checks.isolation(self._sandbox)
 
     @functools.cached_property

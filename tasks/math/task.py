@@ -90,22 +90,11 @@ class Problem(BaseModel):
 
 
 class Task:
-    """The 5,000 problems. Verdict: math-verify on the last box.
-
-    Attributes:
-        options: as given; ``prompts`` fills in what was left to be decided.
-    """
+    """The 5,000 problems. Verdict: math-verify on the last box."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds math_test.jsonl or the seven files of the subjects; None looks in the places of
-                DESIGN §7.
-
-        Raises:
-            UsageError: a file is missing there, or has a bad row; or more examples are asked for than the style has.
-            EnvironmentRefused: a file is nowhere to be had, or lm-eval or math-verify is not installed.
-        """
+        """``data_dir``: folder that holds math_test.jsonl or the seven files of the subjects; None looks in the places
+        of DESIGN §7."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
@@ -115,11 +104,7 @@ class Task:
         self._problems = [row for file in files for row in load(resolve(file, data_dir))]
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """The problems of the chosen subject and level in data order, each with its subject as category.
-
-        Raises:
-            UsageError: a style of chat for a model without a chat template, or no problem is of that kind.
-        """
+        """The problems of the chosen subject and level in data order, each with its subject as category."""
         self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
         assert self.options.shots is not None
         chosen = {number: row for number, row in enumerate(self._problems) if self._is_asked(row)}
@@ -137,12 +122,7 @@ class Task:
         return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box holds the answer of the solution; without a box, whether the text announces it.
-
-        Raises:
-            UsageError: there is no such problem, or the style is still ``auto``.
-            EnvironmentRefused: the worker processes do not start.
-        """
+        """Whether the last box holds the answer of the solution; without a box, whether the text announces it."""
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         style = lm_eval_tasks.settled(NAME, self.options)
         return mathematics.verdict(problem.answer, problem.solution, text, style)
@@ -163,11 +143,7 @@ class Task:
 
 
 def load(path: Path) -> list[Problem]:
-    """The problems of a file in order.
-
-    Raises:
-        UsageError: names the line or row and what is wrong with it; or there is none.
-    """
+    """The problems of a file in order."""
     found = [row for _, row in read_rows(path, Problem)]
     if not found:
         raise damaged(path, "it has no problems", TODO)

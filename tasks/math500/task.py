@@ -53,22 +53,10 @@ class Problem(BaseModel):
 
 
 class Task:
-    """The 500 problems. Verdict: math-verify on the last box.
-
-    Attributes:
-        options: as given; ``prompts`` fills in what was left to be decided.
-    """
+    """The 500 problems. Verdict: math-verify on the last box."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds math500.jsonl; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row; or more
-                examples are asked for than the style has.
-            EnvironmentRefused: the file is nowhere on this machine, or lm-eval or math-verify is not installed.
-        """
+        """``data_dir``: folder that holds math500.jsonl; None looks in the places of DESIGN §7."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, STYLES, options)
@@ -77,11 +65,7 @@ class Task:
         self._problems = [row for _, row in read_rows(self._path, Problem)]
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems in data order, each with its subject as category.
-
-        Raises:
-            UsageError: a style of chat for a model without a chat template.
-        """
+        """All problems in data order, each with its subject as category."""
         self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         assert self.options.shots is not None
         prompts = mathematics.prompts(NAME, STYLES[self.options.style], self.options.shots, self._path)
@@ -89,12 +73,7 @@ class Task:
         return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box holds the reference answer; without a box, whether the text announces it.
-
-        Raises:
-            UsageError: there is no such problem, or the style is still ``auto``.
-            EnvironmentRefused: the worker processes do not start.
-        """
+        """Whether the last box holds the reference answer; without a box, whether the text announces it."""
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         style = lm_eval_tasks.settled(NAME, self.options)
         return mathematics.verdict(problem.answer, problem.solution, text, style)

@@ -145,11 +145,7 @@ Kind = TypeVar("Kind", bound=Identified)
 
 
 def load_plus(path: Path) -> dict[str, PlusProblem]:
-    """MBPP+ by id.
-
-    Raises:
-        UsageError: names the line and the field that is missing or of a wrong type.
-    """
+    """MBPP+ by id."""
     return _by_id(path, read_rows(path, PlusProblem))
 
 
@@ -159,11 +155,7 @@ def load_full(path: Path) -> dict[str, Asserted]:
 
 
 def load_sanitized(path: Path) -> dict[str, Asserted]:
-    """sanitized-mbpp.json by id: one JSON list, with entries for lines.
-
-    Raises:
-        UsageError: no such list, or a field of an entry that is missing or of a wrong type.
-    """
+    """sanitized-mbpp.json by id: one JSON list, with entries for lines."""
     entries = read_json(path, _TODO)
     if not isinstance(entries, list):
         raise damaged(path, "not a JSON list", _TODO)

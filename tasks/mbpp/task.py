@@ -34,21 +34,10 @@ class Options(chained.Options):
 
 
 class Task:
-    """MBPP in three variants. Verdict: pass@1.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
-    """
+    """MBPP in three variants. Verdict: pass@1."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds the variant's file (README); None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
-            EnvironmentRefused: the file is nowhere on this machine.
-        """
+        """``data_dir``: folder that holds the variant's file (README); None looks in the places of DESIGN §7."""
         self.options = options
         self._data_dir = data_dir
         file = dict(zip(("plus", "test", "sanitized"), manifest(Path(__file__).with_name("task.toml")), strict=True))
@@ -60,12 +49,7 @@ class Task:
         self._tested = {id: self._rows[id] for id in asking.TEST_SPLIT if id in self._rows}
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All problems of the variant in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-            EnvironmentRefused: evalplus, which the verdict needs, is not installed.
-        """
+        """All problems of the variant in data order."""
         asked = self._settle(chat)
         if self.options.variant == "plus":
             self._evalplus  # noqa: B018  says that it is not installed now, and not when everything has been decoded
@@ -78,10 +62,6 @@ class Task:
         """Problems 601 to 974 of the paper's training split, without those that MBPP+ took for its test.
 
         They are asked as the variant's are; for MBPP+ with the first of their asserts in the statement, as there.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-            EnvironmentRefused: mbpp.jsonl or MBPP+ is nowhere on this machine.
         """
         asked = self._settle(chat)
         plus, full, _ = (resolve(file, self._data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
@@ -92,12 +72,7 @@ class Task:
         return [asking.few_shot(problem, rows, asked) for problem in trained]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base" and "plus" of MBPP+.
-
-        Raises:
-            UsageError: there is no such problem, or the style is still ``auto``.
-            EnvironmentRefused: this machine cannot run hostile code safely, or evalplus is needed and missing.
-        """
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base" and "plus" of MBPP+."""
         if prompt_id not in self._plus and prompt_id not in self._tested:
             raise UsageError(f"mbpp has no problem '{prompt_id}' in variant={self.options.variant}; set its variant")
         if self.options.style == "auto":
@@ -141,11 +116,7 @@ class Task:
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each.
-
-        Raises:
-            EnvironmentRefused: this machine cannot run them, or evalplus is needed and missing.
-        """
+        """What confines the programs that ``score`` runs, a line each."""
         if self.options.variant != "plus":
             return self._sandbox.isolation
         self._evalplus  # noqa: B018  says what is not installed before a problem is scored

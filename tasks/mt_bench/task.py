@@ -64,32 +64,17 @@ class Reference(BaseModel):
 
 
 class Task(Unscored):
-    """The 80 questions. No verdict: :mod:`specbench.evals.judge` rates the answers.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
-    """
+    """The 80 questions. No verdict: :mod:`specbench.evals.judge` rates the answers."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds mt_bench_question.jsonl; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
-            EnvironmentRefused: the file is nowhere on this machine.
-        """
+        """``data_dir``: folder that holds mt_bench_question.jsonl; None looks in the places of DESIGN §7."""
         self.options = options
         self._data_dir = data_dir
         questions, self._references = manifest(Path(__file__).with_name("task.toml"))
         self._rows = load(resolve(questions, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All questions in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """All questions in data order."""
         style = choose_style(self.options.style, chat, "mt-bench")
         self.options = self.options.model_copy(update={"style": style})
         return [
@@ -108,12 +93,7 @@ class Task(Unscored):
         return OFFICIAL_TEMPERATURES.get(category, 0.0) if self.options.temperatures == "official" else None
 
     def questions(self) -> dict[str, Question]:
-        """What a judge is shown; GPT-4's answers for math, reasoning and coding.
-
-        Raises:
-            UsageError: mt_bench_reference_gpt4.jsonl is another file or lacks a question.
-            EnvironmentRefused: it is nowhere on this machine.
-        """
+        """What a judge is shown; GPT-4's answers for math, reasoning and coding."""
         references = load_references(resolve(self._references, self._data_dir), self._rows)
         forced = self.options.history == "ar"
         return {
@@ -123,20 +103,12 @@ class Task(Unscored):
 
 
 def load(path: Path) -> list[Row]:
-    """The questions in order.
-
-    Raises:
-        UsageError: names the line and what is wrong with it.
-    """
+    """The questions in order."""
     return list(by_field(path, read_rows(path, Row), "question_id").values())
 
 
 def load_references(path: Path, rows: Iterable[Row]) -> dict[int, tuple[str, ...]]:
-    """Reference answers by question, one a turn, of the questions whose category needs them.
-
-    Raises:
-        UsageError: names the line, or the question that has none.
-    """
+    """Reference answers by question, one a turn, of the questions whose category needs them."""
     found = {row.question_id: tuple(row.choices[0].turns) for _, row in read_rows(path, Reference)}
     needed = [row for row in rows if row.category in NEED_REFERENCE]
     for row in needed:

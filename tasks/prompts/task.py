@@ -118,20 +118,10 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
 
 
 class Task(Unscored):
-    """The prompts of one file. No verdict.
-
-    Attributes:
-        options: as given; ``prompts`` puts the file's name without its folder, its hash and the style in their place.
-    """
+    """The prompts of one file. No verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: not looked at; the file is named by ``options.file``.
-
-        Raises:
-            UsageError: no file, an unreadable one, another one than ``options.sha256`` says, or a bad line.
-        """
+        """``data_dir``: not looked at; the file is named by ``options.file``."""
         if not options.file:
             raise UsageError("task 'prompts' needs a file: --data-file my.jsonl")
         path = Path(options.file)
@@ -142,11 +132,7 @@ class Task(Unscored):
         self._rows = load(path)
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All lines in order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """All lines in order."""
         style = choose_style(self.options.style, chat, "prompts")
         self.options = self.options.model_copy(update={"style": style, "file": Path(self.options.file).name})
         return [self._prompt(name, row, style) for name, row in self._rows.items()]
@@ -162,11 +148,7 @@ class Task(Unscored):
 
 
 def load(path: Path) -> dict[str, Row]:
-    """The lines of the file by id; a line without one has its number.
-
-    Raises:
-        UsageError: names the line and what is wrong with it.
-    """
+    """The lines of the file by id; a line without one has its number."""
     rows: dict[str, Row] = {}
     lines: dict[str, int] = {}
     for number, row in read_rows(path, Row):

@@ -50,31 +50,16 @@ class Row(BaseModel):
 
 
 class Task(Unscored):
-    """The 480 questions. No verdict.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
-    """
+    """The 480 questions. No verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds spec_bench_question.jsonl; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
-            EnvironmentRefused: the file is nowhere on this machine.
-        """
+        """``data_dir``: folder that holds spec_bench_question.jsonl; None looks in the places of DESIGN §7."""
         self.options = options
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._rows = load(resolve(file, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """The questions of the chosen group in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """The questions of the chosen group in data order."""
         style = choose_style(self.options.style, chat, "spec-bench")
         self.options = self.options.model_copy(update={"style": style})
         return [
@@ -91,9 +76,5 @@ class Task(Unscored):
 
 
 def load(path: Path) -> list[Row]:
-    """The questions in order.
-
-    Raises:
-        UsageError: names the line and what is wrong with it.
-    """
+    """The questions in order."""
     return list(by_field(path, read_rows(path, Row), "question_id").values())

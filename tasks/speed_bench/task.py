@@ -60,22 +60,11 @@ class Row(BaseModel):
 
 
 class Task(Unscored):
-    """The questions of one split. No verdict.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose, and leaves of ``file`` the name.
-    """
+    """The questions of one split. No verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds the files of the splits as ``prepare_data.py`` writes them; None looks in
-                ``SPECBENCH_DATA``. Not looked at where ``options.file`` names the file.
-
-        Raises:
-            UsageError: the file is missing there, or has a bad row, or one that was never filled in.
-            EnvironmentRefused: the file is nowhere on this machine.
-        """
+        """``data_dir``: folder that holds the files of the splits as ``prepare_data.py`` writes them; None looks in
+        ``SPECBENCH_DATA``. Not looked at where ``options.file`` names the file."""
         self.options = options
         if options.file:
             path = given(Path(options.file))
@@ -91,11 +80,7 @@ class Task(Unscored):
             )
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """The questions in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """The questions in data order."""
         style = choose_style(self.options.style, chat, NAME)
         self.options = self.options.model_copy(update={"style": style, "file": Path(self.options.file).name})
         forced = self.options.history == "ar"
@@ -103,12 +88,7 @@ class Task(Unscored):
 
 
 def load(path: Path) -> list[Row]:
-    """The questions in order.
-
-    Raises:
-        UsageError: names the line or row and what is wrong with it: a field, an id that is there twice, or turns whose
-            text has not been fetched; or there is none.
-    """
+    """The questions in order."""
     found: dict[str, Row] = {}
     for number, row in each_row(path, Row):
         where = place(path, number)

@@ -78,11 +78,7 @@ class Schema(BaseModel):
 
 
 def load(dev: Path, tables: Path) -> tuple[list[tuple[str, Question]], dict[str, Schema]]:
-    """(questions with the name of their row, descriptions by database).
-
-    Raises:
-        UsageError: names the row and the field that is missing or wrong, or the database that is not described.
-    """
+    """(questions with the name of their row, descriptions by database)."""
     questions = [(f"{dev} row {number}", row) for number, row in read_rows(dev, Question)]
     schemas: dict[str, Schema] = by_field(tables, read_rows(tables, Schema), "db_id")
     for where, row in questions:
@@ -98,9 +94,6 @@ def databases(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
     Args:
         folder: that holds ``NAME/NAME.sqlite``.
-
-    Raises:
-        UsageError: one is missing, or is no database of SQLite's.
     """
     found = {}
     for name in sorted(set(names)):

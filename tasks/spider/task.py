@@ -33,21 +33,10 @@ class Options(opt.Options):
 
 
 class Task:
-    """The questions of the development split. Verdict: execution accuracy, on the database of the question.
-
-    Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
-    """
+    """The questions of the development split. Verdict: execution accuracy, on the database of the question."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """
-        Args:
-            data_dir: folder that holds dev.json, tables.json and database/; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: a file or a database is missing there, or a row is bad.
-            EnvironmentRefused: the files are nowhere on this machine.
-        """
+        """``data_dir``: folder of dev.json, tables.json and database/; None looks in the places of DESIGN §7."""
         self.options = options
         dev, tables = (resolve(file, data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
         questions, self._schemas = load(dev, tables)
@@ -55,11 +44,7 @@ class Task:
         self._databases = databases(dev.parent / "database", (row.db_id for _, row in questions))
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All questions in data order.
-
-        Raises:
-            UsageError: style ``chat`` for a model without a chat template.
-        """
+        """All questions in data order."""
         if self.options.style == "auto":
             self.options = self.options.model_copy(update={"style": "chat" if chat else "cllm"})
         if self.options.style == "chat" and not chat:
@@ -67,12 +52,7 @@ class Task:
         return [self._ask(id) for id in self._questions]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run one answer's query and the gold query, in the sandbox. ``also`` says "executes": it found something.
-
-        Raises:
-            UsageError: there is no such question, or its gold query does not run.
-            EnvironmentRefused: this machine cannot run hostile code safely.
-        """
+        """Run one answer's query and the gold query, in the sandbox. ``also`` says "executes": it found something."""
         if prompt_id not in self._questions:
             raise UsageError(f"spider has no question '{prompt_id}'; the run was made with other data")
         where, row = self._questions[prompt_id]
@@ -91,11 +71,7 @@ class Task:
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the queries that ``score`` runs, a line each.
-
-        Raises:
-            EnvironmentRefused: this machine cannot run them.
-        """
+        """What confines the queries that ``score`` runs, a line each."""
         return self._checker.isolation()
 
     def _ask(self, id: str) -> Prompt:

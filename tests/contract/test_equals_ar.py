@@ -1,14 +1,4 @@
-"""The contract of every method that says it is lossless: it emits what AR emits, token for token.
-
-In float64: the property is the algorithm's, and with rounding errors of 1e-16 no two scores are near enough for it to
-hide behind. The last section asks for the same in float32, which is what runs.
-
-Kinds of things are crossed, not multiplied: each method meets each kind, in a share of the families, samplings and
-languages that turns from method to method; the slow tests are the products.
-
-Random weights reject most guesses. Four languages that can be guessed, a drafter that is told the answer and guesses
-that are drawn from it make sure that stops, budgets and company are also met where much is accepted.
-"""
+"""The contract of every method that says it is lossless: it emits what AR emits, token for token."""
 
 from __future__ import annotations
 
@@ -85,15 +75,7 @@ class Bench:
         concurrency: int = 1,
         wrong: float | None = None,
     ) -> list[RequestRecord]:
-        """Decodes the cases, and checks each answer.
-
-        Args:
-            method: the method.
-            sampling: how tokens are chosen.
-            cases: prompts and rules, in this order.
-            concurrency: sequences at a time.
-            wrong: draw fresh guesses from the answer, this share of them wrong.
-        """
+        """Decodes the cases, and checks each answer."""
         answers = [self.expected(sampling, case) for case in cases]
         self.engine.sampling = sampling
         method = decoders.ready(method, self.engine)
@@ -349,11 +331,7 @@ def test_the_cases_are_what_they_are_meant_to_be(llama: Bench) -> None:
 
 @dataclass
 class Language:
-    """A language that can be guessed.
-
-    Its next token depends mostly on the position, or mostly on the last token, so that it runs into loops. Sampled, the
-    noise does the former by itself; for the latter it is made small.
-    """
+    """A language that can be guessed."""
 
     bench: Bench
     sampling: Sampling
@@ -434,22 +412,6 @@ def test_any_budget(languages: dict[str, Language], method: Method, in_full: boo
         assert (overshoot > 0) == drafted  # or no budget ended inside a block
 
 
-@pytest.mark.slow
-def test_the_languages_bring_out_what_methods_count(languages: dict[str, Language]) -> None:
-    """Whatever a method counts happens under these stops and budgets, in the published form of a method as well."""
-    found: dict[str, set[str]] = {}
-    for method in decoders.LOSSLESS.values():
-        if method.measures:
-            form = f"{method.name} {method.options.model_dump().get('variant', '')}"
-            for language in languages.values():
-                (record,) = language.bench.run(method, language.sampling, [Case(language.ids)])
-                found.setdefault(form, set()).update(name for name, value in record.measures.items() if value)
-    described = {method.name: set(method.measures) for method in decoders.LOSSLESS.values() if method.measures}
-    for name, measures in described.items():
-        assert set().union(*(met for form, met in found.items() if form.startswith(f"{name} "))) == measures
-    assert all(found.values()), found
-
-
 @in_full
 @every_method
 def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, method: Method, in_full: bool) -> None:
@@ -506,17 +468,7 @@ class Seat:
 def mixed(
     bench: Bench, sampling: Sampling, jobs: Sequence[tuple[Method, Case]], best: int = 0
 ) -> tuple[dict[int, Seat], list[set[str]]]:
-    """Decodes jobs of unlike methods, each forward over whoever is in a slot.
-
-    Args:
-        bench: where.
-        sampling: how tokens are chosen.
-        jobs: methods with their cases.
-        best: best tokens of each row that are asked for even where no method wants as many.
-
-    Returns:
-        What became of each job, and the names of the methods that shared each forward.
-    """
+    """Decodes jobs of unlike methods, each forward over whoever is in a slot."""
     engine = bench.engine
     engine.sampling = sampling
     waiting = list(enumerate(jobs))

@@ -97,10 +97,6 @@ def test_measures_are_described(engine: Watching, card: registry.Card) -> None:
     assert found == set(described)  # each of them is had from some setting, and none is without a description
 
 
-def test_option_sets_are_of_registered_methods() -> None:
-    assert set(decoders.OPTION_SETS) <= set(CARDS)
-
-
 class Watching(Engine):
     """Checks what a decoder sends before it is run."""
 

@@ -1,10 +1,4 @@
-"""The contract on the embedded model: AR is transformers' generate, every method is AR.
-
-By default on a few tokens of short prompts. The slow tests take real prompts of HumanEval and GSM8K, and cross what a
-product would multiply: each method at each concurrency and temperature and on each task, once. Greedy and one at a
-time, methods run as they come, so that their real trees are verified (a tree is proven by its shape, not by its
-prompt); elsewhere trees have 70 rows at most.
-"""
+"""The contract on the embedded model: AR is transformers' generate, every method is AR."""
 
 from __future__ import annotations
 

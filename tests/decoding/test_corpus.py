@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,11 +54,7 @@ def test_texts_are_lines_of_jsonl_or_a_whole_file(name: str, content: str, found
     ("name", "content", "says"),
     [
         ("a.jsonl", b'{"text": "one"}\n{"words": "two"}\n', ["a.jsonl line 2", "'text'"]),
-        ("a.jsonl", b'{"text": 3}\n', ["a.jsonl line 1", "'text'"]),
-        ("a.jsonl", b'{"text": "one"}\n["two"]\n', ["a.jsonl line 2"]),
-        ("a.jsonl", b'{"text": " "}\n', ["a.jsonl holds no text"]),
         ("a.jsonl", b"", ["a.jsonl holds no text"]),
-        ("a.txt", b" \n\t", ["a.txt holds no text"]),
         ("a.txt", b"\xff\xfe", ["a.txt is no text of UTF-8"]),
     ],
 )
@@ -72,15 +67,7 @@ def test_a_file_that_is_no_corpus_is_refused_in_a_line(
     assert all(part in said for part in [*says, "give a .txt file, or a .jsonl file with a text in each line"]), said
 
 
-def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_LARGEST", 1 << 20)
-    file = tmp_path / "a.txt"
-    file.touch()
-    os.truncate(file, 1 << 40)
-    assert wording(refusal(UsageError, read_corpus, str(file)))
-
-
-@pytest.mark.parametrize("path", ["gone.txt", ".", "", "a\0b", "~nobody-here/a.txt", "x" * 5000])
+@pytest.mark.parametrize("path", ["gone.txt", ".", "", "a\0b"])
 def test_what_is_not_there_is_refused_before_a_model_is_loaded(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,22 +162,6 @@ def plainly(texts: Sequence[Sequence[int]], answer: Sequence[int]) -> float:
     return len(inside) / len(answer)
 
 
-def test_a_corpus_of_the_answer_has_seen_all_of_it_and_one_of_other_text_nothing() -> None:
-    answer = random.Random(1).choices(range(50), k=100)
-    other = random.Random(2).choices(range(50), k=100)
-    assert seen(corpus.of([other, answer], NO_TOKEN), [7, 8], answer) == 1.0
-    assert seen(corpus.of([other], NO_TOKEN), [7, 8], answer) == 0.0
-    assert seen(None, [7, 8], answer) is None, "without a corpus there is no such figure"
-
-
-def test_strings_of_16_tokens_count_and_shorter_ones_do_not() -> None:
-    answer = list(range(40))
-    for length, share in ((15, 0.0), (16, 0.4), (30, 0.75)):
-        assert seen(corpus.of([answer[5 : 5 + length]], NO_TOKEN), [99], answer) == share
-    # Two halves of one string are not a string of 16, a separator between them or not.
-    assert seen(corpus.of([answer[:10], answer[10:20]], NO_TOKEN), [99], answer) == 0.0
-
-
 def test_what_the_prompt_shares_with_it_is_not_the_answers() -> None:
     prompt, answer = list(range(30)), list(range(30, 60))
     held = corpus.of([[*prompt, *answer[:10]]], NO_TOKEN)
@@ -203,9 +174,8 @@ def test_what_the_prompt_shares_with_it_is_not_the_answers() -> None:
 def test_what_was_cut_behind_the_answer_does_not_count() -> None:
     answer = list(range(40))
     held = corpus.of([answer[20:]], NO_TOKEN)
-    assert seen(held, [99], answer, kept=40) == 0.5
-    assert seen(held, [99], answer, kept=30) == 0.0
-    assert seen(held, [99], answer, kept=36) == pytest.approx(16 / 36)
+    for kept, share in ((40, 0.5), (30, 0.0), (36, 16 / 36)):
+        assert seen(held, [99], answer, kept=kept) == pytest.approx(share)
 
 
 def test_it_is_the_share_that_a_plain_search_finds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from support.wording import wording
 from specbench import decoding
 from specbench.common import UsageError
 from specbench.common.options import Options
-from specbench.decoding.pairs import RETRIEVED, other_of, pair, written
+from specbench.decoding.pairs import RETRIEVED, pair
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.runner.loop import Request
@@ -180,15 +180,6 @@ def test_who_does_not_draft_is_told_which_tree_goes_into_the_forward() -> None:
         assert all(names[at] == "observe" for at in range(1, len(names)) if names[at - 1] in ("instead",))
 
 
-def test_both_hear_all_of_the_request() -> None:
-    made, _, results = played([SURE, NOTHING], 5)
-    made.end()
-    for half in (made.retrieval, made.drafter):
-        assert half.heard.of("begin") == [[5, 6]]
-        assert [id(result) for result in half.heard.of("observe")] == [id(result) for result in results]
-        assert half.heard.calls[-1] == ("end", None)
-
-
 def test_guesses_beside_a_prompt_are_no_part_of_a_pair() -> None:
     class Guesses(Drafter):
         def begin(self, prompt: Sequence[int]) -> Any:
@@ -200,13 +191,6 @@ def test_guesses_beside_a_prompt_are_no_part_of_a_pair() -> None:
 
 
 # ------------------------------------------------------------------ what the runner asks of it
-
-
-def test_the_run_is_sized_for_the_larger_one() -> None:
-    for mine, theirs in ((3, 8), (9, 2)):
-        one, other = method(Retrieval, "finds", rows=mine, top=mine), method(Drafter, "drafts", rows=theirs, top=theirs)
-        for made in (pair(one, other, "fallback"), pair(other, one, "retrieve")):
-            assert (made.max_rows, made.top_k) == (max(mine, theirs), max(mine, theirs))
 
 
 def test_what_both_bring_is_prepared_once_and_handed_to_its_own() -> None:
@@ -235,20 +219,6 @@ def test_weights_of_one_name_are_both_in_the_record() -> None:
     ready = pair(method(CorpusToo, "finds", rows=3), method(Corpus, "drafts", rows=5), "fallback").ready(target)
     assert sorted(ready.weights.values()) == ["hash 13", "hash 15", "w", "w"]
     assert (ready.weights["corpus"], ready.weights["only 13"], ready.weights["only 15"]) == ("hash 15", "w", "w")
-
-
-def test_either_is_checked_before_a_model_is_loaded() -> None:
-    class Picky(Drafter):
-        @staticmethod
-        def check(options: Any, model: str) -> None:
-            raise UsageError(f"nothing for {model}")
-
-    class PickyToo(Retrieval, Picky):
-        pass
-
-    fine, picky = method(Retrieval, "finds"), method(Picky, "drafts")
-    for made in (pair(fine, picky, "fallback"), pair(method(PickyToo, "finds"), method(Drafter, "drafts"), "fallback")):
-        assert refusal(UsageError, made.check, "m") == "nothing for m"
 
 
 def test_forwards_of_draft_models_add_up_and_branches_stand_at_their_forwards() -> None:
@@ -288,19 +258,7 @@ def test_a_drafter_that_was_never_asked_leaves_no_figure_under_its_words() -> No
     assert made.measures(40, True) == {"match": 40.0, RETRIEVED: 1.0}
 
 
-def test_an_answer_of_one_token_has_no_share() -> None:
-    assert RETRIEVED not in played([SURE], 0)[0].measures(1, True)
-
-
-def test_what_only_one_of_them_claims_the_pair_does_not() -> None:
-    one, other = method(Retrieval, "finds"), method(Drafter, "drafts")
-    for mine, theirs in ((False, False), (False, True), (True, False), (True, True)):
-        halves = replace(one, lossless=mine, own_noise=mine), replace(other, lossless=theirs, own_noise=theirs)
-        made = pair(*halves, "fallback")
-        assert (made.lossless, made.own_noise) == (mine and theirs, mine or theirs)
-
-
-@pytest.mark.parametrize("remember", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("remember", [(False, False), (True, False), (True, True)])
 def test_each_half_has_its_own_state(remember: tuple[bool, bool]) -> None:
     one = method(Retrieval, "finds", rows=3, remembers=remember[0])
     other = method(Drafter, "drafts", rows=5, remembers=remember[1])
@@ -322,7 +280,6 @@ def test_who_cannot_be_half_of_a_pair_is_refused() -> None:
         (finds, alone, "fallback", "finds.fallback: alone cannot draft beside another method; name another one"),
         (drafts, alone, "retrieve", "drafts.retrieve: alone retrieves nothing; name a method that looks text up"),
         (drafts, finds, "fallback", "drafts.fallback: drafts retrieves nothing; name a method that looks text up"),
-        (paired(), drafts, "fallback", "finds.fallback=drafts is a pair of a pair; name a method alone"),
         (finds, paired(role="retrieve"), "fallback", "finds.fallback=drafts is a pair of a pair; name a method alone"),
     ]
     for one, other, role, says in refused:
@@ -343,7 +300,6 @@ SUFFIX = "suffix depth=24 draft_length=24 factor=1.0 offset=0.0 min_prob=0.1 tre
 @pytest.mark.parametrize(
     ("name", "setting", "recorded", "rows", "top", "stateful"),
     [
-        ("suffix", "fallback=recycling", f"recycling tree=2.2.2 budget=81 {COLD}", 81, 8, False),
         ("suffix", "fallback=recycling budget=9 warm=true", f"recycling tree=2.2.2 budget=9 {WARM}", 13, 8, True),
         ("pld", "fallback=recycling B=9", f"recycling tree=2.2.2 budget=9 {COLD}", 11, 8, False),
         ("sam", "fallback=recycling 'tree=0 1 00'", f"recycling 'tree=0 1 00' budget=81 {COLD}", 41, 8, False),
@@ -377,37 +333,20 @@ def test_the_record_says_all_that_the_pair_is_made_of(
     assert set(found.measures) >= {RETRIEVED, *plan_methods([name], [])[1].measures}
 
 
-def test_written_out_and_read_again_every_option_is_itself() -> None:
-    for name, settings in {
-        "suffix": ["D=3", "factor=0.30000000000000004", "offset=-2.5", "tree=yes", "min_prob=1e-07"],
-        "recycling": ["tree=[[0], [1], [0, 0]]", "warm=1"],
-        "sam": ['corpus=/a b/it\'s "x".txt', "alpha=3"],
-        "jetspec": ["head=me/head", "depth=3", "spine=false"],
-    }.items():
-        alone = plan_methods([name], [f"{name}.{setting}" for setting in settings])[1]
-        other = known(other_of(Half(fallback=written(alone)), "mine"))
-        assert (other.name, other.role) == (name, "fallback")
-        assert make_method("mine", other.name, other.raw).options == alone.options
-
-
 REFUSED = {
     "fallback=recyclin": ["unknown method 'recyclin'", "did you mean recycling?"],
     "fallback=lookahead": ["suffix.fallback: lookahead cannot draft beside another method"],
-    "fallback=ar": ["suffix.fallback: ar cannot draft beside another method"],
-    "fallback=sps": ["suffix.fallback: sps cannot draft beside another method"],
     "fallback=msn": ["suffix.fallback: msn cannot draft beside another method"],
     "fallback=recycling retrieve=sam": ["option 'fallback' of suffix: 'retrieve=sam' is no option of recycling"],
     "fallback=sam fallback=recycling": ["option 'fallback' of suffix: 'fallback=recycling' is no option of sam"],
     "fallback=recycling bugdet=9": ["unknown option of recycling 'bugdet'", "did you mean budget?"],
     "fallback=recycling budget=1": ["option 'budget' of recycling", "greater than or equal to 2"],
     "fallback=recycling budget": ["option 'fallback' of suffix: 'budget' is no option of recycling", "OPTION=VALUE"],
-    "fallback=recycling budget=8 budget=9": ["'budget=9' is no option of recycling, or is there twice"],
     "fallback=recycling budget=8 B=9": ["option 'budget' of recycling is set twice"],
     "fallback=recycling preset=realised": ["unknown preset of recycling 'realised'; did you mean released?"],
     "fallback=recycling 'budget=9": ["option 'fallback' of suffix: No closing quotation", "'recycling budget=32'"],
     "fallback= ": ["option 'fallback' of suffix names nothing; write a method and its options"],
     "fallback=vllm:ngram": ["unknown method 'vllm:ngram'"],
-    "fallback=suffix#2": ["unknown method 'suffix#2'", "did you mean suffix?"],
     "retrieve=sam": ["unknown option of suffix 'retrieve'"],
 }  # fmt: skip
 
@@ -416,17 +355,6 @@ REFUSED = {
 def test_what_makes_no_pair_is_refused_in_a_line(setting: str) -> None:
     said = refusal(UsageError, made, setting)
     assert all(part in said for part in REFUSED[setting]), said
-
-
-def test_a_method_that_takes_a_retrieval_takes_none_that_finds_nothing() -> None:
-    for other in ("lookahead", "ar", "sps", "msn", "logitspec", "recycling"):
-        said = refusal(UsageError, made, f"retrieve={other}", "recycling")
-        assert said == f"recycling.retrieve: {other} retrieves nothing; name a method that looks text up"
-
-
-def test_both_options_at_once_would_be_two_pairs() -> None:
-    said = refusal(UsageError, other_of, Half(fallback="recycling", retrieve="suffix"), "mine")
-    assert said == "mine.fallback and mine.retrieve make two pairs; keep one"
 
 
 @pytest.mark.parametrize(("other", "rows", "drafted"), [("sam k=9", 10, 8), ("sam k=2", 5, 2), ("sam k=5", 6, 5)])
@@ -439,15 +367,6 @@ def test_a_method_may_stand_beside_itself_with_other_options(other: str, rows: i
     decoder.begin(text[:-1])
     decoder.observe(decided([text[-1]]))
     assert len(decoder.draft()) == 1 + drafted
-
-
-def test_rows_of_one_method_are_paired_each_by_itself() -> None:
-    settings = ["suffix#2.fallback=recycling budget=9", "suffix#3.fallback=pld k=4", "suffix#2.k=5"]
-    _, *rows = plan_methods(["suffix", "suffix", "suffix"], settings)
-    assert [row.label for row in rows] == ["suffix", "suffix#2", "suffix#3"]
-    assert [str(row.options.model_dump()["fallback"]).partition(" ")[0] for row in rows] == ["None", "recycling", "pld"]
-    assert [row.options.model_dump()["draft_length"] for row in rows] == [24, 5, 24]
-    assert [RETRIEVED in row.measures for row in rows] == [False, True, True]
 
 
 # ------------------------------------------------------------------ real ones on an engine

@@ -27,13 +27,6 @@ def test_malformed_trees_are_refused() -> None:
     assert len(TokenTree([5, 6, 6, 7], [-1, 0, 0, 1], [True, True, False, True])) == 4
 
 
-def test_a_chain_hangs_each_row_under_the_one_before() -> None:
-    chain = TokenTree.chain([5, 6, 7])
-    assert (list(chain.parents), chain.accept) == ([-1, 0, 1], None)
-    assert TokenTree.chain([5, 6, 7], drafts_only=True).accept == (True, False, False)  # nothing but the root comes out
-    assert TokenTree.chain([5], drafts_only=True).accept == (True,)
-
-
 def test_scores_are_one_for_each_row_whether_they_are_there_or_found_later() -> None:
     with pytest.raises(ValueError, check=wording):
         TokenTree.chain([5, 6, 7], scores=[None, -0.5])

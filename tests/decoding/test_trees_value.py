@@ -6,19 +6,15 @@ import math
 import random
 from collections.abc import Mapping
 from itertools import product
-from statistics import fmean
-from typing import Any
 
 import pytest
-from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
 from specbench.decoding.trees.builders import BUILDERS, Knobs
 from specbench.decoding.trees.marginals import Marginals, expected_accepted
-from specbench.decoding.trees.prefixes import auto, chain, optimal
+from specbench.decoding.trees.prefixes import auto, optimal
 
 ROOT = 0
-FREE = Knobs(spine=False)
 GRAPHS = {rows: 0.01 + 2e-5 * rows for rows in (1, 2, 4, 8, 16, 32)}  # seconds; any shape of a bucket table
 FALLING = {12: 1.5, 2: 1.0, 7: 3.0}  # a larger bucket may be the faster one, and the order is any
 
@@ -104,83 +100,6 @@ def test_auto_takes_the_budget_that_brute_force_finds(table: dict[int, float]) -
         # The same steps as a function: every size is asked about, and the rate is the same.
         called = auto(marginals, lambda rows: padded(table, rows), min(most, max(table)))
         assert (1 + called.expected) / called.seconds == pytest.approx(max(rates.values()))
-
-
-def test_auto_follows_the_head_and_the_price() -> None:
-    sure, unsure = (scored(random.Random(1), 15, 8, sure=sure) for sure in (0.97, 0.4))
-    dear = {rows: 0.001 * rows for rows in range(1, 65)}
-    flat = {rows: 1 + 0.001 * rows for rows in range(1, 65)}
-    assert auto(unsure, dear, 64).budget == 1  # no draft is worth a whole step
-    assert auto(unsure, flat, 64).budget > auto(unsure, dear, 64).budget
-    middling = {rows: 1 + 0.05 * rows for rows in range(1, 65)}
-    assert auto(sure, middling, 64).budget > auto(unsure, middling, 64).budget
-    assert len(BUILDERS["auto"](sure, 64, Knobs(step_seconds=middling))) == auto(sure, middling, 64).budget
-
-
-def test_auto_takes_the_smaller_of_equals() -> None:
-    impossible = Marginals(ROOT, [[1, 2]], [[0.0, -math.inf]])
-    assert auto(impossible, lambda rows: 1.0, 3).budget == 2
-    assert auto(impossible, {2: 1.0, 3: 1.0}, 3).budget == 2
-
-
-def test_auto_refuses_times_that_are_none() -> None:
-    marginals = Marginals(ROOT, [[1, 2]], [[-1.0, -2.0]])
-    none: Any = [
-        {},
-        {0: 1.0, 4: 1.0},
-        {4: 0.0},
-        {4: 1.0, 8: math.nan},
-        lambda rows: math.inf,
-    ]
-    for times in none:
-        with pytest.raises(ValueError, check=wording):
-            auto(marginals, times, 16)
-
-
-# How sure a synthetic head is, and by how much less with every depth: spines of about 7, 4 and 2 drafts.
-REGIMES = {"easy": (0.935, 0.985), "mid": (0.86, 0.97), "hard": (0.68, 0.96)}
-
-
-def means(regime: str) -> dict[tuple[str, int], float]:
-    """Mean worth of each builder's trees at budgets 16, 64 and 256, over the same rounds."""
-    sure, decay = REGIMES[regime]
-    rng = random.Random(0)
-    rounds = [scored(rng, 15, 64, sure=sure, decay=decay, vocabulary=2000) for _ in range(60)]
-    return {
-        (name, budget): fmean(expected_accepted(BUILDERS[name](each, budget, FREE), each) for each in rounds)
-        for name, budget in product(("chain", "accum-logp", "top2gap", "optimal"), (16, 64, 256))
-    }
-
-
-@pytest.mark.parametrize("regime", REGIMES)
-def test_order_of_the_builders(regime: str) -> None:
-    """Optimal is best at every budget. The full fan-out is worst at small ones, where on easy and middling texts it
-    loses to the bare spine; the capped one is better there, and at large budgets its caps are in the way."""
-    worth = means(regime)
-    for budget in (16, 64, 256):
-        assert worth["optimal", budget] == max(worth[name, budget] for name, b in worth if b == budget)
-        assert worth["optimal", budget] > 1.05 * worth["accum-logp", budget]
-    assert worth["top2gap", 16] > 1.2 * worth["accum-logp", 16]
-    assert worth["top2gap", 64] > worth["accum-logp", 64]
-    assert worth["top2gap", 256] < worth["accum-logp", 256]
-    loses = {"easy": (16, 64), "mid": (16,), "hard": ()}[regime]
-    for budget in (16, 64, 256):
-        if budget in loses:
-            assert worth["accum-logp", budget] < worth["chain", budget]
-        elif (regime, budget) != ("hard", 16):  # about equal there
-            assert worth["accum-logp", budget] > worth["chain", budget]
-
-
-def test_the_spine_costs_little_once_it_fits_easily() -> None:
-    """What the guarantee of ``optimal``'s default costs: with 16 rows of 15 depths all of the tree, little at 64."""
-    rng = random.Random(0)
-    rounds = [scored(rng, 15, 64, sure=0.68, decay=0.96, vocabulary=2000) for _ in range(40)]
-    for each in rounds:
-        assert list(optimal(each, 16).tokens) == list(chain(each, 16).tokens)
-    free, spined = (
-        fmean(expected_accepted(optimal(each, 64, spine), each) for each in rounds) for spine in (False, True)
-    )
-    assert 0.97 * free < spined < free
 
 
 @pytest.mark.parametrize("name", BUILDERS)

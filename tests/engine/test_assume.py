@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from support.models import attached, autoregressive, prompt, tiny_llama
-from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
 
@@ -51,12 +49,3 @@ def test_a_slot_serves_as_before_once_it_is_freed() -> None:
         engine.assume(slot, 64)
         engine.free(slot)
         assert autoregressive(engine, ids, 12) == expected
-
-
-def test_more_than_the_capacity_and_free_slots_are_errors() -> None:
-    with attached(tiny_llama(VOCAB), capacity=64, max_rows=4) as engine:
-        with pytest.raises(ValueError, check=wording):
-            engine.assume(0, 10)
-        slot = engine.alloc()
-        with pytest.raises(ValueError, check=wording):
-            engine.assume(slot, 65)

@@ -19,7 +19,7 @@ from support.models import attached, prompt, supported
 from support.wording import wording
 from torch import Tensor
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import TokenTree
 from specbench.engine import fast_paths
 from specbench.engine.attention import backends, choice, flash
@@ -61,68 +61,38 @@ def with_kvcache(
     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
-def with_kvcache_3(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    qv: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    cache_seqlens: Tensor | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    page_table: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k_new: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    rotary_seqlens: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    scheduler_metadata: Any = None,
-    num_splits: int = 0,
-    pack_gqa: bool | None = None,
-    sm_margin: int = 0,
-    return_softmax_lse: bool = False,
-) -> Tensor:
+# What else the two take by name.
+ALSO_3 = (
+    "k v qv rotary_cos rotary_sin cache_leftpad page_table cu_seqlens_q cu_seqlens_k_new max_seqlen_q rotary_seqlens "
+    "q_descale k_descale v_descale attention_chunk softcap rotary_interleaved scheduler_metadata num_splits pack_gqa "
+    "sm_margin return_softmax_lse"
+)
+ALSO_4 = (
+    "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k learnable_sink softcap num_splits pack_gqa deterministic "
+    "return_lse"
+)
+
+
+def with_kvcache_3(q: Tensor, k_cache: Tensor, v_cache: Tensor, **named: Any) -> Tensor:
     """The function of that name in flash-attn 3, of the same meaning."""
-    assert cache_seqlens is not None
-    assert cache_batch_idx is not None
-    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size}
-    return with_kvcache(q, k_cache, v_cache, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, **how)
+    how = {name: value for name, value in named.items() if name not in ALSO_3.split()}
+    return with_kvcache(q, k_cache, v_cache, **{"softmax_scale": None, "window_size": (-1, -1), **how})
 
 
 def varlen_4(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
+    *,
+    seqused_k: Tensor,
     page_table: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int | None, int | None] = (None, None),
-    learnable_sink: Tensor | None = None,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
+    **named: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """flash_attn.cute's function: queries of a batch, and keys of it or, by a table, the pages of each sequence."""
-    assert seqused_k is not None
+    assert named.keys() <= {*ALSO_4.split()}
     assert seqused_k.dtype is torch.int32
     if page_table is None:
         assert len(q) == len(k)
@@ -402,12 +372,6 @@ def test_only_what_was_asked_for_by_name_is_refused(installed: Callable[..., Non
         Attentions("triton", model("cuda")).fall_back(raised)
 
 
-def test_an_unknown_backend_is_answered_with_the_known_ones(installed: Callable[..., None]) -> None:
-    installed()
-    with pytest.raises(UsageError, check=wording):
-        Attentions("tritn", model("cpu"))
-
-
 def test_heads_that_are_too_large_fall_back_unless_asked_for(installed: Callable[..., None]) -> None:
     installed("triton")
     shapes = {0: (2, 512, 512)}
@@ -438,12 +402,6 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
                 and len(trees) <= steps.sequences
                 for steps in found.steps(most, slots)
             ), (attention, tall, widest, found.steps(most, slots))
-
-
-def test_a_chain_is_known_by_its_parents() -> None:
-    assert CHAIN.is_chain
-    assert TokenTree.chain([4]).is_chain
-    assert not TREE.is_chain
 
 
 @pytest.mark.parametrize("cells", [4, 5, 6, 9])

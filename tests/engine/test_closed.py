@@ -94,14 +94,3 @@ def test_what_an_engine_is_used_for_is_freed_with_it() -> None:
     engine.close()
     engine.close()
     assert ended == [1]
-
-
-def test_garbage_is_collected_once_before_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected: list[int] = []
-    monkeypatch.setattr(gc, "collect", lambda *_: collected.append(1))
-    engine = Engine(supported("llama"), capacity=CAPACITY, max_rows=2, graphs=True)
-    assert collected == []
-    engine.prepare(1)
-    engine.prepare(2)
-    assert collected == [1]
-    engine.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import SHARING, SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
+from support.models import SHARING, SUPPORTED, attached, autoregressive, decode, prompt, supported
 from support.wording import wording
 from torch import Tensor, nn
 
@@ -78,17 +78,6 @@ def test_layers_that_share_keys_and_values_are_not_compiled(name: str) -> None:
 
 
 @compiles
-def test_layers_share_what_was_compiled() -> None:
-    from torch._dynamo.utils import counters
-
-    counters.clear()
-    with attached(tiny_llama(97, num_hidden_layers=6), capacity=64, compile=True) as engine:
-        autoregressive(engine, prompt(12, 97), 4)
-    # The first shape for the first layer and for the others, any number of rows, a single row; and not one a layer.
-    assert counters["stats"]["unique_graphs"] == 4
-
-
-@compiles
 def test_taps_do_not_split_a_layer() -> None:
     from torch._dynamo.utils import counters
 
@@ -111,21 +100,6 @@ def test_taps_do_not_split_a_layer() -> None:
 
 
 @compiles
-def test_two_slots_share_the_layers() -> None:
-    model = supported("llama")
-    first, second = prompt(9, model.config.vocab_size), prompt(5, model.config.vocab_size, seed=1)
-    runs = []
-    for wanted in (False, True):
-        with attached(model, capacity=64, slots=2, compile=wanted) as engine:
-            outs = [list(engine.prefill(engine.alloc(), ids).emitted) for ids in (first, second)]
-            for _ in range(6):
-                for slot, result in engine.step({at: _tree(out) for at, out in enumerate(outs)}).items():
-                    outs[slot] += result.emitted
-            runs.append(outs)
-    assert runs[0] == runs[1]
-
-
-@compiles
 def test_transformers_own_loop_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = supported("llama")
     ids = torch.tensor([prompt(6, model.config.vocab_size)])
@@ -141,29 +115,9 @@ def test_transformers_own_loop_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
         fused.detach()
 
 
-def test_not_enabled_changes_nothing() -> None:
-    model = supported("llama")
-    fused = compiled.Fused(model, enabled=False)
-    fused.attach()
-    assert not _switched(model)
-
-
 def test_keys_changed_after_the_cache_are_refused() -> None:
     deferred = compiled._Deferred()
     key, value = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4)
     stored, _ = deferred.update(key, value, 0)
     with pytest.raises(UsageError, check=wording):
         deferred(torch.zeros(1, 1, 1, 4), stored + 1, value, None, None)
-
-
-def test_settings_of_the_compiler_come_back() -> None:
-    import torch._dynamo.config as config
-
-    model = supported("llama")
-    before = config.allow_unspec_int_on_nn_module, config.recompile_limit
-    fused = compiled.Fused(model, enabled=True)
-    fused.attach()
-    fused.attach()
-    assert (config.allow_unspec_int_on_nn_module, config.recompile_limit) != before
-    fused.detach()
-    assert (config.allow_unspec_int_on_nn_module, config.recompile_limit) == before

@@ -30,21 +30,6 @@ def one_line(call: Callable[[], Any], words: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"max_rows": 0}, "a tree has 1 row or more, not 0"),
-        ({"slots": 0}, "slots and capacity must be 1 or more, not 0 and 40"),
-        ({"capacity": 0}, "slots and capacity must be 1 or more"),
-    ],
-)
-def test_arguments_out_of_range(options: dict[str, int], words: str) -> None:
-    model = tiny_llama(VOCAB)
-    native = model.config._attn_implementation
-    one_line(lambda: Engine(model, **{"capacity": CAPACITY, **options}), words)  # type: ignore[arg-type]
-    assert model.config._attn_implementation == native
-
-
 def test_an_empty_prompt(engine: Engine) -> None:
     slot = engine.alloc()
     one_line(lambda: engine.prefill(slot, []), "the prompt is empty")

@@ -12,7 +12,7 @@ import torch
 from support.models import attached, autoregressive, prompt, supported
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import TokenTree
 from specbench.engine import compiled, fast_paths, graphs, sums
 from specbench.engine.attention import choice, flash
@@ -85,21 +85,6 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> type[TritonStandIn]:
     monkeypatch.setattr("specbench.engine.engine.Attentions", Chosen)
     monkeypatch.setattr("specbench.engine.attention.backends.TritonAttention", Kernels)
     return Kernels
-
-
-def test_reasons_name_what_was_raised_first() -> None:
-    assert fast_paths.fault(lambda: 1) == ""
-    assert fast_paths.fault(raising(ABI)).startswith("ImportError: flash_attn_2_cuda.so")
-
-    def captured() -> None:
-        try:
-            raise NO_IMAGE
-        except RuntimeError as error:
-            raise CaptureFailed("this model's forward cannot be captured") from error
-
-    assert fast_paths.fault(captured) == f"RuntimeError: {NO_IMAGE}"
-    with pytest.raises(KeyboardInterrupt):
-        fast_paths.fault(raising(KeyboardInterrupt()))
 
 
 @pytest.mark.parametrize("error", [NO_COMPILER, NO_IMAGE], ids=["compiler", "image"])
@@ -300,26 +285,3 @@ def test_products_sum_in_float32_while_an_engine_is_open(monkeypatch: pytest.Mon
     finally:
         for name, value in zip(names, before, strict=True):
             setattr(matmul, name, value)
-
-
-def test_a_refused_engine_leaves_no_setting_behind() -> None:
-    before = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-    with pytest.raises(UsageError):
-        Engine(supported("llama"), capacity=40, max_rows=0)
-    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction == before
-
-
-def test_a_search_for_waits_prints_no_warning(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    import warnings
-
-    def set_mode(mode: Any) -> None:
-        warnings.warn("Synchronization debug mode is a prototype feature and does not yet detect all", stacklevel=2)
-        warnings.warn("something else", stacklevel=2)
-
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
-    with graphs._no_waiting():
-        pass
-    assert {str(each.message) for each in recwarn} == {"something else"}

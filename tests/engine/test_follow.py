@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 from support import decoders
 from support.models import attached, prompt, tiny_llama
-from support.wording import wording
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding import Context, Method, TokenTree
 from specbench.engine import graphs, head_pass
 from specbench.engine.head_pass import HeadPass
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB = 97
 
@@ -27,11 +24,7 @@ def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decoded(method: Method, engine: Any, prompts: Sequence[Sequence[int]], *, trace: bool = False) -> list[Any]:
-    rule = StopRule(frozenset(), (), 12, str)
-    requests = [Request(str(number), 0, [*ids], rule) for number, ids in enumerate(prompts)]
-    contexts = lambda label, request: Context(VOCAB, 0, random.Random(0))  # noqa: E731
-    runner = Runner(engine, contexts, engine.slots, trace=trace)
-    found = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+    found = decoders.served(engine, method, prompts, 12, engine.slots, trace)
     return [(r.output_ids, r.accepted_lengths, r.tree_rows, r.measures) for r in found]
 
 
@@ -126,17 +119,3 @@ def test_where_others_have_drafted_a_round_waits_until_it_is_asked_for(monkeypat
                 tree = decoder.draft()
             result = engine.step({slot: tree}, taps=method.taps)[slot]
             assert (seat.followed, len(launched)) == (followed, waits)
-
-
-def test_a_slot_is_taken_once() -> None:
-    with attached(tiny_llama(VOCAB), slots=2, capacity=60, max_rows=32) as engine:
-        method: Any = decoders.ready(decoders.with_options("jetspec", {"head": "random", "budget": 16}), engine)
-        passes = method.shared.rounds
-        assert passes.open(1) == 1
-        assert passes.open() == 0
-        known = [seat.known for seat in passes._passes._seats]
-        assert known == [False, True]  # of the lowest free one nobody knows which sequence's steps it could follow
-        with pytest.raises(ValueError, check=wording):
-            passes.open(1)
-        passes.close(1)
-        assert passes.open(1) == 1

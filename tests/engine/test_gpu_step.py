@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import torch
 from support.gpu import families, step
 from support.models import REFUSED, SUPPORTED
 from support.wording import wording
 
 from specbench.engine import rotary
-from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Kind
 
@@ -39,49 +35,6 @@ def test_a_step_reads_nothing_back_and_stays_on_the_gpu(
     layers = seen.launches.count("_rotate" if fused and family != "gpt2" else "_write")
     assert layers == seen.launches.count("attend") > 0, "every layer stores and attends by our kernels"
     assert {"_tree_bits", "_accept", "_commit"} <= set(seen.launches)
-
-
-class _Reads(TritonOps):
-    def choose(self, logits: Any, positions: Any, sampling: Sampling) -> Any:
-        chosen = super().choose(logits, positions, sampling)
-        chosen.sum().item()
-        return chosen
-
-
-class _Leaves(TritonOps):
-    def choose(self, logits: Any, positions: Any, sampling: Sampling) -> Any:
-        return super().choose(logits, positions + torch.zeros(1, dtype=torch.int64), sampling)
-
-
-class _Narrow(TritonOps):
-    def choose(self, logits: Any, positions: Any, sampling: Sampling) -> Any:
-        from specbench.engine import sampler
-
-        sampler.gumbel(torch.zeros_like(positions[:, :1]).int(), positions.int(), 7)
-        return super().choose(logits, positions, sampling)
-
-
-def test_a_read_on_the_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.gpu.TritonOps", _Reads)
-    with pytest.raises(RuntimeError, check=wording):
-        step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch)
-
-
-def test_a_tensor_left_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.gpu.TritonOps", _Leaves)
-    with pytest.raises(RuntimeError, check=wording):
-        step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch)
-
-
-def test_noise_keyed_by_32_bits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.gpu.TritonOps", _Narrow)
-    assert wording("\n".join(step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults))
-
-
-def test_rounded_rotary_frequencies_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("support.gpu._cast", lambda model, dtype: model.to(dtype))
-    faults = step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults
-    assert any("bfloat16" in fault for fault in faults), faults
 
 
 @pytest.mark.parametrize("rope", ["dynamic rope", "longrope"])

@@ -176,13 +176,6 @@ def test_a_bucket_that_costs_more_than_a_larger_one_is_not_used(
     assert [rows for rows, _ in captured._graphs._graphs] == [2]
 
 
-def test_timing_noise_moves_no_bucket(captured: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other rows are other products, which in half precision can be another text from run to run."""
-    noisy = dict(zip(SLOW_FOR_ONE, (4.0, 3.9, 4.02, 3.95, 3.97, 4.0, 4.1, 4.05), strict=True))
-    (one,) = timed(captured, noisy, monkeypatch)
-    assert all(rows == padded for rows, padded in one["padded_to"].items())
-
-
 def test_a_resumed_run_pads_as_the_run_before_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     how: dict[str, Any] = {"slots": 3, "capacity": 60, "max_rows": 20, "graphs": True}
     with attached(model, **how) as engine:
@@ -221,42 +214,10 @@ def test_no_bucket_is_taken_over_that_rows_do_not_fit_or_that_is_not_captured(
     assert after["padded_to"] == before["padded_to"] | {8: 32}
 
 
-def test_steps_of_simulated_acceptance_are_padded_by_their_own_times(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    how: dict[str, Any] = {"slots": 3, "capacity": 60, "max_rows": 20, "graphs": True}
-    with attached(model, **how) as engine:
-        (free,) = timed(engine, dict.fromkeys(SLOW_FOR_ONE, 1.0), monkeypatch)
-    with attached(model, **how) as engine:
-        engine.pad_as([free | {"padded_to": {"1": 8}}, free | {"padded_to": {"1": 4}, "forced": True}])
-        engine.prepare(2)
-        engine.prepare(2, forced=True)
-        assert engine._graphs is not None
-        padded = {step["forced"]: step["padded_to"][1] for step in engine._graphs.curves()}
-    assert padded == {False: 8, True: 4}
-
-
 def test_nothing_measured_decides_where_the_text_must_be_the_same(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(model, slots=3, capacity=60, max_rows=20, graphs=True, deterministic=True) as engine:
         (one,) = timed(engine, SLOW_FOR_ONE, monkeypatch)
     assert all(rows == padded for rows, padded in one["padded_to"].items())
-
-
-def test_captures_begin_with_the_largest(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it leaves in the pool holds all that come after; the other way round, each takes memory of its own."""
-    sizes: list[int] = []
-    with attached(model, slots=3, capacity=60, max_rows=20, graphs=True) as engine:
-        assert engine._graphs is not None
-        capture = engine._graphs._capture
-
-        def watched(graph: Any) -> None:
-            sizes.append(graph.shape.rows)
-            capture(graph)
-
-        monkeypatch.setattr(engine._graphs, "_capture", watched)
-        engine.prepare(20)
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) > 5
 
 
 def test_no_memory_for_a_capture_is_said_with_the_way_out(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,26 +267,6 @@ def test_steps_of_the_largest_bucket_are_captured_and_larger_ones_are_not(model:
         assert engine.report()["graphs"] == 1
         engine.step({0: TokenTree.chain([3] * 257), 1: TokenTree.chain([3] * 256)})
         assert engine.report()["graphs"] == 1
-
-
-def test_one_row_is_tried_in_larger_buckets_even_if_no_tree_is_larger(model: Any) -> None:
-    with attached(model, capacity=60, max_rows=16, graphs=True) as engine:
-        engine.prepare(1)
-        assert list(engine.report()["steps"][0]["step_s"]) == [1, 2, 4, 8, 16]
-
-
-def test_top_scores_come_out_of_a_graph(model: Any) -> None:
-    tops = []
-    for wanted in (True, False):
-        with attached(model, capacity=40, max_rows=16, graphs=wanted) as engine:
-            slot = engine.alloc()
-            engine.prefill(slot, prompt(9, VOCAB))
-            for tree in (TokenTree.chain([1]), TokenTree([4, 5, 6], [-1, 0, 0])):
-                found = engine.step({slot: tree}, top_k=3)[slot]
-            assert found.top is not None
-            assert found.top[1][:, 0].tolist() == found.next_tokens
-            tops.append(found.top)
-    torch.testing.assert_close(tops[0], tops[1])
 
 
 def test_forced_tokens_decide_what_is_accepted_and_cost_the_same_work(captured: Engine) -> None:

@@ -1,7 +1,4 @@
-"""Head passes: several dependent tree passes on a cache of their own say what a head says that keeps nothing.
-
-The head of :mod:`eagle` drafts in an engine; a whole small model drafts trees and keeps what was accepted of them.
-"""
+"""Head passes: several dependent tree passes on a cache of their own say what a head says that keeps nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.decoders import DEPTH, EagleDecoder, EagleDrafts, EagleHead, alone, eager, target
+from support.decoders import DEPTH, EagleDecoder, EagleDrafts, EagleHead, alone, eager, served, target
 from support.models import attached, autoregressive, prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
@@ -20,9 +17,9 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding import Options
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Method
 from specbench.engine import HeadPass, HeadRows, Sampling, graphs, head_pass
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Request
 from specbench.runner.stop import StopRule
 
 VOCAB = 7  # so few that random drafts are often right
@@ -54,8 +51,7 @@ def test_an_autoregressive_head_drafts_from_what_the_target_computed(
             Request(str(at), 0, ids, StopRule(frozenset(), (), budget, str))
             for at, (ids, (_, budget)) in enumerate(zip(prompts, asked, strict=True))
         ]
-        runner = Runner(engine, lambda *_: Context(VOCAB, 0, random.Random(0)), 3)
-        records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+        records = served(engine, method, requests, together=3)
     assert [record.output_ids for record in records] == truth
     accepted = [count for record in records for count in record.accepted_lengths]
     assert {1, 2, 1 + DEPTH} <= set(accepted)  # all rejected, some, and a path to a leaf
@@ -94,28 +90,13 @@ def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None
     assert [passes.length(slot) for slot in (0, 2, 3)] == [1, 3, 2]
 
 
-def test_two_passes_of_a_head_share_its_packed_weights() -> None:
-    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
-    head = EagleHead(model)
-    EagleDrafts(head, alone(model, capacity=20))
-    products = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
-    EagleDrafts(head, alone(model, capacity=20))
-    again = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
-    assert all(one is other for one, other in zip(products, again, strict=True))
-
-
 # ------------------------------------------------------------------ a whole small model
 
 ROWS = 4  # of its two tree passes together
 
 
 class Small:
-    """A model that drafts a tree of two branches of three tokens, and feeds the first two of each.
-
-    Args:
-        model: a transformers causal LM that nothing else uses.
-        capture: how rounds are captured.
-    """
+    """A model that drafts a tree of two branches of three tokens, and feeds the first two of each."""
 
     def __init__(self, model: Any, capture: Any) -> None:
         self.twin = copy.deepcopy(model)  # with its own attention, and no cache
@@ -226,14 +207,6 @@ def passes() -> HeadPass:
     return EagleDrafts(EagleHead(model), alone(model, capacity=20)).passes
 
 
-def test_rows_come_with_their_features(passes: HeadPass) -> None:
-    slot = passes.open()
-    for tokens, features in (([1], None), ([1, 2], torch.zeros(1, 96)), ([], torch.zeros(0, 96))):
-        with pytest.raises(ValueError, check=wording):
-            passes.append(slot, tokens, features)
-    assert passes.length(slot) == 0
-
-
 def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
     slot = passes.open()
     passes.append(slot, [1], torch.zeros(1, 96))
@@ -249,20 +222,6 @@ def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
     passes.close(slot)
     with pytest.raises(ValueError, check=wording):
         passes.length(slot)
-
-
-@pytest.mark.parametrize("rows", ["branch", "block"])
-def test_more_draft_rows_than_were_promised_are_refused(rows: str) -> None:
-    model = tiny_llama(VOCAB)
-
-    def draft(text: HeadRows, _: None) -> Sequence[Tensor]:
-        getattr(text, rows)(torch.zeros(1, 3, dtype=torch.long))
-        raise AssertionError("not refused")
-
-    with pytest.raises(ValueError, check=wording):
-        HeadPass(
-            alone(model, capacity=20), lambda text: None, draft, shapes={0: (2, 8, 8)}, new_rows=1, draft_rows=2
-        )  # fmt: skip
 
 
 def test_a_cache_that_does_not_fit_is_refused_in_a_sentence() -> None:

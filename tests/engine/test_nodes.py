@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
-import torch
 from support.gpu import on_meta
 from support.models import SUPPORTED
-from torch import Tensor
 
 from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.nodes import META, MetaStep, Nodes
@@ -25,8 +22,6 @@ KINDS = {
     "64 rows": (64, Kind(Sampling(), attention="triton"), WIDE),
     "sampled": (64, Kind(Sampling(0.8, seed=2**40), attention="triton"), WIDE),
 }
-#: Nodes a layer of one row as transformers has it.
-AS_IT_IS = {"qwen2": 39, "qwen3": 55, "gemma3": 83, "gpt2": 18}
 
 
 def nodes(family: str, rows: int, kind: Kind, *, fused: bool = True) -> Nodes:
@@ -55,12 +50,6 @@ def test_experts_are_left_as_they_are() -> None:
     assert len(last) <= 35  # the sort of its experts is counted as five
 
 
-@pytest.mark.parametrize("family", AS_IT_IS)
-def test_layers_as_transformers_has_them(family: str) -> None:
-    found = nodes(family, *KINDS["one row"][:2], fused=False)
-    assert {len(layer) for layer in per_layer(found)} == {AS_IT_IS[family]}
-
-
 def test_a_layer_that_is_listened_to_adds_up_at_once() -> None:
     taps = nodes("qwen3", 1, Kind(Sampling(), taps=(0,), attention="triton"))
     assert [*per_layer(taps)] == [[*FUSED, "add"], FUSED, FUSED]
@@ -79,46 +68,3 @@ def test_filters_sort_nothing(sampling: Sampling, probabilities: bool) -> None:
     plain = nodes("llama", 64, Kind(Sampling(0.8), attention="triton", probabilities=probabilities)).others()
     # Without filters torch makes the scores: a fill, a copy and a division where probabilities are wanted.
     assert len(found) - len(plain) == 1 + 5 * searches + (1 - 3) * probabilities
-
-
-@pytest.mark.parametrize(
-    ("work", "count"),
-    [
-        (lambda x: x.view(6, 4).transpose(0, 1)[1:], 0),
-        (lambda x: (x.to(torch.float32), x.contiguous(), x.reshape(24)), 0),  # as it is already
-        (lambda x: torch.empty_like(x), 0),
-        (lambda x: torch.nn.functional.dropout(x, training=False), 0),
-        (lambda x: x.to(torch.bfloat16), 1),
-        (lambda x: x.t().contiguous(), 1),
-        (lambda x: x.t().reshape(24), 1),
-        (lambda x: x + 1, 1),
-        (lambda x: x.add_(1), 1),
-        (lambda x: torch.nn.functional.linear(x, x), 1),
-        (lambda x: (x * x).sum(), 2),
-    ],
-)
-@torch.inference_mode()
-def test_what_counts_as_a_node(work: Callable[[Tensor], Any], count: int) -> None:
-    x = torch.zeros(4, 6, device=META)
-    with Nodes() as found:
-        work(x)
-    assert len(found.seen) == count, found.seen
-
-
-def test_a_model_of_another_kind_is_said_to_be() -> None:
-    model = on_meta(SUPPORTED["gpt2"])
-    assert MetaStep(model, TritonOps(META)).why_not_fused == "its layers have no self_attn"
-
-
-def counted(work: Callable[[], object]) -> int:
-    with torch.inference_mode(), (found := Nodes()):
-        work()
-    return len(found.seen)
-
-
-def test_library_calls_of_several_kernels_count_as_several() -> None:
-    scores = torch.zeros(4, 150_000, device=META)
-    assert counted(lambda: scores + 1) == 1
-    assert 6 <= counted(lambda: scores.logsumexp(-1)) <= 8
-    assert 3 <= counted(lambda: scores.topk(7)) <= 6
-    assert counted(lambda: scores[:, :49].topk(7)) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from specbench.common.native import Native
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, graphs
 from specbench.engine.cpu import library
-from specbench.engine.parts import Unlike
 from specbench.engine.sampler import Sampling
 from specbench.models.eight_bits import bytes_of, round_weights
 
@@ -97,22 +96,6 @@ def test_defaults_of_torch_change_no_score(native: bool, set_default: Any, tempe
             assert torch.equal(after, before)
 
 
-WRONG: dict[str, Callable[[], Tensor]] = {
-    "dtype": lambda: torch.zeros(4, dtype=torch.float64),
-    "size": lambda: torch.zeros(3, dtype=torch.float32),
-    "strides": lambda: torch.zeros(8, dtype=torch.float32)[::2],
-    "device": lambda: torch.zeros(4, dtype=torch.float32, device="meta"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_no_other_buffer_reaches_the_code(wrong: str) -> None:
-    held = torch.zeros(4, dtype=torch.float32)
-    assert library.address(held, torch.float32, 4) == held.data_ptr()
-    with pytest.raises(Unlike):
-        library.address(WRONG[wrong](), torch.float32, 4)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DENSE)
 def test_a_row_has_the_same_bits_in_a_tree_and_alone(family: str, dtype: torch.dtype) -> None:
@@ -127,16 +110,6 @@ def test_a_row_has_the_same_bits_in_a_tree_and_alone(family: str, dtype: torch.d
             together = scores_of(engine, ids, tree)
             for row in {0, rows - 1, *rng.sample(range(rows), min(rows, 4))}:
                 assert torch.equal(together[row], scores_one_by_one(engine, ids, path_of(tree, row)))
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_a_prompt_has_the_same_bits_at_once_in_parts_and_token_by_token(family: str) -> None:
-    model = sized(family)
-    ids = prompt(60, 97)
-    with attached(model, capacity=96, max_rows=64, native=True) as engine:
-        found = [scores_of(engine, ids[:at], TokenTree.chain(ids[at:]))[-1] for at in (1, 20, 41, 59)]
-        found.append(scores_one_by_one(engine, ids[:1], ids[1:]))
-    assert all(torch.equal(found[0], each) for each in found)
 
 
 def test_bits_depend_neither_on_threads_nor_on_other_sequences() -> None:
@@ -171,18 +144,6 @@ def test_what_is_not_of_the_kind_steps_as_before_and_says_why(family: str, why: 
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"compile": True}, "torch.compile was asked for"), ({"graphs": True}, "captured steps hold operations of torch")],
-)
-def test_who_asks_for_both_of_what_cannot_be_together_is_refused(
-    options: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        Engine(supported("llama"), capacity=32, max_rows=4, native=True, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
     [
         pytest.param({"compile": True}, "torch.compile was asked for", marks=pytest.mark.slow),  # it compiles
         ({"graphs": True}, "captured steps hold operations of torch"),
@@ -210,13 +171,6 @@ def test_attention_that_scales_queries_by_their_place_is_not_of_the_kind() -> No
     with attached(build(("Ministral3Config", "Ministral3ForCausalLM", sizes)), capacity=64, max_rows=4) as engine:
         assert engine.code.linears == "onednn"  # the comparison at load is of a text that is shorter than those 32
         assert engine.code.why == "its attention goes by positions beside the rotary embedding"
-
-
-def test_an_lm_head_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = library.Work.linear
-    monkeypatch.setattr(library.Work, "linear", lambda self, linear, x: own(self, linear, x).flip(-1))
-    with attached(build(SUPPORTED["llama"]), capacity=32, max_rows=4) as engine:
-        assert engine.code.why == "its layers compute something else than their parts say"
 
 
 def test_a_closed_engine_leaves_the_model_as_it_was() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.tree import COMPUTED, BadTree, StepResult, TokenTree
-from specbench.engine import block, graphs
+from specbench.engine import graphs
 from specbench.engine.block import Verdict
 from specbench.engine.engine import Engine
 from specbench.engine.pack import Batch, Outcome, Shape, fill
@@ -99,18 +99,6 @@ def test_what_is_written_is_what_a_loop_over_the_trees_writes(seed: int) -> None
         assert packed.tolist() == plainly_filled(shape, trees, lengths, forced or {})
 
 
-def test_any_sequence_is_a_tree() -> None:
-    tokens, parents, accept = [2, 1, 0], [-1, 0, 0], [True, True, False]
-    shape, found = Shape(4, 2), []
-    made: list[Callable[[Any], Any]] = [list, tuple, np.array, torch.tensor]
-    for make in made:
-        batch = Batch.of({0: TokenTree([1], [-1]), 1: TokenTree(make(tokens), make(parents), make(accept))})
-        packed = np.zeros(shape.width_in, dtype=np.int32)
-        fill(packed, shape, batch, [4, 5])
-        found.append(packed.tolist())
-    assert found == [found[0]] * 4
-
-
 @pytest.mark.parametrize("forced", [[5], [5, 5, 5]])
 def test_a_wrong_number_of_forced_tokens_is_an_error_unless_it_is_one(forced: list[int]) -> None:
     trees = {0: TokenTree.chain([1, 2]), 1: TokenTree.chain([1, 2])}
@@ -132,14 +120,7 @@ def test_a_token_that_no_32_bits_hold_is_an_error() -> None:
 
 
 class Said:
-    """What a device may say of some trees, random where it may.
-
-    Args:
-        seed: of it.
-        trees: by slot.
-        top_k: k.
-        spare: rows of padding.
-    """
+    """What a device may say of some trees, random where it may."""
 
     def __init__(self, seed: int, trees: Mapping[int, TokenTree], top_k: int, spare: int) -> None:
         rng = random.Random(seed)
@@ -235,15 +216,6 @@ def test_features_of_a_prompt_stand_before_those_of_its_tree() -> None:
     assert equal(found, torch.cat([before, said.hidden[:2]]))
 
 
-def test_results_are_a_frozen_class_as_any_other() -> None:
-    result = StepResult([1], [0], next_tokens=[1])
-    assert result == StepResult(emitted=[1], path=[0], next_tokens=[1], top=None, hidden=None, probabilities=None)
-    assert replace(result, emitted=[2]) == StepResult([2], [0], [1])
-    assert repr(result).startswith("StepResult(emitted=[1], path=[0], next_tokens=[1], top=None")
-    with pytest.raises(AttributeError, check=wording):
-        result.emitted = []  # type: ignore[misc]
-
-
 # ------------------------------------------------------------------ growth
 
 
@@ -302,25 +274,4 @@ def test_a_sequence_more_is_no_operation_more() -> None:
         with Operations() as operations:
             said.outcome.results(Batch.of(trees), said.hidden, said.probabilities)
         counts.append(operations.count)
-    assert counts[0] == counts[1]
-
-
-def test_no_operation_more_for_blocks_either(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What block verification is given is not cut out tree by tree."""
-    given: list[Mapping[int, Tensor]] = []
-
-    def verify(blocks: Any, p: Mapping[int, Tensor], *more: Any) -> dict[int, Verdict]:
-        given.append(p)
-        return {}
-
-    monkeypatch.setattr(block, "verify", verify)
-    counts = []
-    for slots in (2, SLOTS):
-        engine, batch = idle(slots, 6), Batch.of(full(slots, 6))
-        blocks = {slot: tree for slot, tree in batch.trees.items() if slot}
-        shares = torch.rand(6 * slots + 1, VOCAB)  # a row of padding
-        with Operations() as operations:
-            engine._verdicts(batch, blocks, shares, None)
-        counts.append(operations.count)
-        assert all(given[-1][slot].equal(shares[6 * slot :][:6]) for slot in blocks)
     assert counts[0] == counts[1]

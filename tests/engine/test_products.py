@@ -58,15 +58,6 @@ def test_the_engine_takes_and_returns_them() -> None:
     assert before == {name: "forward" in module.__dict__ for name, module in model.named_modules()}
 
 
-def test_layers_of_one_input_are_one_product() -> None:
-    model = load("config:tiny").model
-    switch = products.Linears(model, "onednn")
-    sizes = [len(product._sizes) for product in switch._products]
-    layers = model.config.num_hidden_layers
-    # query, key and value; output; gate and up; down; then the head
-    assert sorted(sizes) == sorted([3, 1, 2, 1] * layers + [1])
-
-
 @pytest.mark.parametrize("name", list(SUPPORTED))
 def test_a_family_with_products(name: str) -> None:
     model = supported(name)

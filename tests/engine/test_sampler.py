@@ -1,7 +1,4 @@
-"""Sampling is exact, and its noise is a function of (seed, position, token id) alone.
-
-All seeds are fixed, so a p-value here is a number and not a chance.
-"""
+"""Sampling is exact, and its noise is a function of (seed, position, token id) alone."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import torch
 import transformers
 from support import models
 from support.models import attached, prompt, tiny_llama
-from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import COMPUTED, TokenTree
@@ -207,56 +203,6 @@ def test_filters_keep_what_the_definition_keeps(top_k: int, top_p: float) -> Non
             assert found == plainly(row, sampling), row
 
 
-def test_masses_are_exponentials() -> None:
-    scores = -torch.rand(1, 100_000, generator=torch.Generator().manual_seed(0)).mul(34)
-    found, expected = sampler._masses(scores, torch.zeros(1, 1)).double(), scores.double().exp() * 2.0**40
-    assert torch.all((found - expected).abs() <= 9e-8 * expected + 1)
-    assert torch.all(found[scores < -27.8] == 0)
-    assert sampler._masses(torch.tensor([[5.0]]), torch.tensor([[5.0]])).item() == 1 << 40
-
-
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.97])
-@pytest.mark.parametrize("top_k", [0, 100])
-def test_integer_masses_cut_where_sums_of_floats_do(top_p: float, top_k: int) -> None:
-    logits = 3 * torch.randn(1, 200, 400, generator=torch.Generator().manual_seed(3))
-    sampling = Sampling(0.8, top_k, top_p)
-    ordered, index = filtered(logits, Sampling(0.8, top_k)).double().sort(dim=-1, descending=True, stable=True)
-    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-    stays = torch.zeros_like(before, dtype=torch.bool).scatter(-1, index, before < top_p)
-    near = ((before - top_p).abs() < 1e-5).any(-1)
-    found = filtered(logits, sampling) > -torch.inf
-    assert torch.equal(found[~near], stays[~near])
-    assert near.float().mean() < 0.2
-
-
-def test_equal_scores_are_cut_alike_in_any_batch_shape() -> None:
-    logits, sampling = torch.zeros(1, 1, 1000), Sampling(temperature=1.0, top_p=0.5)
-    one = scores(logits, torch.tensor([[3]]), sampling)
-    many = scores(logits.expand(4, 7, -1), torch.full((4, 7), 3), sampling)
-    assert torch.equal(many, one.expand(4, 7, -1))
-    assert int((one > -torch.inf).sum()) == pytest.approx(500, abs=1)
-
-
-def test_greedy_scores_are_the_logits_themselves() -> None:
-    logits = torch.randn(2, 3, VOCAB)
-    assert scores(logits, torch.zeros(2, 3, dtype=torch.int64), Sampling()) is logits
-
-
-@pytest.mark.parametrize(("top_p", "kept"), [(0.25, 1), (0.5, 2), (0.75, 3), (0.5001, 3), (0.4999, 2)])
-def test_the_mass_that_is_just_reached_keeps_no_further_token(top_p: float, kept: int) -> None:
-    # A quarter each: exact in binary, so that a sum meets top_p itself.
-    found = scores(torch.zeros(1, 1, 4), torch.tensor([[3]]), Sampling(temperature=1.0, top_p=top_p)) > -torch.inf
-    assert found.flatten().tolist() == [at < kept for at in range(4)]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"seed": -1}]
-)
-def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, check=wording):
-        Sampling(**wrong)  # type: ignore[arg-type]
-
-
 # ------------------------------------------------------------------ the draws
 
 
@@ -301,18 +247,6 @@ def test_two_tokens_through_the_engine_follow_their_joint_distribution(
     record_testsuite_property(f"two tokens at {name(sampling)}, p-value", p_joint)
     assert p_first > LIMIT
     assert p_joint > LIMIT
-
-
-def test_single_steps_and_trees_draw_the_same_tokens() -> None:
-    model = tiny_llama(VOCAB, seed=3)
-    ids = prompt(5, VOCAB)
-    for seed in range(12):
-        with attached(model, capacity=8, max_rows=VOCAB + 1, sampling=Sampling(temperature=1.5, seed=seed)) as engine:
-            tree = TokenTree([ids[-1], *range(VOCAB)], [-1, *[0] * VOCAB])
-            slot = engine.alloc()
-            pair = engine.prefill(slot, ids, tree).emitted
-            engine.free(slot)
-            assert pair == models.autoregressive(engine, ids, 2)
 
 
 @pytest.mark.parametrize("before", [1, 6, 20])

@@ -20,13 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Kernel:
-    """A product that keeps account of its calls.
-
-    Args:
-        off: by how much the first output of each row is off, by configuration.
-        raises: configurations that do not compile.
-        company: whether what comes out for a row depends on how many there are.
-    """
+    """A product that keeps account of its calls."""
 
     def __init__(
         self, off: Mapping[Config, float] | None = None, raises: Sequence[Config] = (), company: bool = False
@@ -103,19 +97,6 @@ def test_ours_runs_where_it_is_faster_by_more_than_noise(
     assert ("of torch's time" in found["why_not"]) == (expected is None)
 
 
-def test_all_layers_weights_are_read_one_after_the_other() -> None:
-    kernel, layers, seen = Kernel(), weights(), list[list[int]]()
-
-    def time(work: Callable[[], None]) -> float:
-        kernel.calls.clear()
-        work()
-        seen.append([address for _, _, address in kernel.calls])
-        return 1.0
-
-    products(kernel).settle({SHAPE: layers}, time)
-    assert seen == [[], []] + [[each.data_ptr() for each in layers]] * 4
-
-
 FAST: Mapping[Config | None, tuple[float, float]] = {None: (9.0, 9.0), FIRST: (1.0, 1.0), SECOND: (2.0, 2.0)}
 
 
@@ -141,13 +122,6 @@ def test_tiles_that_compute_something_else_are_passed_over() -> None:
 
 def test_a_row_that_depends_on_its_company_is_passed_over() -> None:
     assert wording(settled(Kernel(company=True), FAST)["why_not"])
-
-
-def test_a_type_that_the_kernel_does_not_know() -> None:
-    kernel = Kernel()
-    made = products(kernel)
-    made.settle({SHAPE: [each.double() for each in weights()]}, never)
-    assert "float64" in made.report()[0]["why_not"]
 
 
 def test_what_an_earlier_run_settled_is_taken_as_it_is() -> None:
@@ -200,20 +174,6 @@ def test_pinned_runs_measure_nothing() -> None:
     assert not kernel.calls
     assert pinned.report() == []
     assert pinned.why_not
-
-
-def test_a_run_that_began_without_goes_on_without() -> None:
-    kernel = Kernel()
-    made = products(kernel)
-    made.settle({SHAPE: weights()}, Clock(kernel, FAST))
-    choices = made.report()
-    made.leave("as when the run began")
-    made.keep(choices)
-    made.settle({SHAPE: weights()}, never)
-    kernel.calls.clear()
-    made(torch.ones(1, 8), weights()[0])
-    assert not kernel.calls
-    assert (made.why_not, made.report()) == ("as when the run began", [])
 
 
 def test_other_devices_have_torchs_products() -> None:

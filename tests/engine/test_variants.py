@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from support.models import SUPPORTED
 from specbench.decoding import TokenTree
 from specbench.engine import code, pack
 from specbench.engine.attention.backends import ReferenceAttention
-from specbench.engine.buckets import ROW_BUCKETS, SLOT_BUCKETS
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running
 from specbench.engine.head_pass import HeadPass
@@ -128,17 +128,3 @@ def follow(passes: Any, rows: int, slots: int, size: int) -> None:
     for seat in passes._seats:
         assert seat.followed
         seat.followed = False
-
-
-def test_views_of_packed_fields_are_aligned() -> None:
-    """Every field begins at 16 bytes, whatever the rows and slots."""
-    for rows, slots in [(rows, slots) for rows in (*ROW_BUCKETS, 3, 7) for slots in (*SLOT_BUCKETS[:4], 3)]:
-        shape = pack.Shape(rows, slots)
-        fields = pack.split(torch.zeros(shape.width_in, dtype=torch.int32, device=META), shape)
-        layout = fields.layout
-        views: Sequence[torch.Tensor] = (
-            *fields[:5], layout.slot, layout.first, layout.count,
-            *pack.unjoin(torch.zeros(shape.width_out(0), dtype=torch.int32, device=META), shape),
-        )  # fmt: skip
-        assert {view.storage_offset() % 4 for view in views} == {0}
-        assert [len(view) for view in views] == [*[rows] * 4, slots, rows, slots, slots, rows, rows, slots, slots]

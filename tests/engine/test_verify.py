@@ -55,11 +55,7 @@ def oracle(case: Case) -> list[int]:
 
 
 def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
-    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` rows of padding behind all.
-
-    Padding rows hold tokens that would match, so that only their flags keep them out. Between two cases, ``holes``
-    slots have no rows.
-    """
+    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` rows of padding behind all."""
     tokens: list[int] = []
     accept: list[bool] = []
     following: list[int] = []
@@ -120,21 +116,6 @@ def test_acceptance_equals_a_recursive_walk(slots: list[Case], spare: int, holes
         assert path[first : first + rows].tolist() == [*expected, *range(len(expected), rows)]
     assert not taken[len(taken) - spare :].any()
     assert not any(count[slot] for slot in left)
-
-
-def test_a_chain_of_the_largest_size_sees_all_before_it() -> None:
-    rows = 512
-    parents = (torch.arange(rows) - 1).clamp_min(0)
-    assert torch.equal(ancestors(parents), torch.ones(rows, rows).tril().bool())
-
-
-def test_the_deeper_of_two_equal_siblings_wins() -> None:
-    # rows 1 and 2 are both right; only 2 has a right child
-    case = Case([9, 4, 4, 7], [-1, 0, 0, 2], [True] * 4, [4, 8, 7, 5])
-    tokens, parents, accept, following, layout = laid([case], 0)
-    path, bonus = accept_path(tokens, parents, accept, ancestors(parents), following, layout)
-    assert path.tolist() == [True, False, True, True]
-    assert bonus.tolist() == [5]
 
 
 def test_of_equally_good_tokens_who_looks_at_the_best_gets_the_same_as_who_does_not() -> None:

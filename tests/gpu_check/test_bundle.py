@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -85,32 +84,3 @@ def test_a_group_is_used_as_one_and_only_where_the_machines_own_will_not_do(
     assert sys.path == [str(folder / "old"), str(folder / "none"), str(place)]
     assert vendor.use(folder) == ["old", "none"], "a second time changes nothing"
     assert len(sys.path) == 3
-
-
-@pytest.mark.parametrize(
-    ("asked", "version"),
-    [("3.12", "3.12"), ("python3.10", "3.10"), ("/usr/bin/python3.13", "3.13"), ("python3", "3.12"), ("perl", None)],
-)
-def test_a_version_is_understood_as_an_interpreter_too(asked: str, version: str | None) -> None:
-    assert bundle.python_version(asked) == version
-
-
-def test_every_package_is_pinned() -> None:
-    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in (vendor.ROOT / "constraints.txt").open()}
-    for python in ("3.10", "3.12"):
-        for group in bundle.groups_for(python).values():
-            assert {name.lower().replace("_", "-") for name in group} <= pinned
-    assert "backports" not in bundle.groups_for("3.12")
-
-
-def test_a_wheel_that_cannot_be_had_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(*given: object, **how: object) -> None:
-        raise subprocess.CalledProcessError(1, "pip", stderr="Looking in indexes\nERROR: No matching distribution")
-
-    monkeypatch.setattr(bundle.subprocess, "run", fails)
-    monkeypatch.setattr(sys, "argv", ["bundle", "--out", str(tmp_path)])
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert bundle.main() == 1
-    assert capsys.readouterr().err == "a wheel cannot be had: ERROR: No matching distribution\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -13,9 +12,8 @@ import pytest
 from support.wording import wording
 
 from benchmarks.gpu_check import __main__ as program
-from benchmarks.gpu_check.catalog import DEVICE, PARTS, Part
+from benchmarks.gpu_check.catalog import Part
 from benchmarks.gpu_check.records import NOT_MEASURED, Journal
-from specbench.hardware import gpus
 
 GOOD = Part("good", "The good part", 10, "support.processes:good")
 RAISES = Part("raises", "The bad part", 10, "support.processes:raises")
@@ -64,19 +62,6 @@ def test_without_a_device_nothing_is_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert wording.sentences((tmp_path / "gpu-check.md").read_text())
 
 
-def test_a_misspelt_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(["--only", "good,rises"]) == 2
-    assert wording(capsys.readouterr().err)
-
-
-def test_the_parts_leave_time_to_spare_in_the_order_of_their_value() -> None:
-    names = "ceilings steps jetspec lossless eager kernels concurrency tests compiled attention model"
-    assert [part.name for part in PARTS] == names.split()
-    assert sum(part.seconds for part in [DEVICE, *PARTS]) <= 0.85 * program.SECONDS
-    assert program.SECONDS == 900
-    assert all(part.compiles < part.seconds for part in PARTS)
-
-
 def test_less_time_measures_the_first_parts_and_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = Part("hangs", "", 10, "support.processes:hangs")
     later = Part("later", "", 10, "support.processes:good")
@@ -86,41 +71,6 @@ def test_less_time_measures_the_first_parts_and_passes(tmp_path: Path, monkeypat
     states = {name: one.state for name, one in found.items()}
     assert states == {"device": "done", "good": "done", **dict.fromkeys(["hangs", "later"], NOT_MEASURED)}
     assert program.check(tmp_path / "none", [GOOD], 0, rehearse=True) == 1, "nothing was measured at all"
-
-
-@pytest.mark.slow  # it waits for a process that hangs
-def test_a_device_part_that_fails_leaves_name_and_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where importing torch takes longer than the part may."""
-    monkeypatch.setattr(program, "DEVICE", Part("device", "", 0.2, "support.processes:hangs"))
-    monkeypatch.setattr(gpus, "seen", lambda: ["NVIDIA H200"] * 8)
-    hangs = Part("hangs", "A part that hangs", 0.75, "support.processes:hangs")
-    monkeypatch.setattr(program, "PARTS", [GOOD, hangs])
-    assert program.check(tmp_path, [GOOD, hangs], 60, rehearse=False) == 1
-    text = (tmp_path / "gpu-check.md").read_text()
-    assert "NVIDIA H200" in text[: text.index("##")]
-    assert wording(text)
-    journal = Journal(tmp_path / "figures.jsonl")
-    assert [one.predicted for one in journal.outcomes()["good"].predicted] == [0.5, 0.25, 0.125]
-    monkeypatch.setattr(gpus, "seen", lambda: ["NVIDIA H200", "NVIDIA L4"])
-    assert program.check(tmp_path / "two", [GOOD], 60, rehearse=False) == 1
-    assert Journal(tmp_path / "two" / "figures.jsonl").last("device") == {}, "which of them torch takes is not known"
-
-
-def test_a_second_check_of_a_folder_waits_for_its_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (tmp_path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert program.check(tmp_path, [GOOD], 60, rehearse=True) == 2
-    assert wording(capsys.readouterr().out)
-    assert not (tmp_path / "figures.jsonl").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    for out in (tmp_path / "file", tmp_path / "file" / "folder"):
-        assert program.main(["--only", "good", "--rehearse", "--out", str(out)]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"{out} cannot be written (")
-        assert said.count("\n") == 1
 
 
 def test_a_full_disk_ends_the_check_in_a_line_and_keeps_what_was_measured(tmp_path: Path) -> None:

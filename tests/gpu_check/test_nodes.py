@@ -17,7 +17,7 @@ from support.wording import wording
 
 from benchmarks.gpu_check.nodes import COPIED, LEAST, NODE_S, NodeCount, StepNodes, ceilings_of, count_nodes
 from specbench.common import UsageError
-from specbench.engine.nodes import MetaStep, launches
+from specbench.engine.nodes import MetaStep
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Kind
 from specbench.hardware.gpus import find
@@ -66,13 +66,6 @@ def test_each_sequence_has_rows_and_a_cache_of_its_own(tiny: NodeCount) -> None:
         assert several.nodes == one.nodes  # tiles go by the rows of a sequence
 
 
-def test_the_steps_are_each_number_of_rows_and_a_sampled_one_fused_and_not(tiny: NodeCount) -> None:
-    assert [(step.rows, step.sampled, step.fused) for step in tiny.steps] == [
-        *((1, False, True), (1, False, False), (16, False, True), (16, False, False)),
-        *((16, True, True), (16, True, False)),
-    ]
-
-
 def test_nodes_are_those_of_a_step_that_has_run_before(tiny: NodeCount) -> None:
     """Counted one after the other they are what each alone is, with the tiles that an engine would take."""
     recipe = ("LlamaConfig", "LlamaForCausalLM", json.loads(configs()["tiny"].read_text()))
@@ -101,12 +94,6 @@ def test_more_rows_than_our_products_take_are_read_slower(rows: int, sequences: 
     step = StepNodes(rows, False, True, (9,), 30, 0.9e9, 0.1e9, flops=0.0, sequences=sequences)
     ceilings = Ceilings(bytes_per_s=1e12, flops_per_s=1e15)
     assert step.moved_s(ceilings) == pytest.approx((0.9 / 0.885 if slower else 0.9) * 1e-3 + 0.1e-3)
-
-
-def test_one_kind_of_layers_alone_is_counted_as_beside_the_other(tiny: NodeCount) -> None:
-    for fused in (True, False):
-        alone = count_nodes(TINY, rows=(1, 16), context=1000, fused=fused)
-        assert alone.steps == tuple(step for step in tiny.steps if step.fused == fused)
 
 
 @pytest.mark.parametrize(("flops", "computes"), [(0.99e12, False), (2e12, True)])
@@ -144,12 +131,6 @@ def test_experts_are_not_fused_and_said_not_to_be(tmp_path: Path) -> None:
     assert several.weight_bytes - one.weight_bytes > 2 * 2 * 32 * 48 * 3  # more rows read more experts
 
 
-def test_a_model_of_another_kind_has_no_fused_steps(tmp_path: Path) -> None:
-    count = count_nodes(written(tmp_path, SUPPORTED["gpt2"]), rows=(1,), context=64)
-    assert [step.fused for step in count.steps] == [False, False]
-    assert (count.fusions, count.why_not_fused) == ((), "its layers have no self_attn")
-
-
 @pytest.mark.slow  # seconds of a processor for the layers as transformers has them
 @pytest.mark.parametrize("family", TIMED)
 def test_layers_of_models_that_are_timed(family: str) -> None:
@@ -173,26 +154,6 @@ def test_the_shape_without_memory_is_the_shape(family: str) -> None:
     for fused in (False, True):
         found = shape_of(MetaStep(model.to(torch.bfloat16), capacity=64, fused=fused))
         assert found == expected
-
-
-def test_nothing_stays_replaced() -> None:
-    from triton.runtime.jit import KernelInterface
-
-    from specbench.engine.kernels import tree_attention
-
-    watched = [KernelInterface, *KernelInterface.__subclasses__(), tree_attention, torch.cuda]
-    names = ("__getitem__", "_figures", "get_device_properties")
-    before = [{name: vars(each).get(name) for name in names if name in vars(each)} for each in watched]
-    with launches(lambda *_: None):
-        assert tree_attention._figures(torch.device("cpu")) == (227 * 1024, 132)
-        assert all("__getitem__" in vars(kind) for kind in watched[:-2])
-    assert [{name: vars(each).get(name) for name in names if name in vars(each)} for each in watched] == before
-    with pytest.raises(ZeroDivisionError), launches(lambda *_: None):
-        _ = 1 / 0
-    assert [{name: vars(each).get(name) for name in names if name in vars(each)} for each in watched] == before
-    meta = MetaStep(on_meta(SUPPORTED["llama"]), fused=False)
-    meta.nodes(1, Kind(Sampling(), attention="triton"))
-    assert not any("forward" in vars(module) for module in meta.model.modules())
 
 
 @pytest.mark.parametrize("feature", ["soft-capping", "sinks", "hybrid", "longrope", "window in the mask only"])

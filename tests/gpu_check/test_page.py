@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.gpu_check import page, published
 from benchmarks.gpu_check.catalog import PARTS
-from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, number, passed
+from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, passed
 from specbench.report.claims import claims
 
 
@@ -65,16 +65,6 @@ def test_a_part_without_an_end_is_named_first(journal: Journal) -> None:
     assert "<section class=bad>" in html
 
 
-def test_a_part_without_its_figures_still_has_predictions(journal: Journal) -> None:
-    journal.append("began", part="steps")
-    for name in ("one", "two"):
-        journal.append("predicted", part="steps", name=name, value=None, unit="ms", predicted=4.0, basis="by hand")
-    text, _ = written_on(journal, Figure("one", 5.0, "ms", predicted=4.0), state="failed")
-    assert "| one | 5 ms | 4 | 1.25 |" in text
-    text, _ = written_on(journal, state="done")
-    assert "| two |" not in text, "what a part that has ended left out says why by itself"
-
-
 def test_a_part_without_time_is_no_failure(journal: Journal) -> None:
     text, html = written(journal, Figure("one", 1.0), state=NOT_MEASURED)
     assert not passed(journal.outcomes()), "nothing was measured to its end"
@@ -107,15 +97,3 @@ def test_published_figures_are_those_of_the_catalog_with_their_sources(journal: 
     assert all(row.source and row.gpu for row in rows)
     assert {row.shape for row in rows} == {"qwen3-8b", "qwen2.5-7b"}
     assert "eagle" not in " ".join(row.what for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.00123456, "0.001235"), (1234, "1,234"), (12.3456, "12.35"), (3.0, "3"), (999.94, "999.9"),
-        (999.96, "1,000"), (1234.5678, "1,235"), (9999.7, "10,000"), (11958.6, "11,959"), (-24897.7, "-24,898"),
-        (3 << 30, "3,221,225,472"), (1.5e16, "1.5e+16"), (float("nan"), "nan"), (float("-inf"), "-inf"),
-    ],
-)  # fmt: skip
-def test_numbers_are_as_people_write_them(value: float, text: str) -> None:
-    assert number(value) == text

@@ -14,7 +14,7 @@ from support.wording import wording
 from benchmarks.gpu_check import sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.catalog import PARTS
-from benchmarks.gpu_check.parts import attention, compiled, concurrency, lossless, model, steps
+from benchmarks.gpu_check.parts import attention, lossless, model, steps
 from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT, results
 from benchmarks.gpu_check.records import Figure, Journal
 from benchmarks.gpu_check.shapes import WANTED
@@ -198,51 +198,6 @@ def test_a_tie_of_a_real_model_is_reported_and_fails_nothing(bench: Bench, monke
     assert found[1].note.endswith("float32; a tie is a gap within 0.25")
 
 
-def test_a_family_that_fails_does_not_keep_the_other_from_being_measured(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = sessions.model_of
-
-    def broken(bench: Bench, family: str, *sizes: int) -> object:
-        if family == WANTED[0]:
-            raise RuntimeError("out of luck")
-        return measured(bench, family, *sizes)
-
-    monkeypatch.setattr(sessions, "model_of", broken)
-    found: list[Figure] = []
-
-    def measure() -> None:
-        for figure in steps.run(bench):
-            found.append(figure)
-
-    with pytest.raises(RuntimeError, check=wording):
-        measure()
-    assert {figure.shape for figure in found} == {f"{WANTED[1]}, rehearsed"}
-
-
-def test_a_step_that_cannot_be_captured_is_an_error_of_a_rehearsal(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from specbench.engine import Engine
-    from specbench.engine.graphs import CaptureFailed
-
-    shape, loaded, _ = sessions.model_of(bench, WANTED[0], 64)
-    assert shape is not None
-    assert loaded is not None
-    layer = loaded.model.model.layers[0]
-    own = layer.forward
-
-    def reads_the_host(hidden: object, *given: object, **named: object) -> object:
-        hidden.sum().item()  # type: ignore[attr-defined]
-        return own(hidden, *given, **named)
-
-    with sessions.session(bench, loaded, plan_methods(["ar"], []), capacity=40) as opened:
-        assert isinstance(opened.engine, Engine)
-        monkeypatch.setattr(layer, "forward", reads_the_host)
-        with pytest.raises(CaptureFailed, check=wording):
-            opened.engine.prepare(1, context=8)
-
-
 def test_attention_that_cannot_be_had_costs_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(bench: Bench, loaded: Any, name: str, rows: int, context: int) -> float:
         if name == broken:
@@ -258,33 +213,6 @@ def test_attention_that_cannot_be_had_costs_no_other(bench: Bench, monkeypatch: 
         for context in bench.size.contexts:
             assert found[attention._named(other, bench.size.attention_rows, context)].value
             assert attention._named(broken, bench.size.attention_rows, context) not in found
-
-
-def test_layers_that_cannot_be_compiled_cost_no_plain_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = sessions.session
-
-    def without_compiler(*given: Any, compile: bool, **named: Any) -> Any:
-        if compile:
-            raise RuntimeError("Failed to find C compiler")
-        return opened(*given, compile=compile, **named)
-
-    monkeypatch.setattr(sessions, "session", without_compiler)
-    found: list[Figure] = []
-
-    def measure() -> None:
-        for figure in compiled.run(bench):
-            found.append(figure)
-
-    with pytest.raises(RuntimeError, check=wording):
-        measure()
-    assert [one.value is not None for one in found if one.name == "plain AR step"] == [True]
-
-
-def test_where_two_speeds_cross() -> None:
-    assert concurrency.crossing({1: 2.0, 4: 1.0, 16: 0.25})[0] == pytest.approx(4)
-    assert concurrency.crossing({1: 2.0, 4: 0.5})[0] == pytest.approx(2)
-    assert concurrency.crossing({1: 0.9, 4: 0.5})[0] == 1
-    assert concurrency.crossing({1: 2.0, 4: 1.5}) == (None, "it pays up to 4, the most that were measured")
 
 
 def test_a_file_of_tests_is_a_figure(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.wording import wording
 
 from benchmarks.gpu_check import child, foreign, page
 from benchmarks.gpu_check.catalog import PARTS, Part
@@ -60,12 +58,6 @@ def test_four_ways_to_fail_keep_no_figure_from_the_disk(processes: Processes, jo
         text = (journal.path.parent / f"gpu-check.{kind}").read_text()
         named = text[text.index("Parts that failed") : text.index("The part raises")]
         assert [name for name in states if name in named] == ["raises", "hangs", "aborts", "eats"]
-
-
-def test_a_package_that_is_not_there_is_named_with_what_brings_it(processes: Processes, journal: Journal) -> None:
-    processes.run(Part("lacks", "", 10, "planted_parts_that_nobody_has:run"))
-    why = journal.outcomes()["lacks"].why
-    assert wording(why)
 
 
 def test_what_a_part_starts_ends_with_it(processes: Processes, journal: Journal) -> None:
@@ -117,24 +109,6 @@ def test_a_broken_flash_attn_breaks_no_part(
     assert foreign.why_hidden(journal, "flash_attn_interface") == ""
 
 
-def test_an_image_without_a_compiler_has_every_other_figure(
-    processes: Processes, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CC", "")
-    parts = [planted(name) for name in ("compiles", "good")]
-    for part in parts:
-        processes.run(part)
-    found = journal.outcomes()
-    assert {name: [one.value for one in each.figures] for name, each in found.items()} == {
-        "compiles": [9],
-        "good": [1, 2],
-    }
-    page.write(journal, parts)
-    text = (journal.path.parent / "gpu-check.md").read_text()
-    assert wording(text[text.index("| compiles |") :].splitlines()[0])
-
-
 def test_limits_follow_the_time_that_compiling_takes(processes: Processes, journal: Journal) -> None:
     """Twice the seconds of a part, those of the compiler as long as they were measured to be."""
     part, steps = Part("later", "", 10, "", compiles=4), next(one for one in PARTS if one.name == "steps")
@@ -180,29 +154,6 @@ def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: J
     check.wait()
     assert children
     assert all(_gone(int(pid)) for pid in children)
-
-
-def test_nor_the_tests_that_a_part_runs(tmp_path: Path) -> None:
-    slow = tmp_path / "test_slow.py"
-    slow.write_text("import time\ndef test_slow(): time.sleep(60)\n")
-    code = "import sys; from benchmarks.gpu_check.parts import tests; [*tests.results({sys.argv[1]: {}})]"
-    part = subprocess.Popen([sys.executable, "-c", code, str(slow)], cwd=Path(__file__).parents[2])
-    started, until = Path(f"/proc/{part.pid}/task/{part.pid}/children"), time.monotonic() + 30
-    while not (children := started.read_text().split()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    part.kill()
-    part.wait()
-    assert all(_gone(int(pid)) for pid in children)
-
-
-def test_a_part_whose_check_is_gone_already_does_nothing(journal: Journal) -> None:
-    settings = json.dumps({"rehearse": True, "limit_s": 10, "parent": -1})
-    command = [sys.executable, "-m", "benchmarks.gpu_check.child", "good", "support.processes:good", str(journal.path)]
-    there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, input=settings, text=True, cwd=Path(__file__).parents[2], env=there)
-    assert done.returncode == 1
-    assert not journal.outcomes()
 
 
 def _gone(pid: int) -> bool:

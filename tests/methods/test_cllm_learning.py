@@ -65,17 +65,6 @@ def test_the_loss_is_that_of_each_block_in_a_sequence_of_its_own(last: bool) -> 
     assert float(found["consistency"]) == pytest.approx(sum(divergences) / len(divergences), rel=1e-4)
 
 
-@pytest.mark.parametrize("loss", ["global", "local"])
-def test_a_step_learns(loss: str) -> None:
-    options = Options.model_validate({"loss": loss, "smoothing": 0.1})
-    lesson = Lesson(tiny_llama(50), options)
-    found = lesson(**Collator(options)([made_up_trajectories(), made_up_trajectories("made/1", answer=3)]))
-    assert found["consistency"] > 0
-    found["loss"].backward()
-    assert torch.isfinite(found["loss"])
-    assert all(parameter.grad is not None for parameter in lesson.model.parameters())
-
-
 @torch.no_grad()
 def test_smoothing_and_norm_of_the_options_are_those_of_the_loss() -> None:
     model, batch = tiny_llama(50), Collator(Options())([made_up_trajectories(answer=11)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,15 @@ from torch import Tensor
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Method
 from specbench.engine import graphs, head_pass
 from specbench.engine.engine import Engine
 from specbench.engine.head_pass import HeadPass
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.decoder import Options
 from specbench.methods.eagle3.drafting import Drafts
-from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.trees import Levels, best_path, totals
-from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB = 50
 CAPTURED = recorded_capture(torch.device("cpu"))
@@ -161,16 +156,6 @@ def test_the_tree_is_the_most_probable_paths_that_were_scored(seed: int) -> None
     assert promised == pytest.approx(scored[tuple(tokens_of)])
 
 
-def run(
-    engine: Engine, method: Method, prompts: Sequence[list[int]], tokens: int = 20, together: int = 3
-) -> list[RequestRecord]:
-    vocab = engine.model.get_output_embeddings().weight.shape[0]
-    rule = StopRule(frozenset(), (), tokens, str)
-    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
-    runner = Runner(engine, lambda label, request: Context(vocab, 0, random.Random(0)), together)
-    return sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
-
-
 def ready(engine: Engine, **options: Any) -> Method:
     return decoders.ready(decoders.with_options("eagle3", options), engine)
 
@@ -183,7 +168,7 @@ def test_a_captured_round_drafts_what_an_eager_one_drafts(kind: str, monkeypatch
     found = []
     for captured in (False, True):
         with attached(model, slots=2, capacity=40, max_rows=32, graphs=captured) as engine:
-            records = run(engine, ready(engine, head=kind, width=12, budget=30, depth=3), prompts, 10, 2)
+            records = decoders.served(engine, ready(engine, head=kind, width=12, budget=30, depth=3), prompts, 10, 2)
         found.append([(r.output_ids, r.accepted_lengths, r.tree_rows, r.measures) for r in records])
     assert found[0] == found[1]
     assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
@@ -201,7 +186,7 @@ def test_one_round_serves_all_sequences_and_its_passes_are_counted(monkeypatch: 
     with attached(supported("llama"), slots=3, capacity=60, max_rows=16) as engine:
         method = ready(engine, width=5, budget=16, depth=4)
         asked.clear()
-        records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)])
+        records = decoders.served(engine, method, [prompt(5, 97, seed) for seed in range(3)], together=3)
         rounds = max(record.target_forwards for record in records)
         assert len(asked) == rounds < sum(record.target_forwards for record in records)
         assert all(record.draft_forwards == 4 * record.target_forwards for record in records)
@@ -209,7 +194,7 @@ def test_one_round_serves_all_sequences_and_its_passes_are_counted(monkeypatch: 
             assert record.measures["tree_depth"] <= 4
             assert record.measures["expected"] > 0
         # A parallel head takes two: the text's new rows, and the masks behind them.
-        (record,) = run(engine, ready(engine, head="random-parallel", depth=4, budget=16), [prompt(5, 97)])
+        (record,) = decoders.served(engine, ready(engine, head="random-parallel", depth=4, budget=16), [prompt(5, 97)])
         assert record.draft_forwards == 2 * record.target_forwards
 
 
@@ -217,28 +202,10 @@ def test_a_chain_of_few_rows_is_no_deeper_than_they_are() -> None:
     with attached(supported("llama"), capacity=60, max_rows=16) as engine:
         method = ready(engine, tree="chain", depth=8, budget=4)
         assert method.max_rows == 4
-        (record,) = run(engine, method, [prompt(5, 97)], together=1)
+        (record,) = decoders.served(engine, method, [prompt(5, 97)])
     assert record.tree_rows == 4 * record.target_forwards
     assert record.draft_forwards == 3 * record.target_forwards
     assert Options(tree="chain", depth=3).budget == 60  # rows that no path fills are not asked for
-
-
-def test_a_pickled_head_is_refused_with_the_command_that_converts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tiny_llama(97, num_hidden_layers=8)
-    head = DraftHead.random(HeadConfig.for_target(model.config, draft_vocab_size=40))
-    head.save(tmp_path)
-    tensors = find(str(tmp_path)).tensors("cpu", None)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(tensors, tmp_path / "pytorch_model.bin")
-    with pytest.raises(UsageError, check=wording) as refused:
-        find(str(tmp_path))
-    _, _, module, folder = str(refused.value).split("convert it: ")[1].split()
-    monkeypatch.setattr(sys, "argv", ["convert", folder])
-    assert importlib.import_module(module).main() == 0
-    again = DraftHead.read(find(str(tmp_path)), model.config)
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in head.state_dict().items())
 
 
 def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
@@ -262,13 +229,3 @@ def test_a_pickle_that_runs_something_is_not_converted(tmp_path: Path) -> None:
 def test_a_head_of_another_kind_is_told_apart() -> None:
     with pytest.raises(UsageError, check=wording):
         HeadConfig.from_json({"architectures": ["DFlashDraftModel"], "block_size": 16, "hidden_size": 8}, 8)
-
-
-def test_a_pickle_in_the_hubs_cache_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.models import head_files
-
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    monkeypatch.setattr(head_files, "snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(UsageError, check=wording):
-        find("yuhuili/EAGLE3-Vicuna1.3-13B")

@@ -11,7 +11,7 @@ import pytest
 import scipy
 import torch
 from support import models
-from support.decoders import ready, with_options
+from support.decoders import ready, served, with_options
 from support.models import attached, prompt, tiny_llama
 from support.wording import wording
 from torch import Tensor
@@ -19,13 +19,9 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
-from specbench.decoding.tree import Proposal
 from specbench.engine import graphs, head_pass
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, filtered
-from specbench.methods.eagle3.drafting import Drafts
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB, LONG = 13, 12
 HOT, WARM = Sampling(1.0, seed=2), Sampling(0.7, top_k=9, seed=5)
@@ -59,10 +55,7 @@ def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tenso
 
 
 def places(engine: Engine, method: Method, sampling: Sampling) -> list[float]:
-    """Where each emitted token lies in its own distribution: uniform on (0, 1), and independent, if drawn from it.
-
-    The prompts are of lengths so far apart that no two answers share a position, whose numbers they would share.
-    """
+    """Where each emitted token lies in its own distribution: uniform on (0, 1), and independent, if drawn from it."""
     engine.sampling = sampling
     slots, rng = [engine.alloc() for _ in range(engine.slots)], random.Random(sampling.seed)
     prompts = [prompt(3 + (LONG + 6) * slot, VOCAB, slot) for slot in slots]
@@ -97,19 +90,6 @@ def uniformity(engine: Engine, method: Method, sampling: Sampling, seeds: int) -
 @pytest.mark.parametrize("sampling", [HOT, WARM], ids=["T=1", "T=0.7 top-k"])
 def test_tokens_are_drawn_from_the_targets_distributions(engine: Engine, sampling: Sampling) -> None:
     assert uniformity(engine, made(engine), sampling, 3) > 0.01
-
-
-def test_a_proposal_that_is_not_what_was_drawn_from_is_noticed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = Drafts.tree
-
-    def flatter(self: Drafts, slot: int, budget: int) -> Any:
-        found = tree(self, slot, budget)
-        assert found.proposal is not None
-        q = found.proposal.probabilities**0.2 * torch.linspace(0.2, 2, VOCAB)
-        return replace(found, proposal=Proposal(q / q.sum(-1, keepdim=True), found.proposal.ids))
-
-    monkeypatch.setattr(Drafts, "tree", flatter)
-    assert uniformity(engine, made(engine), HOT, 4) < 1e-3
 
 
 def test_a_draft_is_drawn_from_what_is_handed_on_by_numbers_of_its_own_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,30 +130,25 @@ def test_a_draft_is_drawn_from_what_is_handed_on_by_numbers_of_its_own_block(mon
 
 
 def test_greedy_and_by_noise_it_is_ar_token_for_token(engine: Engine) -> None:
-    rule = StopRule(frozenset(), (), 20, str)
-    requests = [Request(str(number), 0, prompt(4 + 5 * number, VOCAB, number), rule) for number in range(5)]
+    prompts = [prompt(4 + 5 * number, VOCAB, number) for number in range(5)]
     for sampling, verify in ((Sampling(), "block"), (HOT, "noise")):
         method = made(engine, verify=verify)
         assert method.own_noise == (verify == "block")
         engine.sampling = sampling
-        records = Runner(engine, lambda label, request: context(), 3).segment(method, requests)
-        for record in sorted(records, key=lambda record: record.prompt_id):
+        for ids, record in zip(prompts, served(engine, method, prompts, 20, 3), strict=True):
             engine.sampling = sampling
-            truth = models.autoregressive(engine, list(requests[int(record.prompt_id)].ids), 20)
-            assert record.output_ids == truth
+            assert record.output_ids == models.autoregressive(engine, ids, 20)
 
 
 def test_captured_rounds_draw_what_eager_ones_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    rule = StopRule(frozenset(), (), 12, str)
-    requests = [Request(str(number), 0, prompt(4 + 5 * number, VOCAB, number), rule) for number in range(4)]
+    prompts = [prompt(4 + 5 * number, VOCAB, number) for number in range(4)]
     found = []
     for captured in (False, True):
         with attached(target(), slots=3, capacity=60, max_rows=8, graphs=captured, sampling=HOT) as engine:
             method = made(engine)
             engine.prepare(4, taps=method.taps, probabilities=method.own_noise, context=20)
-            records = Runner(engine, lambda label, request: context(), 3).segment(method, requests)
-            found.append(sorted((r.prompt_id, tuple(r.output_ids), tuple(r.accepted_lengths)) for r in records))
+            found.append([(r.output_ids, r.accepted_lengths) for r in served(engine, method, prompts, 12, 3)])
             late = engine.report().get("late_captures", 0)
     assert found[0] == found[1]
     assert len(found[0]) == 4

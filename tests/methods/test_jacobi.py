@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import pytest
@@ -12,13 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.decoders import Clock, ToyEngine, decided
 
-from specbench.common.options import parse
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult
 from specbench.methods.jacobi.decoder import Decoder, Options
-from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 VOCAB, PAD = 50, 49
 a, b, c, d, e, f, g, x, y, z, w, q, r = range(13)
@@ -68,51 +63,11 @@ def test_worked_example(window: str) -> None:
 # ------------------------------------------------------------------ stops
 
 
-def run(
-    answer: Sequence[int], first: Sequence[int], stop: int, **options: Any
-) -> tuple[RequestRecord, list[list[int]]]:
-    """Decodes a known answer, its first chain given; returns the record and the chains of all forwards."""
-    engine = ToyEngine(Clock())
-    engine.target = lambda prompt, out: answer[len(out)] if list(out) == list(answer[: len(out)]) else 40 + len(out)
-
-    class Prepared(Decoder):
-        def observe(self, result: StepResult) -> None:
-            fresh = not self._chain.tokens
-            super().observe(result)
-            if fresh:
-                self._chain.tokens = list(first)
-
-    made = Method("jacobi", "jacobi", Options(block_size=len(first), init="pad", **options), True, Prepared)
-    runner = Runner(engine, lambda label, request: Context(VOCAB, PAD, random.Random(0)), 1, engine.clock)
-    rule = StopRule(frozenset({stop}), (), 100, str)
-    (record,) = runner.segment(made, [Request("p", 0, PROMPT, rule)])
-    return record, [list(trees[0].tokens) for trees in engine.trees]
-
-
-@pytest.mark.parametrize(
-    ("answer", "first", "output", "overshoot", "accepted"),
-    [
-        ([1, 2, 3, 9, 5, 6], [1, 2, 3, 30, 31, 32], [1, 2, 3, 9], 0, 3),  # the answer to a rejected guess
-        ([1, 2, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5], [1, 2, 9], 3, 2),  # inside the matched guesses
-        ([1, 2, 3, 4, 9, 9, 9], [1, 2, 3, 4], [1, 2, 3, 4, 9], 0, 4),  # the bonus of a full block
-    ],
-)
-def test_a_stop_is_the_last_token_and_no_forward_follows_it(
-    answer: list[int], first: list[int], output: list[int], overshoot: int, accepted: int
-) -> None:
-    record, chains = run(answer, first, stop=9)
-    assert (record.output_ids, record.finish_reason, record.overshoot_tokens) == (output, "stop", overshoot)
-    assert (record.target_forwards, record.accepted_lengths, len(chains)) == (1, [accepted], 1)
-
-
 # ------------------------------------------------------------------ against an independent rendering
 
 
 def expected(target: Any, n: int, tokens: int, sliding: bool, sent: bool) -> tuple[list[int], list[list[int]]]:
-    """Output and chains by the rule of the papers, on plain lists; fresh guesses are PAD.
-
-    ``sent``: the first ones go along with the prompt, and what the target says after each is the first chain.
-    """
+    """Output and chains by the rule of the papers, on plain lists; fresh guesses are PAD."""
     chain = [target(PROMPT, [PAD] * i if sent else []) if sent or i == 0 else PAD for i in range(n)]
     kept: list[int] = []
     seen = []
@@ -157,35 +112,6 @@ def test_chains_are_those_of_an_independent_rendering(
 # ------------------------------------------------------------------ options
 
 
-def walk(made: Decoder, forwards: int = 40) -> list[list[int]]:
-    """Prefill, then chains of a target that repeats nothing of the guesses; every third forward matches some."""
-    made.observe(result([5] * len(made.begin(PROMPT) or [0]), 0))
-    chains = []
-    for turn in range(forwards):
-        chain = list(made.draft().tokens)
-        chains.append(chain)
-        matches = min(turn % 3 * 2, len(chain) - 1)
-        made.observe(result([*chain[1 : matches + 1], *(30 + i for i in range(len(chain) - matches))], matches))
-    return chains
-
-
-@pytest.mark.parametrize("window", ["block", "sliding"])
-@pytest.mark.parametrize("init", ["context", "uniform", "pad"])
-def test_no_tree_is_larger_than_announced_and_drafts_repeat_with_the_seed(init: str, window: str) -> None:
-    for n, prefill_draft in product((1, 2, 7), (False, True)):
-        options = parse(
-            Options, {"n": str(n), "prefill_draft": prefill_draft, "init": init, "window": window}, "jacobi"
-        )
-        drafts = []
-        for seed in (1, 1, 2):
-            made = Decoder(options, Context(VOCAB, PAD, random.Random(seed)))
-            drafts.append(walk(made))
-            assert max(map(len, drafts[-1])) == Decoder.max_rows(options) == n
-            assert made.draft_forwards == 0
-        assert drafts[0] == drafts[1]
-        assert (drafts[0] != drafts[2]) == (n > 1 and init != "pad")
-
-
 def fresh(**options: Any) -> list[int]:
     """Guesses of a first chain, without its verified token."""
     made = decoder(block_size=400, prefill_draft=False, **options)
@@ -223,11 +149,3 @@ def test_prefill_draft_sends_rows_that_only_draft() -> None:
     made.observe(result([5, 6, 7, 8, 9], 0))
     assert list(made.draft().tokens) == [5, 6, 7, 8, 9]
     assert decoder(block_size=5, prefill_draft=False).begin(PROMPT) is None
-
-
-def test_of_what_a_forward_emitted_every_token_may_be_guessed_again() -> None:
-    made = decoder(block_size=400, init="context", prefill_draft=False)
-    made.begin(PROMPT)
-    made.observe(result([5], 0))
-    made.observe(result([6 + at % 10 for at in range(400)], 399))
-    assert set(made.draft().tokens[1:]) == {*PROMPT, *range(5, 16)}

@@ -19,9 +19,8 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
-from specbench.engine import graphs, head_pass
+from specbench.engine import head_pass
 from specbench.engine.engine import Engine
-from specbench.engine.head_pass import HeadPass
 from specbench.methods.jetspec import shared
 from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import BlockPass
@@ -99,35 +98,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
             more(1, depth)  # twice before it asks
 
 
-def test_one_pass_serves_all_sequences_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    work = HeadPass._work
-
-    def counted(self: HeadPass, slots: int) -> None:
-        asked.append(slots)
-        work(self, slots)
-
-    monkeypatch.setattr(HeadPass, "_work", counted)
-    with attached(supported("llama"), slots=3, capacity=60, max_rows=16) as engine:
-        method = ready(engine, budget=16)
-        asked.clear()
-        records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)], tokens=20, together=3)
-    rounds = max(record.target_forwards for record in records)
-    assert len(asked) == rounds < sum(record.target_forwards for record in records)
-    assert all(record.draft_forwards == record.target_forwards for record in records)
-
-
 # ------------------------------------------------------------------ in an engine
-
-
-def run(
-    engine: Engine, method: Method, prompts: Sequence[list[int]], tokens: int = 30, together: int = 1
-) -> list[RequestRecord]:
-    vocab = engine.model.get_output_embeddings().weight.shape[0]
-    rule = StopRule(frozenset(), (), tokens, str)
-    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
-    runner = Runner(engine, lambda label, request: Context(vocab, 0, random.Random(0)), together)
-    return sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
 
 
 def drafted(record: RequestRecord) -> tuple[Any, ...]:
@@ -156,7 +127,7 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
     with attached(model, capacity=70, max_rows=96) as engine:
         truth = autoregressive(engine, ids, 32)
         method = ready(engine, head=kind, width=40)
-        (record,) = run(engine, method, [ids])
+        (record,) = decoders.served(engine, method, [ids], 30)
         assert record.output_ids == truth[:30]
     made = method.shared.rounds._head
     layers = layer_outputs(model, torch.tensor([[*ids, *truth]]))  # of a causal model: a beginning's are the same
@@ -200,23 +171,9 @@ def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int, monkeypat
         method = ready(engine, head="random", tree=tree, budget=32, width=3, **cut)
         oracle(monkeypatch, len(ids), truth, depth)
         tokens = 2 * (depth + 1) + 1
-        (record,) = run(engine, method, [ids], tokens)
+        (record,) = decoders.served(engine, method, [ids], tokens)
         assert record.output_ids == truth[:tokens]
         assert record.accepted_lengths == [depth + 1] * 2
-
-
-@pytest.mark.parametrize("kind", ["random", "random-dflash"])
-def test_a_captured_pass_drafts_what_an_eager_one_drafts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    model = tiny_llama(97).double()
-    prompts = [prompt(length, 97, seed) for seed, length in enumerate((1, 33, 7, 16))]
-    found = []
-    for captured in (False, True):
-        with attached(model, slots=3, capacity=70, max_rows=64, graphs=captured) as engine:
-            records = run(engine, ready(engine, head=kind, width=40, budget=60), prompts, tokens=20, together=3)
-        found.append([drafted(record) for record in records])
-    assert found[0] == found[1]
-    assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
 
 
 # ------------------------------------------------------------------ what a run shares
@@ -246,13 +203,13 @@ def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
         assert mine.weights["head"] == "mine"
         assert len(mine.weights["head_sha256"]) == 64
         ids = [prompt(9, 300)]
-        assert drafted(*run(engine, mine, ids)) == drafted(*run(engine, other, ids))
+        assert drafted(*decoders.served(engine, mine, ids)) == drafted(*decoders.served(engine, other, ids))
 
 
 def test_slots_come_back_however_a_sequence_ends() -> None:
     with attached(supported("llama"), slots=2, capacity=60, max_rows=96) as engine:
         method = ready(engine)
-        run(engine, method, [prompt(5, 97, seed) for seed in range(5)], tokens=1)  # none of them ever drafts
+        decoders.served(engine, method, [prompt(5, 97, seed) for seed in range(5)], 1)  # none of them ever drafts
         rules = [StopRule(frozenset(), (), tokens, str) for tokens in (4, 13)]
         requests = [Request(str(at), 0, prompt(5, 97, at), rule) for at, rule in enumerate(rules)]
         given_up = Runner(engine, lambda *_: Context(97, 0, random.Random(0)), 2).segment(method, requests)

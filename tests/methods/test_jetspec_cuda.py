@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import copy
-import random
 from typing import Any
 
 import pytest
 import torch
 from support import decoders
 from support.models import attached, autoregressive, prompt, supported
-
-from specbench.decoding.protocol import Context
-from specbench.runner.loop import Request, Runner
-from specbench.runner.stop import StopRule
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,15 +22,12 @@ def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str)
     model = copy.deepcopy(supported(family)).to("cuda")
     vocab = model.get_output_embeddings().weight.shape[0]
     prompts = [prompt(length, vocab, seed) for seed, length in enumerate((1, 33, 7, 16))]
-    rule = StopRule(frozenset(), (), 24, str)
-    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
     found: list[Any] = []
     for graphs in (False, True):
         with attached(model, slots=3, capacity=70, max_rows=96, graphs=graphs) as engine:
             said = [autoregressive(engine, ids, 24) for ids in prompts]
             method = decoders.ready(decoders.with_options("jetspec", {"head": kind}), engine)
-            runner = Runner(engine, lambda *_: Context(vocab, 0, random.Random(0)), 3)
-            records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+            records = decoders.served(engine, method, prompts, 24, 3)
             assert [record.output_ids for record in records] == said
             found.append([record.accepted_lengths for record in records])
     assert found[0] == found[1]

@@ -97,7 +97,7 @@ def test_every_spelling_of_a_configuration_is_read(about: dict[str, Any], causal
     assert HeadConfig.from_json({**TINY, **about, "draft_vocab_size": 50}) == made  # all of them
     if about.keys() & {"rope_scaling", "rope_parameters"}:
         assert made.rope == {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}
-        assert DraftHead(made).rotary_emb.inv_freq[0] == 0.5
+        assert DraftHead(made).get_buffer("rotary_emb.inv_freq")[0] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,8 @@ def test_a_saved_head_comes_back(tmp_path: Path) -> None:
         assert again.dtype == (wanted or torch.float64)
         for name, value in made.state_dict().items():
             assert torch.equal(again.state_dict()[name], value.to(again.dtype)), name
-        assert torch.equal(again.rotary_emb.inv_freq, made.rotary_emb.inv_freq)
+        assert torch.equal(*(each.get_buffer("rotary_emb.inv_freq") for each in (again, made)))
     assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["dflash_config"]["causal_head"] is True
-
-
-def test_a_random_head_is_the_same_every_time() -> None:
-    state = torch.random.get_rng_state()
-    config = HeadConfig.from_json(TINY)
-    one, other = DraftHead.random(config), DraftHead.random(config)
-    assert torch.equal(one.fc.weight, other.fc.weight)
-    assert not torch.equal(one.fc.weight, DraftHead.random(config, seed=1).fc.weight)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    one.to(torch.bfloat16)  # frequencies are not rounded with the weights
-    assert one.fc.weight.dtype == torch.bfloat16
-    assert torch.equal(one.rotary_emb.inv_freq, other.rotary_emb.inv_freq)
 
 
 def test_another_targets_head_is_refused(tmp_path: Path) -> None:
@@ -219,16 +207,6 @@ def test_a_head_of_few_tokens_scores_their_rows_alone(tmp_path: Path) -> None:
     lm_head = torch.nn.Linear(24, 50, bias=True)
     states = torch.randn(3, 24)
     torch.testing.assert_close(found.scorer(lm_head)(states), lm_head(states)[:, ids])
-
-
-def test_the_other_map_of_eagle_3_is_passed_over(tmp_path: Path) -> None:
-    _few([2, 3]).save(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file({**tensors, "t2d": torch.zeros(50, dtype=torch.bool)}, tmp_path / "model.safetensors")
-    assert DraftHead.load(tmp_path).config.draft_vocab_size == 2
-    save_file({name: t for name, t in tensors.items() if name != "d2t"}, tmp_path / "model.safetensors")
-    with pytest.raises(UsageError, check=wording):
-        DraftHead.load(tmp_path)
 
 
 def test_a_large_head_goes_in_several_files(tmp_path: Path) -> None:

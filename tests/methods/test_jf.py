@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decoders import ToyTarget, Walk, decided, greedy, language, walk
+from support.decoders import ToyTarget, Walk, decided, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
@@ -102,28 +102,6 @@ def test_a_block_ahead_is_the_real_one_when_its_turn_comes() -> None:
     assert alone.measures(13, False) == {"recycled": 0, "carried": 0}
 
 
-@pytest.mark.parametrize(("r", "tpf", "carried"), [(None, 8.06, 0), (0.85, 8.06, 0), (0.25, 8.06, 0), (0, 15.77, 63)])
-def test_blocks_ahead_need_a_low_activation_ratio(r: float | None, tpf: float, carried: int) -> None:
-    """A model that is right from the second visit on commits a block whole, before any share of it is committed."""
-    chosen = {"multiblock": False} if r is None else {"activation_ratio": r}
-    made = decoder(block_size=16, recycling=False, init="pad", **chosen)
-    walked = walk(made, counting, PROMPT, 1000)
-    assert round((len(walked.output) - 1) / len(walked.trees), 2) == tpf
-    assert made.measures(1000, False)["carried"] == carried
-
-
-@pytest.mark.parametrize(("r", "n", "needed"), [(0.25, 10, 3), (0.3, 10, 3), (0.5, 5, 3), (0.85, 8, 7), (0.1, 3, 1)])
-def test_a_block_starts_when_ceil_of_r_times_n_tokens_are_right(r: float, n: int, needed: int) -> None:
-    # One token a forward: token m is committed by forward m.
-    made = started(0, block_size=n, activation_ratio=r, recycling=False)
-    for forward in range(1, needed + 1):
-        assert len(made.draft()) == n - forward + 1, "the real block alone"
-        made.observe(decided([forward] + [40] * (n - forward)))
-    tree = made.draft()
-    assert len(tree) == n - needed + n
-    assert list(tree.tokens[n - needed :]) == [40] + [PAD] * (n - 1)
-
-
 def multiblock(target: ToyTarget, n: int, most: int, r: float, tokens: int) -> tuple[list[list[int]], list[list[int]]]:
     """(drafts, emitted tokens) of each forward, block by block; fresh guesses are PAD."""
     out = [target(PROMPT, [])]
@@ -190,13 +168,6 @@ def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None
     assert made.measures(4, False) == {"recycled": 1, "carried": 0}
 
 
-def test_the_output_is_a_source_of_candidates() -> None:
-    made = started(1, block_size=2, num_blocks=1)
-    for said in ([2, 30], [3], [1, 30], [2]):  # blocks 1 2, 3 1, and the first token of the next
-        made.observe(decided(said))
-    assert shape(made.draft()) == ([2, PAD, 3], [-1, 0, 0])  # 1 2 went on with 3
-
-
 def test_row_0_wins_ties() -> None:
     # Draft and candidate begin alike, and nothing but their common beginning is right.
     made = started(1, block_size=6, num_blocks=1)
@@ -231,31 +202,6 @@ def pool(output: Sequence[int], *rejected: Sequence[int], candidates: int = 3) -
     return made
 
 
-#: 5 1 was followed by 7 2 once; 1 alone last by 8 3, before that by 7 2 again.
-OUTPUT = [5, 1, 7, 2, 1, 8, 3, 5, 1]
-REJECTED = [[9, 1, 10, 10], [9, 1, 11, 11], [9, 9, 1, 12, 12], [9, 1, 13, 13]]
-PLACES = [token for place in range(40) for token in (1, 100 + place)] + [1]
-
-
-@pytest.mark.parametrize(
-    ("output", "rejected", "draft", "expected"),
-    [
-        (OUTPUT, [[6, 1, 4, 4]], [0, 0], [[7, 2], [8, 3], [4, 4]]),  # the output first, and its longest match
-        (OUTPUT, [[6, 1, 8, 3]], [7, 2], [[8, 3]]),  # different from the draft and from each other
-        ([1, 7, 2, 1, 8, 3, 1, 9, 4, 1], [], [0], [[9], [8], [7]]),  # the latest of equally long matches
-        ([1], REJECTED, [0, 0], [[13, 13], [12, 12], [11, 11]]),  # the newest drafts, the oldest of which is dropped
-        # At any place of a draft but its first: that token was verified then, and what follows it was refuted.
-        ([1], [[1, 4, 1, 5, 1, 6]], [0, 0, 0], [[5, 1, 6], [6, 0, 0]]),
-        ([1, 2, 1], [[3, 1, 4]], [], []),  # nothing is left to guess
-        (PLACES, [], [0], [[139], [138], [137]]),  # of more places than are looked at
-    ],
-)
-def test_candidates_by_hand(
-    output: list[int], rejected: list[list[int]], draft: list[int], expected: list[list[int]]
-) -> None:
-    assert pool(output, *rejected).candidates(1, draft) == expected
-
-
 def naive_candidates(output: Sequence[int], rejected: Sequence[Sequence[int]], draft: Sequence[int]) -> list[list[int]]:
     """What followed the last 3, 2, 1 tokens of the output, latest first; then what followed the last in the drafts."""
     found = []
@@ -284,54 +230,7 @@ def test_candidates_are_those_of_a_plain_search(
     assert found == naive_candidates(output, rejected[-most:], draft)[:most]
 
 
-def test_candidates_of_a_decoded_text_are_never_more_than_the_pool_less_the_draft() -> None:
-    for seed in range(6):
-        target = language(seed, words=4, memory=1, period=5)
-        used = 0
-        for pool_size in (1, 2, 4):
-            made = decoder(block_size=8, num_blocks=1, pool_size=pool_size, init="pad")
-            walked = walk(made, target, PROMPT, 80)
-            assert all(len(set(range(len(tree))) - set(tree.parents)) <= pool_size for tree in walked.trees)
-            used += made.measures(80, False)["recycled"] > 0 and pool_size > 1
-            assert pool_size > 1 or made.measures(80, False)["recycled"] == 0
-            assert walked.output == greedy(target, PROMPT, len(walked.output))
-        assert used  # some were right
-
-
 # ------------------------------------------------------------------ what the published code does
-
-
-def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() -> None:
-    made = started(1, block_size=6, num_blocks=1, variant="released")
-    # Pushed: [1 | 2 3 2 5 6], then the refreshed tail [3 2 5 6], which is skipped. One hit, the draft itself, is none.
-    made.observe(decided([2, 3, 2, 5, 6, 30]))
-    assert shape(made.draft()) == ([2, 3, 2, 5, 6], [-1, 0, 1, 2, 3])
-    made.observe(decided([9, 2, 5, 3, 31]))
-    made.observe(decided([2, 7, 3, 32]))
-    # Pool of 4: [1 2 9 2 5 3], [2 5 3], [1 2 9 | 2 7 3], and [7 3], the newest, which is skipped. Hits of 2, each at
-    # its first place and cut to the 3 tokens that are left: 2 9 2, then 2 5 3, then 2 9 2 again.
-    assert shape(made.draft()) == ([2, 7, 3, 9, 2, 5, 3], [-1, 0, 1, 0, 3, 0, 5])
-    made.observe(decided([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
-    assert made.draft().tokens == (9,)
-    assert made.measures(6, False) == {"recycled": 1}
-
-
-def test_a_released_block_ahead_is_computed_and_never_emitted() -> None:
-    # n=4, r=0.5: behind two committed tokens, the block ahead is a copy of what is left, filled up with pads.
-    made = started(0, block_size=4, num_blocks=2, activation_ratio=0.5, recycling=False, variant="released")
-    made.observe(decided([1, 40, 41, 42]))
-    made.observe(decided([2, 43, 44]))
-    tree = made.draft()
-    assert shape(tree) == ([2, 43, 2, 43, PAD, PAD], [-1, 0, 1, 2, 3, 4])
-    assert list(tree.accept or ()) == [True, True, False, False, False, False]
-    # Its first token is taken for right, and those behind it that the target says: 2 is, 43 is too, the pad is not.
-    made.observe(decided([3, 45, 43, 46, 47, 48]))
-    tree = made.draft()
-    assert shape(tree)[0] == [3, 2, 43, 46, 47]
-    assert list(tree.accept or ()) == [True, False, False, False, False]
-    # The real block ends: the next starts from fresh guesses, and what was drafted ahead is thrown away.
-    made.observe(decided([4, 2, 43, 46, 47]))
-    assert shape(made.draft()) == ([4, PAD, PAD, PAD], [-1, 0, 1, 2])
 
 
 class Call:
@@ -455,21 +354,3 @@ def test_the_four_settings_of_the_two_switches(preset: str, blocks: int, chains:
     assert walk(made, target, PROMPT, 80).drafts == walk(plain, target, PROMPT, 80).drafts
     measures = made.measures(80, False)
     assert (measures["carried"] > 0, measures["recycled"] > 0) == (blocks > 1, chains > 1)
-
-
-def test_the_defaults_are_the_published_optimum() -> None:
-    default, released = (plan_methods(["jf"], settings)[1].options for settings in ([], ["preset=released"]))
-    assert isinstance(default, Options)
-    assert isinstance(released, Options)
-    assert (default.block_size, default.blocks, default.chains, default.activation_ratio) == (64, 2, 4, 0.85)
-    assert (default.variant, released.variant) == ("paper", "released")
-
-
-@pytest.mark.parametrize("variant", ["paper", "released"])
-def test_no_tree_is_larger_than_announced(variant: str) -> None:
-    for n, most, size in [(1, 2, 4), (2, 2, 3), (6, 1, 4), (6, 2, 4), (9, 2, 1)]:
-        method = plan_methods(["jf"], [f"n={n}", f"K={most}", f"pool={size}", "r=0", f"variant={variant}"])[1]
-        assert method.max_rows == n * most + (n - 1) * (size - 1)
-        for seed, target in enumerate(LANGUAGES):
-            walked = walk(method.new(Context(VOCAB, PAD, random.Random(seed))), target, PROMPT, 60)
-            assert max(len(tree) for tree in [*walked.trees, *filter(None, [walked.prefill])]) <= method.max_rows

@@ -36,11 +36,6 @@ def shape(tree: TokenTree) -> tuple[list[int], list[int]]:
     return list(tree.tokens), list(tree.parents)
 
 
-def copied(text: Sequence[int], length: int, longest: int = 3) -> list[int]:
-    """The branch that prompt lookup gives: the only runner-up is the root itself, which is none."""
-    return list(decoder(text, [text[-1]], k=length, max_ngram=longest).draft().tokens[1:])
-
-
 # ------------------------------------------------------------------ by hand
 
 TEXT = [A, B, C, D, E, A, B]
@@ -54,38 +49,6 @@ def test_runners_up_are_carried_on_by_what_followed_them_before() -> None:
     assert list(tree.origins)[1:] == ["lookup"] * 5 + ["guess", "lookup", "lookup", "lookup", "guess"]
 
 
-def test_shared_rows_count_for_the_budget_all_the_same() -> None:
-    # Seven rows beside the root: five are C D E A B, and the two that are left go to C D, which is there.
-    assert shape(decoder(TEXT, [C, D, 9], budget=8).draft()) == ([B, C, D, E, A, B], [-1, 0, 1, 2, 3, 4])
-    # Four more are the branch of C; two are left for D, and none for 9.
-    assert shape(decoder(TEXT, [C, D, 9], budget=12).draft())[0] == [B, C, D, E, A, B, D, E]
-    assert shape(decoder(TEXT, [C, D, 9], budget=4).draft())[0] == [B, C, D, E]
-
-
-def test_the_longest_ngram_decides_and_then_how_many_tokens_follow() -> None:
-    text = [B, 7, 7, A, B, 8, 8, C, A, B, 9, 9, C, A, B]
-    for longest in (1, 2, 3):
-        assert copied(text, 2, longest) == [9, 9], "the last of those that two tokens follow"
-    text = [C, A, B, 8, 8, 8, D, A, B, 9, 9, 9, C, A, B]
-    assert copied(text, 2, 3) == [8, 8], "C A B, which is longer than A B"
-    assert copied(text, 2, 2) == [9, 9]
-    text = [A, C, A, D, A]
-    assert copied(text, 2) == [D, A], "the last one that two tokens follow"
-    assert copied(text, 3) == [C, A, D], "the only one that three follow"
-    assert copied(text, 9) == [C, A, D, A]
-
-
-def test_what_is_likelier_is_carried_on_further() -> None:
-    text = [*range(100, 200), 0]  # behind 100 it was 101, 102, … and behind 0 nothing yet
-    tree = decoder(text, [100 + 2 * rank for rank in range(40)], budget=512).draft()
-    lengths = [0] * 40
-    root_of = list(range(len(tree)))
-    for row in range(1, len(tree)):
-        root_of[row] = row if tree.parents[row] == 0 else root_of[tree.parents[row]]
-        lengths[(tree.tokens[root_of[row]] - 100) // 2] += 1
-    assert lengths == [4] * 9 + [3] * 24 + [1] * 7
-
-
 def test_the_logits_are_those_that_gave_the_last_token() -> None:
     made = decoder([A, B, C], [30, 31])
     assert shape(made.draft()) == ([C, 30, 31], [-1, 0, 0])
@@ -94,12 +57,6 @@ def test_the_logits_are_those_that_gave_the_last_token() -> None:
     assert shape(made.draft()) == ([D, E], [-1, 0])
     made.observe(decided([9], [[9, 10], [11, 12]]))
     assert shape(made.draft()) == ([9, 10], [-1, 0])
-
-
-def test_more_candidates_than_the_budget_are_not_looked_at() -> None:
-    assert shape(decoder([A, 20], list(range(30, 50)), budget=5).draft())[0] == [20, 30, 31, 32, 33]
-    # The root among them takes none of the room.
-    assert shape(decoder([A, 20], [20, *range(30, 50)], budget=5).draft())[0] == [20, 30, 31, 32, 33]
 
 
 # ------------------------------------------------------------------ what it says

@@ -14,7 +14,6 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
 from specbench.engine.ops import ancestors
 from specbench.methods.lookahead.decoder import Decoder, Options
-from specbench.methods.lookahead.pool import Pool, RingPool
 from specbench.runner.methods import plan_methods
 
 VOCAB = 3000
@@ -134,25 +133,6 @@ def test_batches_masks_and_tokens_are_llama_cpps(size: tuple[int, int, int]) -> 
         most = max(most, *(len(ring) for ring in theirs.stored.values()))
     assert counts >= {1, size[1]}  # whole n-grams have been accepted, and none
     assert most == size[2]  # and rings were full
-
-
-def test_the_preset_is_its_setting() -> None:
-    assert plan_methods(["lookahead"], ["preset=llama.cpp"])[1].options == Options(
-        window_size=15, ngram_size=5, guess_set_size=15, pool_from_prompt=False, full_accept_bonus=True, shift="rows",
-        init="const", accept_window=False, lru="never", share_prefixes=False, first_key="guess", layout="ngrams",
-    )  # fmt: skip
-
-
-def test_a_ring_writes_over_its_oldest_place_and_stores_nothing_twice() -> None:
-    ring, pool = RingPool(2), Pool(2)
-    for each in (ring, pool):
-        for rest in ((1, 1), (2, 2), (1, 1), (3, 3)):
-            each.insert(5, rest)
-        each.touch(5, (2, 2))
-    assert ring.of(5) == [(3, 3), (2, 2)]  # the place of the first one, which a second insert has not renewed
-    assert pool.of(5) == [(1, 1), (3, 3)]
-    ring.insert(5, (4, 4))
-    assert (ring.of(5), ring.of(6)) == ([(3, 3), (4, 4)], [])
 
 
 @pytest.mark.parametrize("size", SIZES)

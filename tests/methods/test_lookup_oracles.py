@@ -245,13 +245,7 @@ class Stream:
         return made[:wanted]
 
     def play(self, make: Callable[[], Both], requests: int, columns: int = 0) -> None:
-        """Decodes requests, of which two at most run at a time.
-
-        Args:
-            make: decoder and oracle of a request.
-            requests: how many.
-            columns: of ``top``; 0 is none, and paths that have nothing to do with the trees.
-        """
+        """Decodes requests, of which two at most run at a time."""
         running = list[Iterator[None]]()
         while requests or running:
             if requests and (not running or (len(running) < 2 and self.rng.random() < 0.3)):

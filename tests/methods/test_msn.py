@@ -63,21 +63,6 @@ def test_the_tree_is_the_published_list_behind_the_retrieval_path() -> None:
     assert len(shape) == 69
 
 
-def test_its_counts_are_the_published_ones() -> None:
-    nodes = TREE.known["mc_sim_7b_63"]
-    assert Counter(map(len, nodes)) == {1: 10, 2: 28, 3: 23, 4: 2}
-    children = Counter(node[:-1] for node in nodes)
-    expected: dict[Node, int] = {(): 10, (0, 0): 10, (0, 1): 3, (0, 2): 2, (1, 0): 2, (2, 0): 1, (0, 0, 0): 2}
-    expected.update({(k,): count for k, count in enumerate([10, 7, 3, 2, 1, 1, 1, 1, 1, 1])})
-    expected.update({(0, k): 1 for k in range(3, 8)})
-    assert children == expected
-    leaves = [node for node in nodes if node not in children]
-    assert Counter(map(len, leaves)) == {2: 18, 3: 22, 4: 2}
-    # Each node's ranks among its siblings are 0, 1, 2, ...: the best guesses, and none left out.
-    for parent, count in children.items():
-        assert sorted(node[-1] for node in nodes if node[:-1] == parent) == list(range(count))
-
-
 @pytest.mark.parametrize(
     ("settings", "rows", "top_k"),
     [
@@ -163,48 +148,6 @@ def test_the_first_path_fills_the_tree_as_released(path: list[Node], expected: l
     assert sources(path, tie="first", fill="noise") == ["noise" if row == "root" else row for row in expected]
 
 
-LONGEST = [
-    (down((10,), 0), R5),
-    (down((0,)), names((0, 0), (0, 0, 0), (0, 0, 0, 0))),
-    (down((1,)), names((1, 0), (1, 0, 0))),
-    (down((2,)), names((2, 0), (2, 0, 0))),
-    (down((3,)), names((3, 0))),
-    (down((9,)), names((9, 0))),
-    (down((0, 0)), names((0, 0, 0), (0, 0, 0, 0))),
-    (down((0, 1, 0)), []),  # a leaf of depth 3
-    (down((10,) * 5, 2), R5[2:]),  # two of the retrieved
-    (down((10,) * 5), []),  # all of them
-]
-
-
-@pytest.mark.parametrize(("path", "expected"), LONGEST, ids=str)
-def test_the_longest_path_keeps_most_guesses(path: list[Node], expected: list[str]) -> None:
-    assert sources(path, tie="longest", fill="noise") == expected + ["noise"] * (5 - len(expected))
-    released = expected + ["root"] * (6 - len(path) - len(expected))
-    assert sources(path, tie="longest", fill="stale_root") == released + ["noise"] * (5 - len(released))
-
-
-def test_longest_path_and_noise_are_the_default_and_the_preset_is_the_released_rule() -> None:
-    default, released = (plan_methods(["msn"], setting)[1].options for setting in ([], ["preset=released"]))
-    assert isinstance(default, Options)
-    assert isinstance(released, Options)
-    assert (default.tie, default.fill, default.retrieval) == ("longest", "noise", "soft3")
-    assert (released.tie, released.fill, released.retrieval) == ("first", "stale_root", "soft3")
-
-
-def test_of_equal_guesses_the_first_path_goes_on_as_released() -> None:
-    # Noise is the same token everywhere. Of equal rows the engine names the lowest, [0,0,0], which has rows behind it;
-    # of equally long runs the released code takes the first path, the leaf [0,0,1], which has none.
-    made = Decoder(Options(tie="first", fill="stale_root"), Context(VOCAB, PAD, Sentinel()))
-    made.begin(TEXT)
-    made.observe(told([()]))
-    made.observe(told(down((0, 1, 0)), made.draft()))  # two positions from the root, noise in the other three
-    tree = made.draft()
-    assert tree.tokens[ROW[0, 0, 0]] == tree.tokens[ROW[0, 0, 1]] == TEXT[0]
-    made.observe(told(down((0, 0, 0)), tree))
-    assert table(made) == ["root", "root", "noise", "noise", "noise"]
-
-
 # ------------------------------------------------------------------ retrieval
 
 
@@ -255,20 +198,6 @@ def test_retrieval_is_a_plain_scan(text: list[int]) -> None:
     assert retrieved(text, "pld")[1] == (followed or [None] * 5)
 
 
-def test_soft3_by_hand() -> None:
-    #       0  1  2  3  4  5  6  7  8  9 10
-    text = [1, 2, 3, 7, 7, 9, 2, 3, 8, 1, 2, 3]
-    assert retrieved(text, "soft3")[0] == [7, 7, 9, 2, 3]
-    # Nothing matches three: the first window that ends in 2 3 is 9 2 3 with 1 2 3 gone. Its continuation holds more
-    # than five tokens; the last ones of the text are part of it.
-    assert retrieved(text[3:], "soft3")[0][:4] == [8, 1, 2, 3]
-    # Nothing matches at all: what follows the first window, whatever it is.
-    assert retrieved([11, 12, 13, 14, 15, 16, 17, 18, 19], "soft3")[0] == [14, 15, 16, 17, 18]
-    # Five tokens are too few to retrieve from.
-    assert retrieved([1] * 5, "soft3")[1] == [None] * 5
-    assert retrieved([1] * 6, "soft3")[1] == [1, 1, 1, None, None]
-
-
 def test_nothing_is_retrieved_for_the_prefill() -> None:
     # Its guesses are ahead noise, retrieval path included; none of them may be emitted.
     noise = Decoder(Options(), Context(VOCAB, PAD, Sentinel()))
@@ -301,11 +230,7 @@ def rendering(
     retrieval: str,
     listed: Sequence[Node] = MEDUSA,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token.
-
-    Paths that end early are padded with None, which matches nothing: the released code pads with the root there, which
-    now and then accepts a token that the target did not say.
-    """
+    """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token."""
     nodes = [*listed] if retrieval == "off" else [*RETRIEVAL, *listed]
     deep = max(map(len, nodes))
     inner = {node[:-1] for node in nodes}
@@ -401,26 +326,6 @@ def test_other_trees_are_those_of_a_plain_rendering_too(tie: str, retrieval: str
         assert walked.output == greedy(target, prompt, len(walked.output))
         accepted.update(map(len, emitted))
     assert set(accepted) >= {1, 2, 3}
-
-
-# ------------------------------------------------------------------ losslessness
-
-
-@pytest.mark.parametrize(
-    "preset", [{}, {"tie": "first", "fill": "stale_root"}, {"retrieval": "off"}, {"tree": "chain"}], ids=str
-)
-def test_repetitive_text_is_decoded_exactly(preset: dict[str, Any]) -> None:
-    for period, seed in product((1, 2, 3, 7), range(5)):
-        # Where the target says the root's own token behind a leaf, the released code accepts the padding of the path.
-        def target(prompt: Sequence[int], out: Sequence[int], turn: int = period * 4) -> int:
-            return 5 if (len(prompt) + len(out)) % turn else 6 + len(out) % 3
-
-        walked = walk(decoder(seed, **preset), target, [5, 5, 5, 6, 5, 5, 5], 80, top_k=10, vocab=12)
-        assert walked.output == greedy(target, [5, 5, 5, 6, 5, 5, 5], len(walked.output))
-        for tree, result in zip(walked.trees, walked.results[1:], strict=True):
-            assert [tree.tokens[row] for row in result.path[1:]] == result.emitted[:-1]
-            assert result.path[0] == 0
-            assert [tree.parents[row] for row in result.path[1:]] == list(result.path[:-1])
 
 
 # ------------------------------------------------------------------ the chain

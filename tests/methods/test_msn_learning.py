@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 import torch
 from support.models import tiny_llama
-from support.runs import made_up_trajectories
 from support.wording import wording
 from torch.nn.functional import cross_entropy
 
@@ -118,11 +117,3 @@ def test_noise_from_the_vocabulary_is_any_token_and_copies_nothing() -> None:
     assert all(abs(count - 165) < 60 for count in seen.values())  # 3,300 draws
     with pytest.raises(UsageError, check=wording):
         parse(Options, {"noise_content": "vocabulary", "in_place": "true"}, "the recipe of msn")
-
-
-def test_a_trajectory_is_a_text() -> None:
-    options = Options()
-    lesson = Lesson(tiny_llama(50), options)
-    loss = lesson(**Collator(options)([made_up_trajectories()]))["loss"]
-    loss.backward()
-    assert all(parameter.grad is not None for parameter in lesson.model.parameters())

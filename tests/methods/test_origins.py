@@ -15,7 +15,6 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.decoding.trees.builders import BUILDERS, Knobs
 from specbench.decoding.trees.marginals import Marginals
-from specbench.methods.ar import decoder as ar
 from specbench.methods.cllm import decoder as cllm
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.jf import decoder as jf
@@ -61,10 +60,6 @@ def cycling(prompt: Sequence[int], out: Sequence[int]) -> int:
     return 1 + [*prompt, *out][-1] % 3
 
 
-def test_plain_decoding_has_nothing_but_the_targets_own_tokens() -> None:
-    assert decoded(made(ar), counting, [1], 4) == [[BONUS]] * 3
-
-
 @pytest.mark.parametrize("module", [jacobi, cllm])
 def test_jacobi_guesses_once_a_forward_has_refreshed_them(module: Any) -> None:
     prefilled = module is jacobi  # the first chain has been through the prompt's forward; CLLM's has not
@@ -101,14 +96,6 @@ def test_lookahead_says_window_only_where_window_rows_may_be_accepted() -> None:
     assert seen[False]["pool"] > 0
     assert seen[False].keys() == {"pool", BONUS}
     assert seen[True]["window"] > 0
-
-
-def test_lookahead_counts_every_row_of_its_tree() -> None:
-    decoder = made(lookahead, W=3, N=3, G=2, pool_from_prompt=True)
-    walk(decoder, cycling, [1, 2, 3, 1, 2, 3], 9)
-    tree = decoder.draft()
-    assert words(tree) == ["window"] * 5 + ["pool"] * (len(tree) - 6)  # 2 rows of 3 columns, one of which is the root
-    assert len(tree) > 6
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])

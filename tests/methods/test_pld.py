@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.decoders import decided, greedy, language, walk
@@ -54,37 +53,6 @@ def draft(text: Sequence[int], **options: Any) -> list[int]:
 
 
 # ------------------------------------------------------------------ by hand
-
-
-# C alone occurs first, before 5; B C before 6; A B C last, before 7.
-NESTED = [C, 5, 5, B, C, 6, 6, A, B, C, 7, 7, A, B, C]
-AGAIN = [B, C, 5, 5, B, C, 6, 6, B, C, 7, 7, B, C]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "expected"),
-    [
-        (NESTED, {"k": 2}, [7, 7]),  # a longer match goes before an earlier one
-        (NESTED, {"k": 2, "max_ngram": 2}, [6, 6]),
-        (NESTED, {"k": 2, "max_ngram": 1}, [5, 5]),
-        ([C, 5, 5, 9, 9, D, C], {"k": 2}, [5, 5]),  # back to shorter matches, down to the shortest allowed
-        ([C, 5, 5, 9, 9, D, C], {"k": 2, "min_ngram": 2}, []),
-        # Four tokens follow A B C, the match itself included, and no more: no whole draft of five.
-        ([A, B, C, 7, A, B, C], {"k": 4}, [7, A, B, C]),
-        ([A, B, C, 7, A, B, C], {"k": 5}, []),
-        ([A, B, C, 7, A, B, C], {"k": 5, "full_only": False}, [7, A, B, C]),
-        # B C is followed by three tokens only: it gives way to C alone.
-        ([C, 5, 6, B, C, 7, B, C], {"k": 4}, [5, 6, B, C]),
-        ([C, 5, 6, B, C, 7, B, C], {"k": 4, "full_only": False}, [7, B, C]),
-        ([5, 6, 7], {"full_only": False}, []),  # the last tokens do not match themselves
-        ([5, 6, 6], {"full_only": False}, [6]),  # the first 6 does
-        (AGAIN, {"k": 2}, [5, 5]),
-        (AGAIN, {"k": 2, "order": "latest"}, [7, 7]),
-        ([B, C, 5, 5, C, 6, 6, B, C], {"k": 2, "order": "latest"}, [5, 5]),  # among the longest matches only
-    ],
-)
-def test_by_hand(text: list[int], options: dict[str, Any], expected: list[int]) -> None:
-    assert draft(text, **options) == expected
 
 
 def test_branches_are_different_and_share_what_they_begin_with() -> None:
@@ -156,16 +124,6 @@ def test_the_draft_of_each_step_is_that_of_a_scan_of_the_text_so_far() -> None:
 
 
 # ------------------------------------------------------------------ options
-
-
-def test_the_published_settings_are_the_default() -> None:
-    default = plan_methods(["pld"], [])[1]
-    assert default.options == plan_methods(["pld"], ["preset=published"])[1].options
-    assert default.options == Options(
-        max_ngram=3, min_ngram=1, draft_length=10, branches=1, order="earliest", full_only=True
-    )
-    assert default.max_rows == 11
-    assert plan_methods(["pld"], ["branches=3", "k=10"])[1].max_rows == 31
 
 
 def test_the_transformers_preset_takes_two_tokens_and_what_follows_however_short() -> None:

@@ -42,32 +42,6 @@ def draft(text: Sequence[int], held: Any = None, vocab: int = 50, **options: Any
 PASSED = [C, 9, 8, A, B, C, X, A, B, C]
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "expected"),
-    [
-        # A B is the longest end that occurred before: first before C, then before D.
-        ([A, B, C, X, A, B, D, 9, A, B], {"k": 2}, [C, X]),
-        ([X, 9, 9, A, B, C, X, A, B], {"k": 3}, [C, X, A]),
-        # Behind the first A B C there are X A B C: four tokens, and five are wanted. So it is C, before 9 8 A B C, of
-        # which a match of one token allows four.
-        (PASSED, {"k": 4}, [X, A, B, C]),
-        (PASSED, {"k": 5}, [9, 8, A, B]),
-        (PASSED, {"k": 5, "full_only": False}, [X, A, B, C]),
-        (PASSED, {"k": 10}, []),
-        # As many tokens for each one that matches: three of them here, whole ones.
-        (PASSED, {"k": 4, "alpha": 1.0}, [X, A, B]),
-        (PASSED, {"k": 4, "alpha": 0.6}, [X]),
-        (PASSED, {"k": 4, "alpha": 0.3}, []),
-        # A match may overlap the end of the text: 5 5 5 occurred one token before, 5 5 two.
-        ([5, 5, 5, 5], {"k": 3, "full_only": False}, [5]),
-        ([5, 5, 5, 5], {"k": 2}, [5, 5]),
-        ([5, 6, 7], {"full_only": False}, []),
-    ],
-)
-def test_by_hand(text: list[int], options: dict[str, Any], expected: list[int]) -> None:
-    assert draft(text, **options) == expected
-
-
 HELD = corpus.of([[A, B, C, D, X, Q], [P, P, C, 9]], END)
 
 
@@ -95,15 +69,6 @@ def test_by_hand_from_a_corpus(text: list[int], options: dict[str, Any], expecte
     assert draft(text, HELD, **options) == expected
     tree = decoder(text, HELD, **options).draft()
     assert tree.origins == origin
-
-
-def test_a_draft_ends_where_a_text_does_and_before_what_the_target_cannot_say() -> None:
-    texts = [[A, B, C, D], [X, X, X, X, X, X, X]]
-    options = {"len_bias": 0, "k": 5}
-    assert draft([9, A, B], corpus.of(texts, END), **options) == [C, D, END]
-    assert draft([9, A, B], corpus.of(texts, NO_TOKEN), **options) == [C, D], "a tokenizer without an end of text"
-    assert draft([9, A, B], corpus.of(texts, END), vocab=D, **options) == [C], "a token that only the tokenizer has"
-    assert draft([9, A, B], corpus.of(texts, 60), **options) == [C, D]
 
 
 # ------------------------------------------------------------------ what it says

@@ -19,7 +19,7 @@ from support.wording import wording
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.cli.app import main
-from specbench.common.errors import EnvironmentRefused, PluginFault, UsageError
+from specbench.common.errors import PluginFault, UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import TokenTree
 from specbench.engine import graphs
@@ -27,9 +27,8 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.evals.data import DATA_DIR
 from specbench.methods.sps import drafter
-from specbench.methods.sps.decoder import Decoder, Options
+from specbench.methods.sps.decoder import Options
 from specbench.methods.sps.drafter import Drafter
-from specbench.models import names
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import plan_methods
@@ -63,11 +62,8 @@ def made(engine: Engine, k: int, draft: Any = None, noise: float = 0.0) -> tuple
 def decode(
     engine: Engine, method: Method, requests: Sequence[Request], sampling: Sampling, concurrency: int = 1
 ) -> list[RequestRecord]:
-    """Records in the order of the requests."""
     engine.sampling = sampling
-    runner = Runner(engine, lambda _, request: Context(VOCAB, 0, random.Random(request.prompt_id)), concurrency)
-    found = {record.prompt_id: record for record in runner.segment(method, requests)}
-    return [found[request.prompt_id] for request in requests]
+    return decoders.served(engine, method, requests, together=concurrency)
 
 
 NONE: frozenset[int] = frozenset()
@@ -119,24 +115,6 @@ def test_a_draft_model_that_is_the_target_is_always_right(engine: Engine, k: int
     assert record.accepted_lengths == [k + 1] * 7 + [1]
     assert (record.overshoot_tokens, record.draft_forwards, record.tree_rows) == (k, 8 * k, 8 * (k + 1))
     assert record.output_ids == ar(engine, models.prompt(9, VOCAB, seed=0), record.output_tokens, sampling)
-
-
-def test_after_a_full_acceptance_the_first_pass_reads_two_tokens(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method, shared = made(engine, 3)
-    seen = passes(shared.engine, monkeypatch)
-    decode(engine, method, requests((5, 9, NONE)), Sampling())
-    assert [rows for (rows,) in map(dict.values, seen)] == [1, 1, 1, 2, 1, 1]
-
-
-def test_the_draft_model_samples_with_the_noise_of_the_target(engine: Engine) -> None:
-    """Independent draws at this temperature would agree in a fraction of the cases."""
-    method, shared = made(engine, 4)
-    for sampling in (Sampling(3.0, seed=5), Sampling()):  # it follows, when the target's changes
-        (record,) = decode(engine, method, requests((4, 41, NONE)), sampling)
-        assert record.accepted_lengths == [5] * 8
-        assert shared.engine.sampling == sampling
 
 
 # ------------------------------------------------------------------ any other draft model
@@ -219,25 +197,6 @@ def test_up_to_the_last_cell_of_the_cache() -> None:
                 assert record.output_ids == ar(small, asked.ids, 21 - length, Sampling())
                 assert record.draft_forwards <= k * record.target_forwards
             assert free_slots(shared.engine) == 1
-
-
-def test_near_the_end_of_the_cache_fewer_tokens_are_drafted(engine: Engine) -> None:
-    method, _ = made(engine, 8)
-    engine.sampling = Sampling()
-    for left, drafted in ((8, 8), (7, 8), (6, 7), (2, 3), (0, 1)):
-        decoder, slot = method.new(Context(VOCAB, 0, random.Random(0))), engine.alloc()
-        ids = models.prompt(CAPACITY - 1 - left, VOCAB)
-        decoder.begin(ids)
-        decoder.observe(engine.prefill(slot, ids))
-        # The root goes into the cell behind the prompt, a draft into each further one; the last draft needs none.
-        assert len(decoder.draft()) == 1 + drafted
-        assert decoder.draft_forwards == drafted
-        decoder.end()
-        engine.free(slot)
-
-
-def test_max_rows_is_known_without_a_model() -> None:
-    assert (Decoder.max_rows(Options()), Decoder.max_rows(Options(draft_tokens=511))) == (6, 512)
 
 
 def test_a_failed_forward_leaves_no_slot_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,15 +301,6 @@ def test_rows_that_only_one_of_the_models_has(engine: Engine, rows: int, monkeyp
             assert max(record.output_ids) >= rows
 
 
-def test_a_draft_model_that_the_engine_refuses_is_named(engine: Engine) -> None:
-    tied = dataclasses.replace(
-        decoders.target(engine, lambda name: decoders.loaded(models.tiny_llama(VOCAB), name)),
-        engine=lambda model, rows: (_ for _ in ()).throw(EnvironmentRefused("no memory for a KV cache")),
-    )
-    with pytest.raises(EnvironmentRefused, check=wording):
-        Decoder.prepare(Options(draft="config:tiny"), tied)
-
-
 def test_records_tell_the_draft_model_and_no_folder(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text("{}")
     options = Options(draft=f"config:{tmp_path}/small.json", draft_tokens=2)
@@ -391,33 +341,10 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path) -> None:
     assert "sps: 5.00 " in " ".join(out.split())
 
 
-@pytest.mark.parametrize(
-    ("setting", "error"),
-    [
-        ("sps.k=3", "sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL"),
-        (
-            "sps.draft=smolm2",
-            "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?",
-        ),
-        ("sps.draft=./nowhere", "model folder ./nowhere does not exist"),
-        ("sps.k=0", "option 'draft_tokens' of sps: Input should be greater than or equal to 1, not '0'"),
-    ],
-)
-def test_no_model_is_loaded_for_a_draft_model_that_is_not_there(
-    tmp_path: Path, setting: str, error: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("setting", "named"), [("sps.k=3", "sps.draft"), ("sps.draft=./nowhere", "./nowhere")])
+def test_no_model_is_loaded_for_a_missing_draft_model(
+    tmp_path: Path, setting: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specbench.models.loader.load", None)
-    assert call(*RUN, "--set", setting, "--out", tmp_path) == (2, "", f"error: {error}\n")
-
-
-def test_a_draft_model_of_another_vocabulary_leaves_nothing_behind(tmp_path: Path) -> None:
-    config = json.loads(names.configs()["tiny"].read_text()) | {"vocab_size": 300}
-    (tmp_path / "other.json").write_text(json.dumps(config))
-    out = tmp_path / "out"
-    code, said, err = call(*RUN, "--set", f"sps.draft=config:{tmp_path}/other.json", "--out", out)
-    assert (code, said) == (2, "")
-    assert err.splitlines()[-1] == (
-        "error: draft model config:other has another vocabulary than config:tiny (300 and 320 tokens); "
-        "choose one of the target's family"
-    )
-    assert not out.exists()
+    code, out, err = call(*RUN, "--set", setting, "--out", tmp_path)
+    assert (code, out, named in err) == (2, "", True)

@@ -6,9 +6,8 @@ import contextlib
 import io
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR
 from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Request
 from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
@@ -69,11 +68,8 @@ def context(number: int = 0) -> Context:
 def decode(
     engine: Engine, method: Method, requests: Sequence[Request], sampling: Sampling, concurrency: int = 1
 ) -> list[RequestRecord]:
-    """Records in the order of the requests."""
     engine.sampling = sampling
-    runner = Runner(engine, lambda _, asked: context(), concurrency)
-    found = {record.prompt_id: record for record in runner.segment(method, requests)}
-    return [found[asked.prompt_id] for asked in requests]
+    return decoders_of_tests.served(engine, method, requests, together=concurrency)
 
 
 @torch.inference_mode()
@@ -88,13 +84,7 @@ def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tenso
 
 
 def places(engine: Engine, method: Method, sampling: Sampling, tokens: int) -> tuple[list[float], float]:
-    """Where each token of some answers lies in its own distribution, and how many tokens a step brought.
-
-    Of tokens drawn from the target's distributions, whatever these are, the places are uniform on (0, 1) and
-    independent of each other. Tokens are placed in the order of how much likelier the target finds them than the draft
-    model, so that a rule which accepts too much or too little moves all places one way. The prompts are of lengths so
-    far apart that no two answers share a position, whose numbers they would share.
-    """
+    """Where each token of some answers lies in its own distribution, and how many tokens a step brought."""
     engine.sampling = sampling
     slots = [engine.alloc() for _ in range(engine.slots)]
     prompts = [models.prompt(3 + (tokens + 6) * slot, VOCAB, seed=slot) for slot in slots]
@@ -165,43 +155,6 @@ def test_a_proposal_that_is_not_what_was_drawn_from_is_noticed(wide: Engine, mon
 
     monkeypatch.setattr(DrawnDrafts, "proposal", flatter)
     assert uniformity(wide, made(wide, 3), HOT, 3)[0] < 1e-4
-
-
-@pytest.mark.slow
-@SAMPLINGS
-def test_the_first_tokens_of_many_seeds_are_distributed_as_they_should(sampling: Sampling) -> None:
-    """Of a small vocabulary the pairs behind a prefill, counted against their own probabilities."""
-    vocab, seeds = 5, 1_500
-    with models.attached(models.tiny_llama(vocab).double(), capacity=24, max_rows=4) as small:
-        method = made(small, 2)
-        ids, said, expected = [3, 1, 4], [], []
-        for seed in range(seeds):
-            small.sampling = replace(sampling, seed=seed)
-            slot, decoder = small.alloc(), method.new(context())
-            decoder.begin(ids)
-            result = small.prefill(slot, ids)
-            text = [*result.emitted]
-            while len(text) < 3:
-                decoder.observe(result)
-                result = small.step({slot: decoder.draft()})[slot]
-                text += result.emitted
-            decoder.end()
-            small.free(slot)
-            said.append(text[:3])
-        counts = torch.zeros(vocab, vocab, vocab)
-        for first, second, third in said:
-            counts[first, second, third] += 1
-        for first in range(vocab):
-            p = drawn_from(small, [*ids, first], sampling)[-1]
-            behind = torch.stack([drawn_from(small, [*ids, first, token], sampling)[-1] for token in range(vocab)])
-            expected.append(counts[first].sum() * p[:, None] * behind)
-    share, seen = torch.stack(expected).flatten(), counts.flatten()
-    assert not seen[share == 0].any()
-    often = share >= 5
-    cells = [(seen[often], share[often]), (seen[~often].sum()[None], share[~often].sum()[None])]
-    observed, wanted = (torch.cat(parts).numpy() for parts in zip(*cells, strict=True))
-    keep = wanted > 0
-    assert scipy.stats.chisquare(observed[keep], wanted[keep], sum_check=False).pvalue > 0.001
 
 
 def test_more_is_accepted_than_by_the_targets_noise(engine: Engine) -> None:
@@ -425,12 +378,6 @@ def test_in_graphs_the_same_is_drafted_and_accepted_and_nothing_is_captured_late
 # ------------------------------------------------------------------ what the user sees
 
 
-def test_it_says_that_its_noise_is_its_own() -> None:
-    rows = plan_methods(["sps", "sps"], ["sps#2.verify=block", "sps.draft=config:tiny", "sps#2.draft=config:tiny"])
-    assert [row.own_noise for row in rows] == [False, False, True]
-    assert [row.options.model_dump().get("verify") for row in rows] == [None, "noise", "block"]
-
-
 CHECK = (
     "check-lossless", "--model", "config:tiny", "--method", "sps", "--set", "sps.draft=config:tiny",
     "--set", "sps.verify=block", "--limit", 1, "--max-new-tokens", 4,
@@ -459,12 +406,3 @@ def test_check_lossless_compares_texts_where_it_is_greedy_and_distributions_else
     assert (tested["method"], tested["against"], tested["temperature"]) == ("sps", "ar", 0.02)
     assert (tested["verdict"], tested["answers"]) == ("no difference shown", 24)
     assert tested["p_value"] > 0.01
-
-
-@pytest.mark.usefixtures("_humaneval_of_its_package")
-def test_a_run_says_how_its_distribution_is_tested(tmp_path: Path) -> None:
-    said = call("run", *CHECK[1:], "--temperature", 1, "--no-score", "--out", tmp_path / "runs")
-    (folder,) = (tmp_path / "runs").iterdir()
-    specs: Sequence[Mapping[str, Any]] = json.loads((folder / "run.json").read_text())["methods"]
-    assert {spec["label"]: spec["own_noise"] for spec in specs} == {"ar": False, "sps": True}
-    assert "check-lossless --seeds 0:49" in " ".join(said.split())

@@ -1,8 +1,7 @@
-"""``train.py`` of sps: draft models learn, an interrupted training ends as an uninterrupted one, and they draft."""
+"""``train.py`` of sps: draft models learn from any start, and the method drafts with them."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,8 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
-from specbench.decoding.protocol import Context
 from specbench.models import load
-from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import plan_methods
-from specbench.runner.stop import StopRule
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 from specbench.training.side_by_side import side_by_side
@@ -71,11 +67,7 @@ def decoded(folder: Path, texts: Sequence[Text], draft_tokens: int) -> list[Any]
     with attached(target().model, capacity=60, max_rows=1 + draft_tokens) as engine:
         (_, method) = plan_methods(["sps"], [f"sps.draft={folder}", f"sps.k={draft_tokens}"])
         method = method.ready(decoders.target(engine, lambda name: load(name, dtype="float32"), WORDS))
-        runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
-        rule = StopRule(frozenset(), (), ANSWER, str)
-        requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
-        found = {record.prompt_id: record for record in runner.segment(method, requests)}
-    return [found[text.id] for text in texts]
+        return decoders.served(engine, method, [text.prompt for text in texts], ANSWER)
 
 
 def test_a_draft_model_learns_and_sps_takes_as_many_forwards_as_were_counted(texts: list[Text], tmp_path: Path) -> None:
@@ -122,28 +114,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def same(one: Path, other: Path) -> bool:
     mine, theirs = weights(one), weights(other)
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
-
-
-def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(texts: list[Text], tmp_path: Path) -> None:
-    class Cut(Exception):
-        pass
-
-    def cut(line: str) -> None:
-        if line.startswith("step 6/"):
-            raise Cut
-
-    train(options(), job(texts, tmp_path / "whole"))
-    with pytest.raises(Cut):
-        train(options(), job(texts, tmp_path / "parts", cut))
-    said: list[str] = []
-    train(options(), job(texts, tmp_path / "parts", said.append))
-    assert said[0].startswith("going on from")
-    assert said[1].startswith("step 5/8")
-    assert same(tmp_path / "whole", tmp_path / "parts")
-    again: list[str] = []
-    train(options(), job(texts, tmp_path / "parts", again.append))  # finds everything done
-    assert losses(again) == []
-    assert same(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.parametrize("family", sorted(SUPPORTED))
@@ -197,18 +167,6 @@ def test_another_model_is_a_start_where_it_has_the_targets_words(texts: list[Tex
         train(options(start=str(foreign)), job(texts, tmp_path / "f"))
 
 
-def test_the_target_is_left_alone_and_held_out_texts_are_not_learnt_from(texts: list[Text], tmp_path: Path) -> None:
-    asked = target()
-    before = {name: value.clone() for name, value in asked.model.state_dict().items()}
-    train(options(steps=2), Job(asked, texts[2:], texts[:2], tmp_path / "a", 0, lambda line: None))
-    assert all(torch.equal(value, before[name]) for name, value in asked.model.state_dict().items())
-    swapped = [Text(text.id, text.prompt, [5] * ANSWER) for text in texts[:2]] + texts[2:]
-    card = train(options(steps=2), job(swapped, tmp_path / "b", aside=2))
-    assert same(tmp_path / "a", tmp_path / "b")
-    assert card["held_out_texts"] == 2
-    assert not {"before", "after"} & train(options(steps=2), job(texts, tmp_path / "c")).keys()
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -228,18 +186,3 @@ def test_mistakes_in_the_start_and_targets_without_words_are_refused(texts: list
         options(start="lasers")
     with pytest.raises(UsageError, check=wording):
         train(options(), Job(decoders.loaded(tiny_llama(VOCAB)), texts, [], tmp_path, 0, lambda line: None))
-    train(options(steps=1), job(texts, tmp_path))
-    with pytest.raises(UsageError, check=wording):
-        train(options(steps=1, lr=0.5), job(texts, tmp_path))
-    with pytest.raises(UsageError, check=wording):
-        train(options(), job([Text("a", [1, 2], [3])], tmp_path / "short"))
-
-
-def test_rounds_are_those_of_a_chain_and_its_bonus() -> None:
-    from specbench.methods.sps.learning import _rounds
-
-    assert _rounds([], 5) == 0
-    assert _rounds([True] * 6, 5) == 1, "five drafts and the target's own token"
-    assert _rounds([True] * 7, 5) == 2
-    assert _rounds([False] * 4, 5) == 4
-    assert _rounds([True, False, True, True], 2) == 2

@@ -37,30 +37,6 @@ def shape(tree: TokenTree) -> tuple[list[int], list[int]]:
 TEXT = [A, B, C, A, B, C, A, B, D, A, B]
 
 
-def test_the_most_frequent_continuation_is_followed_while_it_is_probable_enough() -> None:
-    # Behind A B, of which two of four go on with C, and both of these with A: 1/2 and 1/2. Two tokens match, two are
-    # drafted. Behind B alone it would be C. D A B has occurred this once.
-    made = decoder(TEXT)
-    assert shape(made.draft()) == ([C, A], [0, 1])
-    assert made.score == 1.0
-    made = decoder(TEXT, min_prob=0.6)
-    assert shape(made.draft()) == ([], [])
-    assert made.score == 0.0
-
-
-def test_more_is_drafted_for_each_token_that_matches() -> None:
-    # Four: behind A B C A it is B, 1/2; of A B C A B, which occurs twice, one goes on with C: 1/4. C was there first.
-    made = decoder(TEXT, factor=2.0)
-    assert shape(made.draft())[0] == [C, A, B, C]
-    assert made.score == 1.75
-    # One of these at most, or none but two more; half a token is none.
-    assert [shape(decoder(TEXT, **options).draft())[0] for options in (
-        {"k": 1}, {"factor": 0.0, "offset": 3.0}, {"factor": 0.74}, {"factor": 0.4},
-    )] == [[C], [C, A, B], [C], []]  # fmt: skip
-    # Strings of D=3 tokens are the longest that are counted: A B has only C behind it, but B has C and A.
-    assert [shape(decoder(TEXT, factor=2.0, depth=depth).draft())[0] for depth in (3, 2)] == [[C, A], [C]]
-
-
 def test_a_tree_takes_the_most_probable_strings_first() -> None:
     # C 1/2, A behind it 1/2, B behind that 1/2; then D, one of four behind A B, was found before C and D behind B.
     made = decoder(TEXT, factor=2.0, tree=True)
@@ -70,15 +46,6 @@ def test_a_tree_takes_the_most_probable_strings_first() -> None:
     scores = tree.row_scores()
     assert scores is not None
     assert scores[1:] == pytest.approx([-0.6931, 0.0, 0.0, -1.3863], abs=1e-4), "of each token behind the one before"
-
-
-def test_a_longer_match_wins_where_both_promise_as_much() -> None:
-    # Behind B it is D, twice of four times, as C; behind A B it is C, always but for this end: 1 of 2.
-    text = [A, B, C, X, B, D, X, B, D, A, B]
-    assert shape(decoder(text, factor=0.0, offset=1.0).draft())[0] == [C]
-    # Drafting two, D X behind B promises 1/2 twice; C X behind A B as well.
-    assert shape(decoder(text, factor=0.0, offset=2.0).draft())[0] == [C, X]
-    assert decoder(text, factor=0.0, offset=2.0).draft().origins == "lookup"
 
 
 # ------------------------------------------------------------------ earlier answers
@@ -102,33 +69,6 @@ def test_answers_of_earlier_requests_are_drafted_from_and_their_prompts_are_not(
     assert (made.score, tree.origins) == (1.0, "earlier")
     assert shape(answered(state, [X], [P], **options).draft())[0] == [], "P P P was only asked"
     assert shape(answered(None, [X], [A, B], **options).draft())[0] == [], "without a state it is cold"
-
-
-def test_of_equal_scores_the_texts_own_is_taken() -> None:
-    options: dict[str, Any] = {"requests": 5}
-    state = Decoder.state(Options(**options))
-    answered(state, [X], [A, B, C, D], **options)
-    tree = answered(state, [A, B, Q, P, X], [A, B], **options).draft()  # each 1/2 twice
-    assert (shape(tree)[0], tree.origins) == ([Q, P], "lookup")
-
-
-@pytest.mark.parametrize(("most", "kept"), [(1, []), (2, [C, D]), (3, [C, D])])
-def test_of_more_answers_than_are_kept_the_oldest_goes(most: int, kept: list[int]) -> None:
-    options: dict[str, Any] = {"requests": most}
-    state = Decoder.state(Options(**options))
-    first = answered(state, [X], [A, B, C, D], **options)
-    assert shape(answered(state, [X], [A, B], **options).draft())[0] == kept
-    # Two more have come since: where three have a place, it is these and the second, whose A B leads to nothing.
-    answered(state, [X], [D, D], **options)
-    first.observe(decided([A, B, C, D]))  # it runs still, and has lost its place
-    last = answered(state, [X], [A, B], **options)
-    assert shape(last.draft())[0] == []
-
-
-def test_a_row_without_a_cache_begins_every_request_anew() -> None:
-    assert Decoder.state(Options()) is None
-    state = Decoder.state(Options(cached_requests=3))
-    assert state is not Decoder.state(Options(cached_requests=3))
 
 
 # ------------------------------------------------------------------ what it says
@@ -211,24 +151,6 @@ def test_it_keeps_about_two_nodes_a_token_of_random_text(vocab: int) -> None:
 def test_a_text_in_a_loop_takes_no_more_nodes(period: int) -> None:
     assert nodes(grown(list(range(period)) * (1000 // period))) <= 24 * period + 24
     assert nodes(grown(list(range(period)) * (3000 // period))) <= 24 * period + 24
-
-
-def test_what_goes_takes_its_nodes_along() -> None:
-    tree, kept, rng = SuffixTree(8), Text(), random.Random(1)
-    tree.extend(kept, words(300, 5))
-    before = nodes(tree)
-    for _ in range(20):
-        gone = Text()
-        tree.extend(gone, [rng.randrange(6) for _ in range(100)])
-        tree.remove(gone)
-    # A leaf that was opened for a while stays open, so there may be more of them, but not with every text that went.
-    assert nodes(tree) < 2 * before
-    state: Any = Decoder.state(Options(cached_requests=2))
-    sizes = []
-    for _ in range(30):
-        answered(state, [X], words(40, 5, rng.randrange(99)), requests=2)
-        sizes.append(nodes(state.tree))
-    assert max(sizes) < 2.5 * 2 * 40, "those of two answers, and no more"
 
 
 @pytest.mark.parametrize("tree", [False, True])

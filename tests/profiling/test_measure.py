@@ -106,23 +106,6 @@ def test_what_there_is_no_time_for_is_named_and_not_tried(measured: Any, seconds
     assert CELLS[0] in cells_of(points)
 
 
-def test_a_step_that_takes_longer_than_foreseen_is_left_out_after_all(measured: Any) -> None:
-    clock, slow = Clock(), Cell(16, 64)
-    as_foreseen = clock.step
-
-    def step(cell: Cell) -> float:
-        if cell == slow:
-            clock.now += 1.0
-        return as_foreseen(cell) + (1.0 if cell == slow else 0.0)
-
-    clock.step = step  # type: ignore[method-assign]
-    points, left_out = measured(clock, 6.0)
-    assert (slow.rows, slow.context, "time") in {(one.rows, one.context, one.why) for one in left_out}
-    assert clock.stepped.count(slow) == 2
-    assert Cell(4, 64) in cells_of(points)
-    assert clock.now <= 6.0
-
-
 def test_the_first_step_is_measured_whatever_the_time_and_slow_ones_end_early(measured: Any) -> None:
     points, left_out = measured(Clock(), 0.0)
     assert cells_of(points) == {CELLS[0]}
@@ -143,17 +126,6 @@ def test_ctrl_c_keeps_the_whole_rounds(measured: Any) -> None:
     points, left_out = measured(Interrupted(), 100.0)
     assert (cells_of(points), left_out) == (set(CELLS), [])
     assert {one.steps for one in points} == {3}
-
-
-def test_ctrl_c_before_anything_is_whole_is_not_caught(measured: Any) -> None:
-    class Interrupted(Clock):
-        def step(self, cell: Cell) -> float:
-            if len(self.stepped) == 2 * len(CELLS) + 5:
-                raise KeyboardInterrupt
-            return super().step(cell)
-
-    with pytest.raises(KeyboardInterrupt):
-        measured(Interrupted(), 100.0)
 
 
 def test_real_steps_of_one_slot_and_of_several() -> None:

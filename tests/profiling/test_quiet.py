@@ -14,11 +14,7 @@ from specbench.profiling.quiet import quiet_checks
 
 
 class Machine:
-    """Two cores, of which others take a share; memory whose readings come in turn.
-
-    Attributes:
-        fails: the reading that cannot be had, counted from 1; 0 is opening the probe.
-    """
+    """Two cores, of which others take a share; memory whose readings come in turn."""
 
     def __init__(
         self, others: float | None = 0.01, stolen: float = 0.0, clock: Callable[[float], float] = lambda now: 2300.0,
@@ -110,13 +106,3 @@ def test_beside_a_gpu_the_cores_only_launch_and_memory_is_not_read() -> None:
     assert found["other processes"].detail.endswith("(limit 50%)")
     assert machine.taken == 0
     assert "memory bandwidth" not in found
-
-
-def test_what_a_kernel_does_not_tell_is_said_and_is_no_fault() -> None:
-    class Silent(Machine):
-        def look(self) -> Seen:
-            return Seen(self.now, 2, 2, 0.0, None, None, None, None, None)
-
-    found = checks(Silent())
-    assert loud(found) == {}
-    assert found["steal"].detail == "time that a hypervisor took is not told here"

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 from support.models import WINDOW, attached, build, supported, tiny_llama
-from support.wording import wording
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
-from specbench.common.errors import UsageError
 from specbench.hardware.roofline import ModelShape, step_cost
-from specbench.profiling import shape as shape_module
 from specbench.profiling.shape import shape_of
 
 CONTEXT = 48
@@ -119,14 +116,3 @@ def test_every_parameter_has_its_place(family: str) -> None:
 def test_sliding_layers_are_told_from_full_ones(family: str, windows: dict[int | None, int]) -> None:
     found = {layers.window: layers.layers for layers in shape_from(supported(family)).attention}
     assert found == windows
-
-
-def test_half_precision_halves_both_widths() -> None:
-    shape = shape_from(tiny_llama(97).to(torch.bfloat16))
-    assert (shape.weight_bytes, shape.cache_bytes) == (2, 2)
-
-
-def test_experts_without_a_number_of_active_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_module, "_ACTIVE", ("experts_of_a_token",))
-    with pytest.raises(UsageError, check=wording):
-        shape_from(supported("mixtral"))

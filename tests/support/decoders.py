@@ -29,7 +29,15 @@ from specbench.engine.phases import Phases
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
 from specbench.models.loader import ByteTokenizer, LoadedModel
-from specbench.results.schema import BASELINE, MethodSpec, ModelSpec, RunConfig, SamplingSpec, TaskSpec
+from specbench.results.schema import (
+    BASELINE,
+    MethodSpec,
+    ModelSpec,
+    RequestRecord,
+    RunConfig,
+    SamplingSpec,
+    TaskSpec,
+)
 from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
@@ -105,15 +113,7 @@ def alone(
 
 
 def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> Target:
-    """What a method is told of ``engine``.
-
-    Args:
-        engine: the target's.
-        load: draft models by name; default is a near copy of the target under any name.
-        tokenizer: the target's; default is that of dummy weights.
-
-    Step times are made up, so that what depends on them repeats.
-    """
+    """What a method is told of ``engine``."""
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         made = Engine(model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling)
@@ -134,6 +134,23 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
         load=load or (lambda name: loaded(copied(engine, 0.05), name)),
         engine=engine_like_it,
     )
+
+
+def served(
+    engine: Engine,
+    method: Method,
+    asked: Sequence[Request | Sequence[int]],
+    tokens: int = 20,
+    together: int = 1,
+    trace: bool = False,
+) -> list[RequestRecord]:
+    """Records of requests, or of prompts with a budget of ``tokens``, in their order."""
+    vocab = engine.model.get_output_embeddings().weight.shape[0]
+    rule = StopRule(frozenset(), (), tokens, str)
+    requests = [one if isinstance(one, Request) else Request(str(at), 0, one, rule) for at, one in enumerate(asked)]
+    runner = Runner(engine, lambda *_: Context(vocab, 0, random.Random(0)), together, trace=trace)
+    found = {record.prompt_id: record for record in runner.segment(method, requests)}
+    return [found[request.prompt_id] for request in requests]
 
 
 # ------------------------------
@@ -202,17 +219,7 @@ ToyTarget = Callable[[Sequence[int], Sequence[int]], int]  # (prompt, output so 
 
 
 class ToyEngine:
-    """Verifies token trees; a forward costs ``fixed + per_row × rows`` nanoseconds, times what ``noise`` returns.
-
-    Attributes:
-        target: what the model says after an output so far. A row of a tree sees the output and its own ancestors.
-        vocab: ``top`` lists what the model says first, then the ids above it, modulo this.
-        trees: trees of each step, in order.
-        forced: what each step was told to say, by slot.
-        fail_at: forward (prefills included) that raises.
-        costs: nanoseconds of each phase of a step beside the forward.
-        overflown: whether what it comes to is no number.
-    """
+    """Verifies token trees; a forward costs ``fixed + per_row × rows`` nanoseconds, times what ``noise`` returns."""
 
     def __init__(self, clock: Clock, slots: int = 1, fixed: int = 0, per_row: int = 0) -> None:
         self.clock, self.fixed, self.per_row = clock, fixed, per_row
@@ -338,14 +345,7 @@ def language(seed: int, words: int = 12, memory: int = 2, period: int = 0) -> To
 
 @dataclass
 class Walk:
-    """A sequence decoded without a runner.
-
-    Attributes:
-        output: tokens emitted, in order, beyond the last one asked for where a step brought several.
-        prefill: guesses that went along with the prompt.
-        trees: tree of each step.
-        results: what each step decided, the prefill's first.
-    """
+    """A sequence decoded without a runner."""
 
     output: list[int]
     prefill: TokenTree | None
@@ -636,17 +636,7 @@ def flat(
     lengths: Sequence[int] | None = None,
     known: bool = False,
 ) -> pack.Fields:
-    """A step's fields.
-
-    Args:
-        trees: by slot.
-        slots: S.
-        device: where they lie.
-        spare: rows of padding.
-        height: rows of a tile of attention.
-        lengths: cached tokens of each slot; none by default.
-        known: whether the layout says what the host knows of it, as that of an eager step does.
-    """
+    """A step's fields."""
     batch, cached = pack.Batch.of(trees), lengths or [0] * slots
     shape = pack.Shape(batch.rows + spare, slots, height)
     packed = np.full(shape.width_in, -7, dtype=np.int32)  # nothing may be left of it
@@ -702,17 +692,7 @@ def rotate(x: Tensor, position: int) -> Tensor:
 
 
 def plain(weights: dict[str, Tensor], features: Tensor, block: Tensor, causal: bool) -> Tensor:
-    """The head as its papers describe it, with loops in place of shapes.
-
-    Args:
-        weights: by published name.
-        features: [n, T × H] of all tokens before the anchor.
-        block: [R, H] embeddings of [anchor, MASK, …].
-        causal: rows see those before them, or all.
-
-    Returns:
-        [R, H] behind the last norm.
-    """
+    """The head as its papers describe it, with loops in place of shapes."""
     context = rms(features @ weights["fc.weight"].T, weights["hidden_norm.weight"])
     n, rows = len(context), block
     for layer in range(3):
@@ -818,13 +798,7 @@ class EagleHead(nn.Module):
 
     @torch.inference_mode()
     def uncached(self, features: Tensor, tokens: Sequence[int], drafts: Sequence[int]) -> Tensor:
-        """:meth:`logp` [V] behind a text and drafts, everything computed from the text's first row on.
-
-        Args:
-            features: [n, T × H].
-            tokens: n, each the one behind the token that its features are of.
-            drafts: a path of the tree.
-        """
+        """:meth:`logp` [V] behind a text and drafts, everything computed from the text's first row on."""
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             out = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -877,14 +851,7 @@ class EagleDrafts:
 
 @dataclass(frozen=True)
 class Round:
-    """What a head was told and what it said.
-
-    Attributes:
-        features: of the text.
-        tokens: behind each of them.
-        paths: drafts before each row, the text's last row first.
-        said: log-probabilities [1 + rows, V] behind each.
-    """
+    """What a head was told and what it said."""
 
     features: Tensor
     tokens: list[int]

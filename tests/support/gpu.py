@@ -43,13 +43,7 @@ SLOTS, CAPACITY = 3, 64
 
 @dataclass
 class Seen(TorchDispatchMode):
-    """What a step does, watched operation by operation.
-
-    Attributes:
-        faults: in words.
-        launches: names of the kernels, in order.
-        operations: how many of torch's.
-    """
+    """What a step does, watched operation by operation."""
 
     faults: list[str] = field(default_factory=list)
     launches: list[str] = field(default_factory=list)
@@ -120,12 +114,7 @@ def step(
     *,
     fused: bool = True,
 ) -> Seen:
-    """What a captured step of a family does on the GPU.
-
-    Raises:
-        RuntimeError, NotImplementedError: it reads a value on the host, its shapes depend on one, or it computes with a
-            tensor on the CPU.
-    """
+    """What a captured step of a family does on the GPU."""
     model = on_meta(recipe, dtype)
     meta = MetaStep(model, TritonOps(META), slots=SLOTS, capacity=CAPACITY, fused=fused)
     with watched(monkeypatch) as seen:

@@ -42,17 +42,7 @@ TARGETS = {
 
 
 class Case(NamedTuple):
-    """A kernel and what it is compiled with.
-
-    Attributes:
-        kernel, configuration: in words, unique together.
-        function: the kernel.
-        types: of its pointers and numbers; what is in neither of the next is an int.
-        constants: compile-time arguments.
-        options: of the compiler.
-        plain: ints of which nothing is known; others, which are strides, are multiples of 16.
-        integer: type of the strides.
-    """
+    """A kernel and what it is compiled with."""
 
     kernel: str
     configuration: str
@@ -323,14 +313,7 @@ _CODE = ("HMMA", "HGMMA", "UTCHMMA")
 
 
 def builds(capability: int, cache: Path, *, kernel: str = "", triton: str | None = None) -> list[dict[str, Any]]:
-    """What :func:`build` found of every case, or of those of one kernel.
-
-    Args:
-        capability: of the GPU, such as 90.
-        cache: folder for triton's own.
-        kernel: as the cases name it.
-        triton: a folder that holds another triton, which compiles then.
-    """
+    """What :func:`build` found of every case, or of those of one kernel."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     here = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(([triton] if triton else []) + here)

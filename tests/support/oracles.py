@@ -341,20 +341,7 @@ def _said(head: dict[str, Any], outputs: Tensor, wrong: str) -> Tensor:
 def dense(
     folder: Path, features: Tensor, tokens: Sequence[int], drafts: Sequence[int], embedding: Tensor, *, wrong: str = ""
 ) -> Tensor:
-    """What a head says behind a text and behind each beginning of a path of drafts.
-
-    Args:
-        folder: of the head.
-        features: [n, taps × Ht], the outputs of :func:`taps` one beside the other.
-        tokens: n ids, each the one behind the token that its features are of.
-        drafts: a path: each draft hangs under the one before, the first under the text's last row.
-        embedding: [V, Ht], the target's; for heads whose file has none.
-        wrong: a way of :data:`WRONG` to misread the head.
-
-    Returns:
-        Natural log-probabilities [1 + drafts, V], minus infinity for tokens that cannot be drafted. Of P-EAGLE the rows
-        of one pass, which know how many drafts come before them and not which.
-    """
+    """What a head says behind a text and behind each beginning of a path of drafts."""
     assert not wrong or wrong in WRONG, wrong
     head = _read(folder, wrong)
     target_own = wrong == "embedding" or "embed_tokens" not in head
@@ -394,14 +381,7 @@ def dense(
 def expand(
     say: Callable[[tuple[int, ...]], Tensor], width: int, depth: int, budget: int
 ) -> list[tuple[tuple[int, ...], float]]:
-    """EAGLE-2's dynamic tree: (path, total log-probability) of its rows, the best first, the root left out.
-
-    Args:
-        say: log-probabilities [V] behind a path of drafts.
-        width: best tokens of a path that are looked at, and best paths of a level that are extended.
-        depth: levels.
-        budget: rows of the tree at most, the root counted.
-    """
+    """EAGLE-2's dynamic tree: (path, total log-probability) of its rows, the best first, the root left out."""
     scored: list[tuple[tuple[int, ...], float]] = []
     extended: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     for _ in range(depth):
@@ -516,10 +496,7 @@ class SuffixRow:
 
 
 class Suffix:
-    """Suffix decoding, in fractions, of which equal ones are equal.
-
-    Without ``row`` a request begins cold: there is nothing but its own text.
-    """
+    """Suffix decoding, in fractions, of which equal ones are equal."""
 
     def __init__(self, options: Any, row: SuffixRow | None = None) -> None:
         self.options = options
@@ -950,19 +927,7 @@ def _replay(answer: Callable[[int], str]) -> Any:
 def lm_eval_run(
     config: str, data: dict[str, Path], folder: Path, answer: Callable[[int], str], limit: int | None, **options: Any
 ) -> tuple[Any, dict[str, dict[int, dict[str, Any]]]]:
-    """``simple_evaluate`` on one of lm-eval's tasks, with its data from files.
-
-    Args:
-        config: YAML file below its folder of tasks.
-        data: split -> file.
-        folder: for what it writes.
-        answer: document -> text.
-        limit: documents; None is all.
-        options: of ``simple_evaluate``.
-
-    Returns:
-        The model with its requests, and filter -> document -> sample.
-    """
+    """``simple_evaluate`` on one of lm-eval's tasks, with its data from files."""
     import datasets
     import lm_eval
     import lm_eval.tasks
@@ -1029,13 +994,7 @@ _FILES: dict[str, dict[str, Any]] = {
 
 
 def write_tasks(folder: Path, names: Sequence[str] = tuple(_FILES), changes: Mapping[str, Any] | None = None) -> Path:
-    """Task files and their data in a folder.
-
-    Args:
-        folder: is made.
-        names: of the tasks.
-        changes: fields that each gets in place of its own.
-    """
+    """Task files and their data in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         data = folder / f"{name}.jsonl"

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from small_data import speed
-from support.wording import wording
 
-from specbench.common.errors import UsageError
 from specbench.tasks.codesearchnet.task import Options, Task
 
 
@@ -28,11 +25,3 @@ def test_documentation_is_asked_in_cllms_words(task_data: Path) -> None:
         assert framed.text == f"### Instruction:\n{asked.text}\n### Response:\n"
         assert speed.FUNCTIONS[at]["func_documentation_string"].strip() in asked.text
         assert speed.FUNCTIONS[at]["func_code_string"] not in asked.text
-
-
-def test_chat_needs_a_template_and_nothing_is_scored(task_data: Path) -> None:
-    made = Task(Options(style="chat"), task_data)
-    with pytest.raises(UsageError, check=wording):
-        made.prompts(chat=False)
-    with pytest.raises(UsageError, check=wording):
-        made.score("codesearchnet/0", "def double(x): ...")

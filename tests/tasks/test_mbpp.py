@@ -12,7 +12,7 @@ from small_data import mbpp as own
 from support.asserting import data_folder
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 from specbench.evals import plus_checks
 from specbench.tasks.mbpp import asking
 from specbench.tasks.mbpp.task import Options, Task
@@ -243,8 +243,3 @@ def test_without_the_package_the_asserts_work(monkeypatch: pytest.MonkeyPatch, f
         with pytest.raises(EnvironmentRefused, check=wording) as error:
             attempt()
         assert "\n" not in str(error.value)
-
-
-def test_a_problem_of_another_variant_is_not_scored(full: Task) -> None:
-    with pytest.raises(UsageError, check=wording):
-        full.score("Mbpp/2", "x")

@@ -51,16 +51,6 @@ def test_official_temperatures_are_those_of_fastchat(task_data: Path) -> None:
     }  # fmt: skip
 
 
-def test_math_reasoning_and_coding_have_reference_answers_to_both_turns(task_data: Path) -> None:
-    questions = Task(Options(), task_data).questions()
-    assert {name: question.turns for name, question in questions.items()} == {
-        str(row["question_id"]): tuple(row["turns"]) for row in own.QUESTIONS
-    }
-    assert {name: question.references for name, question in questions.items() if question.references} == {
-        str(row["question_id"]): tuple(row["choices"][0]["turns"]) for row in own.REFERENCES
-    }
-
-
 def test_history_of_ar_is_forced_and_the_judge_hears_of_it(task_data: Path) -> None:
     for history in ("own", "ar"):
         made = Task(options.parse(Options, {"history": history}, "mt-bench"), task_data)

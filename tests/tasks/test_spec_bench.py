@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 from small_data import mt_bench as own
-from support.wording import wording
 
-from specbench.common.errors import UsageError
 from specbench.tasks.spec_bench.task import Options, Task
 
 GROUPS = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
@@ -30,11 +28,3 @@ def test_one_group_alone(task_data: Path, group: Any) -> None:
     prompts = Task(Options(group=group), task_data).prompts(chat=True)
     assert {p.category.partition("/")[0] for p in prompts} == {group}
     assert len(prompts) == (16 if group == "mt_bench" else 4)
-
-
-def test_plain_text_for_a_model_without_a_template(task_data: Path) -> None:
-    made = Task(Options(group="qa"), task_data)
-    assert made.prompts(chat=False)[0].text == "USER: Who keeps the lighthouse?\nASSISTANT:"
-    assert made.options.style == "plain"
-    with pytest.raises(UsageError, check=wording):
-        Task(Options(style="chat"), task_data).prompts(chat=False)

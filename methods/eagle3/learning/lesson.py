@@ -35,14 +35,6 @@ class Lesson(nn.Module):
 
     p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. A row whose best token
     by the target cannot be drafted has nothing to learn (SpecForge, ``position_mask``).
-
-    Args:
-        head: in float32, on the target's device.
-        model: the target, a transformers causal LM.
-        steps: of the training-time test.
-        decay: of a step's weight to the next's.
-        recompute: see :func:`unrolled`.
-        keep: what the target says of a text stays in memory, see :class:`Remembered`.
     """
 
     def __init__(
@@ -63,13 +55,9 @@ class Lesson(nn.Module):
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
         """One step's loss.
 
-        Args:
-            ids: int64 [B, S] texts, filled up at their ends.
-            starts, ends: int64 [B] first position of each answer, and tokens of each text.
-
-        Returns:
-            ``loss``; ``kl``, the mean divergence of the first step; ``agrees`` and ``agrees_last``, the shares of rows
-            whose best token is the target's, of the first and of the last step.
+        ``ids``: int64 [B, S] texts, filled up at their ends; ``starts``, ``ends``: int64 [B] first position of each
+        answer, and tokens of each text. Returns ``loss``; ``kl`` of the first step; ``agrees`` and ``agrees_last``, the
+        shares of rows whose best token is the target's, of the first and of the last step.
         """
         features, states = self._frozen.teach(ids, ends)
         # Rows whose token is in the answer, and has another behind it there; what is said behind the row's token.

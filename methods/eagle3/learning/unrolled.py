@@ -28,13 +28,9 @@ def unrolled(
     Of step 0 every row is computed, since later rows see its keys and values; of all steps only the chosen rows are
     given out and gone on with.
 
-    Args:
-        head: one that drafts token by token, and whose layers see all of the text.
-        fused: [B, S, H] of :meth:`DraftHead.fuse`.
-        embedded: [B, S + steps, H] embeddings of the text, filled up at its end.
-        rows: int64 [B, R] the rows to go on with, below S - 1.
-        steps: how many.
-        recompute: activations of a step are computed again in the backward pass: less memory, a third more time.
+    ``head`` drafts token by token and sees all of the text; ``fused``: [B, S, H] of :meth:`DraftHead.fuse`;
+    ``embedded``: [B, S + steps, H], filled up at its end; ``rows``: int64 [B, R] the rows to go on with, below S - 1;
+    ``recompute``: compute activations again in the backward pass: less memory, a third more time.
     """
     length = fused.shape[1]
     positions = torch.arange(length - 1, device=fused.device).expand(len(fused), -1)
@@ -81,10 +77,8 @@ class _First:
 class _Behind:
     """Attention of a later step: the text up to each row, then the row's own keys of the steps between.
 
-    Args:
-        rows: int64 [B, R] the chosen rows of the text.
-        text: keys and values of step 0, by layer.
-        own: those of the steps since, by step and layer.
+    ``rows``: int64 [B, R] of the text; ``text``: keys and values of step 0, by layer; ``own``: those of the steps
+    since.
     """
 
     def __init__(self, rows: Tensor, text: Sequence[Cells], own: Sequence[Sequence[Cells]]) -> None:

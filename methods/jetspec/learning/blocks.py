@@ -31,13 +31,7 @@ class Blocks:
 
 
 def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
-    """Blocks at given anchors.
-
-    Args:
-        anchors, used: see :class:`Blocks`.
-        ends: int64 [B] tokens of each text.
-        rows: R.
-    """
+    """Blocks at given anchors of texts that have ``ends`` int64 [B] tokens."""
     anchors = anchors.masked_fill(~used, 0)
     offsets = torch.arange(rows, device=anchors.device)
     positions = anchors[:, :, None] + offsets
@@ -48,10 +42,8 @@ def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
 def drawn(starts: Tensor, ends: Tensor, count: int, rows: int) -> Blocks:
     """Blocks at anchors drawn uniformly without replacement from those of each answer, from torch's generator.
 
-    Args:
-        starts, ends: int64 [B] first position of each answer, and tokens of each text.
-        count: A at most; texts with fewer anchors have all of theirs.
-        rows: R.
+    ``starts``, ``ends``: int64 [B] first position of each answer, and tokens of each text; ``count``: A at most, texts
+    with fewer anchors have all of theirs.
     """
     candidates = int((ends - 1 - starts).max().clamp(min=1))
     lots = torch.rand(len(starts), candidates)  # of the CPU's generator, which a checkpoint brings back

@@ -46,13 +46,7 @@ class HeldOut:
 
 
 def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> HeldOut:
-    """Measure a head on answers of the target itself.
-
-    Args:
-        lesson: the head and its target.
-        texts: prompts with the target's answers.
-        device: the target's.
-    """
+    """Measure a head on answers of the target itself."""
     rows, known = lesson.head.config.block_size, lesson.head.draft_ids
     right, gaps = [], []
     for text in texts:
@@ -75,10 +69,8 @@ def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> Hel
 def branch_gaps(logits: Tensor, tokens: Tensor, known: Tensor | None) -> Tensor:
     """Nats by which a head prefers its own best branch to another one, [A].
 
-    Args:
-        logits: [A, D, draft vocabulary], each position scored without sight of the drafts before it.
-        tokens: int64 [A, D] the other branch.
-        known: int64 [draft vocabulary], the token of each column; None where that is its index.
+    ``logits``: [A, D, draft vocabulary], each position scored without sight of the drafts before it; ``tokens``: int64
+    [A, D] the other branch; ``known``: the token of each column, None where that is its index.
     """
     if known is None:
         own = logits.gather(-1, tokens[..., None])[..., 0]

@@ -27,13 +27,8 @@ class _Frozen:
 class Lesson(nn.Module):
     """The head with its loss.
 
-    Args:
-        head: in float32, on the target's device.
-        model: the target, a transformers causal LM.
-        anchors: blocks of a text that a step learns from.
-        gamma: offset k weighs exp(-(k - 1) / gamma), as DFlash has it; 0 weighs all alike, as JetSpec does.
-        flex: see :class:`Sight`.
-        keep: what the target says of a text stays in memory, see :class:`Remembered`.
+    ``anchors``: blocks of a text that a step learns from; ``gamma``: offset k weighs exp(-(k - 1) / gamma), as DFlash
+    has it, and 0 weighs all alike, as JetSpec does.
     """
 
     def __init__(
@@ -56,13 +51,9 @@ class Lesson(nn.Module):
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
         """One step's loss.
 
-        Args:
-            ids: int64 [B, S] texts, filled up at their ends.
-            starts, ends: int64 [B] first position of each answer, and tokens of each text.
-
-        Returns:
-            ``loss``, the weighted mean of KL(target || head); ``agrees``, the share of rows whose best token is the
-            target's; ``rows`` learnt from.
+        ``ids``: int64 [B, S] texts, filled up at their ends; ``starts``, ``ends``: int64 [B] first position of each
+        answer, and tokens of each text. Returns ``loss``, the weighted mean of KL(target || head); ``agrees``, the
+        share of rows whose best token is the target's; ``rows`` learnt from.
         """
         rows = self.head.config.block_size
         features, states = self._frozen.teach(ids, ends)
@@ -84,10 +75,7 @@ class Lesson(nn.Module):
     def states(self, features: Tensor, ids: Tensor, blocks: Blocks) -> Tensor:
         """The head over blocks, each with the text before its anchor: [B, A, R, H] behind its last norm.
 
-        Args:
-            features: [B, S, T × H] of the whole texts.
-            ids: int64 [B, S].
-            blocks: A of each.
+        ``features``: [B, S, T × H] of the whole texts; ``ids``: int64 [B, S].
         """
         config = self.head.config
         texts, length = ids.shape

@@ -22,12 +22,8 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 class Sight:
     """Attention of all blocks of a batch.
 
-    Args:
-        blocks: A blocks of each of B texts.
-        length: S, tokens of the longest text.
-        rows: R.
-        causal: a row sees the rows before it, not all of its block.
-        flex: through FlexAttention; default is on CUDA.
+    ``blocks``: A blocks of each of B texts; ``length``: S, tokens of the longest text; ``causal``: a row sees the rows
+    before it, not all of its block; ``flex``: through FlexAttention, by default on CUDA.
     """
 
     def __init__(self, blocks: Blocks, length: int, rows: int, causal: bool, flex: bool | None = None) -> None:

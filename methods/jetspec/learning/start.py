@@ -21,16 +21,9 @@ _FINAL = ("norm", "final_layernorm", "ln_f")  # of transformers' base models
 
 @torch.no_grad()
 def start_from_target(head: DraftHead, model: Any, ids: Tensor) -> int:
-    """Copies what fits into a head of random weights.
+    """Copy what fits into a head of random weights; returns how many parameters were copied.
 
-    Args:
-        head: changed in place.
-        model: its target.
-        ids: int64 [1, n] a text, by which the scale of queries and keys is taken where the target does not
-            normalise them.
-
-    Returns:
-        Parameters that were copied.
+    ``ids``: int64 [1, n] a text, which gives the scale of queries and keys where the target does not normalise them.
     """
     layers = decoder_layers(model)[-len(head.layers) :]
     copied = 0

@@ -15,6 +15,4 @@ DDTree, ``budget``        B, without it      B + 1                ``budget=B + 1
 EAGLE, ``total_token``    B, with the root   B (B - 1 drafts)     ``budget=B``
 DFlash, ``block_size``    B, with the root   B (B - 1 drafts)     ``chain``, ``budget=B``
 ========================  =================  ===================  ===================
-
-Host data, plain lists, no torch.
 """

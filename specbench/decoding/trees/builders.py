@@ -32,11 +32,7 @@ class Knobs:
 
 
 class Builder(Protocol):
-    """Marginals and a budget in rows, root included (``auto``: the most it may take), to a tree of no more rows.
-
-    Raises:
-        ValueError: the budget is less than 1, or a knob that this builder reads is out of its range.
-    """
+    """Marginals and a budget in rows, root included (``auto``: the most it may take), to a tree of no more rows."""
 
     def __call__(self, marginals: Marginals, budget: int, knobs: Knobs = ..., /) -> TokenTree: ...
 

@@ -20,13 +20,7 @@ def accum_logp(marginals: Marginals, budget: int, width: int = WIDTH) -> TokenTr
     <specbench.decoding.trees.prefixes.chain>`, the bare spine. Rows and their order are the published code's;
     rows of equal probability are expanded in the order they were added.
 
-    Args:
-        marginals: what the head scored.
-        budget: rows of the tree at most, root included, as JetSpec counts.
-        width: children of a row at most; candidates beyond it are not used.
-
-    Raises:
-        ValueError: ``budget`` or ``width`` is less than 1.
+    ``budget``: rows of the tree at most, root included, as JetSpec counts.
     """
     return fan_out(marginals, budget, [_at_least_one(width)] * len(marginals.tokens))
 
@@ -39,14 +33,9 @@ def top2gap(marginals: Marginals, budget: int, width: int = WIDTH, beta: float =
     does not: it halves the width.)
 
     Args:
-        marginals: what the head scored.
-        budget: rows of the tree at most, root included. Caps of 1 at the first depths can leave it smaller.
         width: children of a row where the head is undecided.
         beta: how sharply the cap falls with the gap, per nat.
         g0: gap at which half the width is left, in nats.
-
-    Raises:
-        ValueError: ``budget`` or ``width`` is less than 1, or ``beta`` or ``g0`` is not finite.
     """
     return fan_out(marginals, budget, gap_caps(marginals, width, beta, g0))
 
@@ -56,9 +45,6 @@ def gap_caps(marginals: Marginals, width: int = WIDTH, beta: float = 2.0, g0: fl
 
     ``cap = max(1, round(width × sigmoid(-beta × (gap - g0))))``, where ``width`` is no more than the candidates there
     are, and halves round to even, both as in the published code. Arguments are :func:`top2gap`'s.
-
-    Returns:
-        The cap of each depth, shape [D].
     """
     _at_least_one(width)
     if not (math.isfinite(beta) and math.isfinite(g0)):
@@ -75,16 +61,7 @@ def gap_caps(marginals: Marginals, width: int = WIDTH, beta: float = 2.0, g0: fl
 
 
 def fan_out(marginals: Marginals, budget: int, caps: Sequence[int]) -> TokenTree:
-    """The heap behind both: pop the most probable row, add its best children together, at most its depth's cap.
-
-    Args:
-        marginals: what the head scored.
-        budget: rows of the tree at most, root included.
-        caps: children of a row at most, for rows that depth 1 follows, depth 2, ..., shape [D]; each at least 1.
-
-    Returns:
-        The rows in the order they were added, siblings best first.
-    """
+    """The heap behind both: pop the most probable row, add its best children together, at most its depth's cap."""
     check_budget(budget)
     tokens, parents, depths = [marginals.root], [-1], [0]
     depth_limit, rows = len(marginals.tokens), 1

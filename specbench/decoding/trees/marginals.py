@@ -18,13 +18,8 @@ def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
     probabilities (DDTree). It is exact for targets that draw each position from its marginal, and for real ones as
     good as the head is calibrated.
 
-    Args:
-        tree: any tree from the marginals' root. A token that is not among the candidates of its depth counts as
-            impossible, and a path that stands twice in the tree counts once.
-        marginals: what the head scored.
-
-    Returns:
-        A number of tokens, 0 to the tree's depth.
+    A token that is not among the candidates of its depth counts as impossible, and a path that stands twice counts
+    once.
     """
     likely = [
         dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)
@@ -48,12 +43,8 @@ def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
 def best_branch(tree: TokenTree, marginals: Marginals) -> tuple[list[int], float]:
     """The path of a tree that takes the best-scored child each time, down to a leaf.
 
-    Args:
-        tree: any tree from the marginals' root.
-        marginals: what the head scored.
-
-    Returns:
-        Its tokens below the root, and the sum of their log-probabilities; no tokens of a tree that is its root alone.
+    Returns its tokens below the root and the sum of their log-probabilities; no tokens of a tree that is its root
+    alone.
     """
     likely = [
         dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)

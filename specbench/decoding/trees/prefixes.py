@@ -13,15 +13,7 @@ from specbench.decoding.trees.marginals import Marginals, check_budget
 
 
 def chain(marginals: Marginals, budget: int) -> TokenTree:
-    """The greedy spine: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B).
-
-    Args:
-        marginals: what the head scored.
-        budget: rows at most, root included.
-
-    Raises:
-        ValueError: ``budget`` is less than 1.
-    """
+    """The greedy spine: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B)."""
     check_budget(budget)
     spine = [tokens[0] for tokens in marginals.tokens[: budget - 1]]
     return TokenTree.chain([marginals.root, *spine], origins="head", scores=marginals.scores)
@@ -38,17 +30,8 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
     finds their end, and the best prefixes get what is left: never fewer accepted than the chain of the same budget. A
     budget of at most D + 1 is then the chain itself; the guarantee is cheap only where the spine fits well inside.
 
-    Args:
-        marginals: what the head scored.
-        budget: rows at most, root included: one more than DDTree's number.
-        spine: place the greedy spine first. False: DDTree's own tree.
-
-    Returns:
-        The spine, then the rows most probable first; equal ones by their parent's row, then by rank. The tree of a
-        smaller budget is the beginning of it.
-
-    Raises:
-        ValueError: ``budget`` is less than 1.
+    ``budget``: rows at most, root included: one more than DDTree's number. The spine comes first, then the rows most
+    probable first; equal ones by their parent's row, then by rank. The tree of a smaller budget is the beginning of it.
     """
     tokens, parents, _ = best_prefixes(marginals, budget, spine)
     return TokenTree(tokens, parents, origins="head", scores=marginals.scores)
@@ -60,8 +43,7 @@ def best_prefixes(marginals: Marginals, budget: int, spine: bool) -> tuple[list[
     Of the prefixes that are not in the tree, only two can be next behind one that just went in: its next sibling and
     its first child. So the heap holds one candidate per parent and never sees the other K - 1 (DDTree).
 
-    Returns:
-        Tokens, parents and negative log-probabilities of the paths, each of shape [rows].
+    Returns tokens, parents and negative log-probabilities of the paths, each of shape [rows].
     """
     check_budget(budget)
     ranked, logp = marginals.tokens, marginals.logp
@@ -105,14 +87,7 @@ StepSeconds = Callable[[int], float] | Mapping[int, float]
 
 
 class Sized(NamedTuple):
-    """A tree of the size that was found best.
-
-    Attributes:
-        tree: its rows, the most probable prefixes.
-        budget: how many they are, root included.
-        expected: accepted drafts that the head expects.
-        seconds: what a step of so many rows takes, by the table.
-    """
+    """A tree of the size that was found best: ``budget`` rows, root included; ``expected`` accepted drafts."""
 
     tree: TokenTree
     budget: int
@@ -128,7 +103,6 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
     not pay by it. Trees of all sizes are beginnings of the largest, so one heap run answers for every budget.
 
     Args:
-        marginals: what the head scored.
         step_seconds: rows -> seconds of a **whole** step: drafting and the host too, or small trees look better than
             they are. A mapping has the measured row buckets (``dict`` of (rows, seconds) pairs); a tree is padded to
             the next larger one, and none is larger than the largest. A function is asked about every number of rows.
@@ -136,9 +110,6 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
 
     Returns:
         The tree and its size. Of equally good buckets (numbers of rows, with a function) the smallest.
-
-    Raises:
-        ValueError: ``max_budget`` is less than 1, or a bucket or its time is not positive, or there is none.
     """
     check_budget(max_budget)
     if isinstance(step_seconds, Mapping):

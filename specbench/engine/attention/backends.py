@@ -1,9 +1,4 @@
-"""Attention backends: the oracle, and the split-KV tree attention kernel.
-
-``reference`` is the oracle: a dense additive mask through torch's scaled_dot_product_attention, on any device.
-``triton`` is our tree attention: ancestor bitmasks, cache lengths read on the device. For chains there is also
-:mod:`specbench.engine.attention.flash`.
-"""
+"""Attention backends: the oracle, and the split-KV tree attention kernel."""
 
 from __future__ import annotations
 

@@ -27,14 +27,7 @@ _PINNED_SPLITS = 16  # of each cache, where the number of sequences and the devi
 
 
 class Steps(NamedTuple):
-    """Steps that graphs are captured for.
-
-    Attributes:
-        attention: name of the backend.
-        tall: whether its tiles hold many rows of a sequence.
-        fewest, widest: rows of a sequence.
-        sequences: how many at most.
-    """
+    """Steps that graphs are captured for."""
 
     attention: str
     tall: bool
@@ -48,16 +41,7 @@ class Attentions:
 
     Args:
         asked: one of :data:`NAMES`. "flash" and its like serve chains, and the best other backend serves trees.
-        model: whose device and dtype decide what can be had.
         pinned: let neither a measured time nor the size of the device or of the run decide how sums are ordered.
-
-    Attributes:
-        asked: for draft heads and draft models to ask for too; "reference" once the kernels turned out not to run.
-        notes: what "auto" left out although it is installed, a line each.
-
-    Raises:
-        UsageError: no such backend.
-        EnvironmentRefused: one that this device, this dtype or these packages do not have.
     """
 
     def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
@@ -108,17 +92,7 @@ class Attentions:
         self.notes.append(f"{flash.VERSIONS[name].title} is left out: {why}")
 
     def fall_back(self, error: Exception) -> bool:
-        """Takes the oracle for trees from now on; for when a forward with the kernels has raised, or came out wrong.
-
-        Args:
-            error: what says so.
-
-        Returns:
-            Whether there is anything to fall back from.
-
-        Raises:
-            EnvironmentRefused: the kernels were asked for by name.
-        """
+        """Takes the oracle for trees from now on; for when a forward with the kernels has raised, or came out wrong."""
         if self.tree == "reference":
             return False
         why = reason(error)
@@ -134,15 +108,7 @@ class Attentions:
         return True
 
     def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
-        """Falls back where a head is larger than the kernels take.
-
-        Args:
-            shapes: what each layer stores.
-            heads: its query heads.
-
-        Raises:
-            EnvironmentRefused: such a backend was asked for by name.
-        """
+        """Fall back where a head is larger than the kernels take; refuse if that backend was asked for by name."""
         # A layer that attends and stores nothing reads what another one has stored, whose heads are as many.
         stored = {layer: count for layer, count in (heads or {}).items() if layer in shapes}
         self._group = max((count // shapes[layer][0] for layer, count in stored.items()), default=1)
@@ -217,10 +183,8 @@ class Attentions:
     def settle(self, seconds: Callable[[str], float]) -> None:
         """Lets measured time decide where more than one backend serves chains.
 
-        A rival that raises is left out. One that is taken is faster by more than timing noise.
-
-        Args:
-            seconds: checks the backend of that name and returns the time of a one-row step with it.
+        A rival that raises is left out; one that is taken is faster by more than timing noise. ``seconds`` checks the
+        backend of that name and returns the time of a one-row step with it.
         """
         if not self._rivals or self._pinned:
             return

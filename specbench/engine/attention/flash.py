@@ -19,14 +19,9 @@ from specbench.engine.fast_paths import fault
 
 
 class Version(NamedTuple):
-    """A package and how it is called.
-
-    Attributes:
-        title: its distribution.
-        module: that is imported.
-        function: of that module.
-        call: (function, query [sequences, rows, heads, size], keys [S, L, KV heads, size], values, cells that each
-            sequence has with its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
+    """A package and how it is called. ``call``: (function, query [sequences, rows, heads, size], keys [S, L, KV heads,
+    size], values, cells of each sequence
+        with its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
     """
 
     title: str
@@ -80,11 +75,7 @@ VERSIONS = {
 
 
 def load(name: str) -> Any:
-    """The function of a version.
-
-    Raises:
-        Exception: whatever the import of a package raises that was built for another torch, or lacks the function.
-    """
+    """The function of a version; raises whatever importing a package raises that was built for another torch."""
     version = VERSIONS[name]
     return getattr(importlib.import_module(version.module), version.function)
 

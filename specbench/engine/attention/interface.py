@@ -32,7 +32,6 @@ class Visibility:
     N rows, S slots, L cells.
 
     Attributes:
-        layout: of the rows.
         lengths: integer [S], cached tokens of each slot; its rows sit in the cells from there on.
         depth: integer [N], ancestors of each row; its position is its slot's length + depth.
         rows: which rows each row may attend to, as :class:`specbench.engine.ops.Ancestry` has it.
@@ -51,9 +50,6 @@ class Backend(Protocol):
         """Attention of [1, heads, N, size] queries to their slots' [S, KV heads, L, size] keys.
 
         Args:
-            query: rotated queries.
-            key: keys, cached and new.
-            value: values likewise.
             scale: factor on the scores; None is ``size ** -0.5``.
             window: a row sees only keys less than this many positions before it; None is no limit.
 
@@ -67,10 +63,7 @@ class Backend(Protocol):
 class Calls:
     """What the attention layers asked for during one forward; read by the load-time checks and the cost of a step.
 
-    Attributes:
-        windows: by layer, the sliding window; None is no limit.
-        heads: by layer, query heads.
-        scales: by layer, the factor on the scores; None is the usual one.
+    By layer: the sliding window (None: no limit), the query heads, the factor on the scores (None: the usual one).
     """
 
     windows: dict[int, int | None] = field(default_factory=dict)
@@ -91,11 +84,7 @@ def attend(
     calls: Calls | None = None,
     **features: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature; ``step`` and ``calls`` travel through the model's keyword arguments.
-
-    Raises:
-        UnsupportedAttention: the layer asks for something the engine does not express (soft-capping, sinks, …).
-    """
+    """transformers' attention signature; ``step`` and ``calls`` travel through the model's keyword arguments."""
     for name, value_of in features.items():
         if name not in _HARMLESS and value_of is not None:
             raise UnsupportedAttention(f"this model's attention uses '{name}', which the engine does not express yet")

@@ -12,11 +12,7 @@ from specbench.engine.layout import Group
 
 
 class Masks:
-    """The masks of one step, one for each window and group of slots.
-
-    Args:
-        visibility: with ancestors as bool [N, N].
-    """
+    """The masks of one step, one for each window and group of slots."""
 
     def __init__(self, visibility: Visibility) -> None:
         self._see = visibility
@@ -67,16 +63,8 @@ class Masks:
 def _additive(
     lengths: Tensor, own: Tensor, reach: Tensor, depth: Tensor, cells: int, window: int | None, dtype: torch.dtype
 ) -> Tensor:
-    """[S, 1, Q, L] of S slots with Q rows each.
-
-    Args:
-        lengths: int64 [S], cells that all rows see.
-        own: int64 [S, Q], cell of each row.
-        reach: bool [S, Q, Q], rows that each row sees.
-        depth: [S, Q].
-        cells: L.
-        window: as of the attention.
-        dtype: of the mask.
+    """[S, 1, Q, L] of S slots with Q rows each. ``lengths`` [S]: cells that all rows see; ``own`` [S, Q]: cell of each
+    row; ``reach`` bool [S, Q, Q]: rows that each row sees; ``depth`` [S, Q]; ``cells``: L.
     """
     slots, rows = own.shape
     cell = torch.arange(cells, device=own.device)

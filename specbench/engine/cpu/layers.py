@@ -21,17 +21,7 @@ from specbench.engine.step import decoder_layers
 
 
 class OwnLayers:
-    """Switches a model's decoder layers and LM head between transformers' code and ours.
-
-    Args:
-        model: a transformers causal LM on a CPU.
-        cache: the engine's.
-        calls: what each layer's attention is.
-
-    Raises:
-        Unlike: this model's layers are not of the kind.
-        EnvironmentRefused: the code cannot be had.
-    """
+    """Switches a model's decoder layers and LM head between transformers' code and ours."""
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls) -> None:
         if model.dtype not in (torch.float32, torch.bfloat16):

@@ -71,13 +71,7 @@ class Sight(ctypes.Structure):
 def address(tensor: Tensor, dtype: torch.dtype, count: int) -> int:
     """Where the C++ finds a tensor; every pointer that it gets comes from here.
 
-    Args:
-        tensor: contiguous, on the CPU.
-        dtype: that the C++ takes it for.
-        count: values that the C++ reads or writes.
-
-    Raises:
-        Unlike: it is something else, which the C++ would read or write past.
+    Raises Unlike unless the tensor is contiguous, on the CPU, of this dtype and of ``count`` values.
     """
     # In this order, and without another call: it is on the clock a dozen times in each step.
     if tensor.dtype is dtype and tensor.numel() == count and tensor.is_cpu and tensor.is_contiguous():
@@ -105,11 +99,7 @@ def _loaded() -> Any:
 
 
 def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
-    """The library, built where it has not been; ``say`` takes a line before that.
-
-    Raises:
-        EnvironmentRefused: it cannot be had; in one line.
-    """
+    """The library, built where it has not been; ``say`` takes a line before that."""
     if _failed:
         raise EnvironmentRefused(_failed[0])
     try:
@@ -122,11 +112,7 @@ def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
 
 
 class Work:
-    """Buffers of a forward, and the calls that use them.
-
-    Args:
-        library: from :func:`open_library`.
-    """
+    """Buffers of a forward, and the calls that use them."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -139,9 +125,7 @@ class Work:
     def aim(self, tensors: tuple[Tensor, ...], slots: int, capacity: int) -> None:
         """Says who sees whom in the layers that follow.
 
-        Args:
-            tensors: slot [N], first, count, length [S], depth [N], int32 all; reach bool [N, N].
-            slots, capacity: of the cache.
+        ``tensors``: slot [N], first, count, length [S], depth [N], all int32; reach bool [N, N].
         """
         slot, first, count, length, depth, reach = self._kept = (*tensors[:5], tensors[5].contiguous())
         rows, whole = len(slot), torch.int32
@@ -157,11 +141,8 @@ class Work:
     ) -> None:
         """Runs some layers one after the other.
 
-        Args:
-            layers: those.
-            hidden: [1, N, hidden size].
-            outputs: of each layer where its output goes, alike; None where nobody wants it.
-            rotary: cosine and sine [1, N, turned], as ``hidden`` is.
+        ``hidden``: [1, N, hidden size]; ``outputs``: where each layer's output goes, or None; ``rotary``: cosine and
+        sine [1, N, turned].
         """
         dtype, size = NUMBERS[layers[0].type], self._sight.rows * layers[0].hidden
         outs = (_pointer * len(layers))(

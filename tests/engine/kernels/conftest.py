@@ -26,10 +26,7 @@ def device() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _products_of_bf16(device: str) -> Iterator[None]:
-    """The interpreter holds bf16 as integers and multiplies these: here a product is given the numbers they stand for.
-
-    Exact, as in a matrix unit: the product of two bf16 numbers has 16 bits, and is added up in float32.
-    """
+    """Products of bf16 that the interpreter holds as integers, by the numbers that they stand for."""
     if device != "cpu":
         yield
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from support.decoders import flat, following, forest
-from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree
@@ -57,30 +56,3 @@ def test_slots_between_others_and_slots_without_rows(device: str) -> None:
     fields = flat(trees, 6, device, spare=4)
     next_token = torch.tensor([6, 7, 8, 4, 6, 7, 3, 0, 0, 0, 0], dtype=torch.int32, device=device)
     assert check(fields, next_token) == [0, 3, 1, 0, 2, 0]
-
-
-def accepted(tokens: list[int], parents: list[int], after: list[int], device: str) -> tuple[list[int], int]:
-    """Path and bonus of a tree behind another slot's."""
-    fields = flat({0: TokenTree.chain([0, 0]), 1: TokenTree(tokens, [-1, *parents[1:]])}, 2, device)
-    next_token = torch.tensor([0, 0, *after], dtype=torch.int32, device=device)
-    count, path, bonus = accept_paths(
-        fields.tokens, fields.parents, fields.accept, *tree_bits(fields.parents, fields.layout),
-        next_token, fields.layout,
-    )  # fmt: skip
-    return path[2 : 2 + int(count[1])].tolist(), int(bonus[1])
-
-
-def test_of_duplicate_siblings_the_deeper_wins_and_else_the_first(device: str) -> None:
-    assert accepted([9, 4, 4, 7], [0, 0, 0, 2], [4, 8, 7, 5], device) == ([0, 2, 3], 5)
-    assert accepted([9, 4, 4, 6], [0, 0, 0, 2], [4, 8, 7, 5], device) == ([0, 1], 8)
-    assert accepted([9, 1, 2, 3], [0, 0, 0, 2], [4, 8, 7, 5], device) == ([0], 4)
-
-
-def test_inputs_that_are_not_contiguous_are_refused(device: str) -> None:
-    fields = flat(forest(1, {0: 4}), 1, device)
-    bits, depth = tree_bits(fields.parents, fields.layout)
-    apart = torch.zeros(4, 2, dtype=torch.int32, device=device)[:, 0]
-    with pytest.raises(ValueError, check=wording):
-        accept_paths(fields.tokens, fields.parents, fields.accept, bits, depth, apart, fields.layout)
-    with pytest.raises(ValueError, check=wording):
-        accept_paths(apart, fields.parents, fields.accept, bits, depth, fields.tokens, fields.layout)

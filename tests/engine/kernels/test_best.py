@@ -44,15 +44,6 @@ def test_equal_scores_go_by_their_ids(device: str) -> None:
     check(scores, 6)
 
 
-def test_tokens_that_are_ruled_out_come_last(device: str) -> None:
-    scores = torch.full((2, 2100), float("-inf"), device=device)
-    scores[:, [5, 2000]] = torch.tensor([1.0, 3.0], device=device)
-    check(scores, 2)
-    logp, tokens = best(scores, 4, SITE)
-    assert tokens.tolist() == [[2000, 5, 0, 1]] * 2
-    assert logp[:, 2:].tolist() == [[float("-inf")] * 2] * 2
-
-
 def test_a_broken_row_names_tokens_and_breaks_no_other(device: str) -> None:
     scores = noise(2, 1500, device=device)
     expected = best(scores, 3, SITE)

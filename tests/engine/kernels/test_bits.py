@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from support.decoders import flat, forest
-from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree
@@ -70,9 +69,3 @@ def test_a_host_that_knows_the_layout_makes_narrow_masks(device: str) -> None:
     trees = {0: TokenTree.chain([0] * 5), 1: TokenTree.chain([0] * 5), 3: TokenTree.chain([0] * 9)}
     assert widest_slot(flat(trees, 4, device, spare=80, known=True).layout) == 9
     assert widest_slot(flat(trees, 4, device, spare=80).layout) == 99
-
-
-def test_parents_of_another_order_are_refused(device: str) -> None:
-    layout = flat({0: TokenTree.chain([0] * 3)}, 1, device).layout
-    with pytest.raises(ValueError, check=wording):
-        tree_bits(torch.zeros(3, 2, dtype=torch.int32, device=device)[:, 0], layout)

@@ -37,11 +37,6 @@ def test_no_other_device_is_launched_so(monkeypatch: pytest.MonkeyPatch) -> None
     assert dependent.options(GPU) == {"PDL": False}
 
 
-def test_a_rocm_device_is_not_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert dependent.options(GPU) == {"PDL": False}
-
-
 @pytest.mark.parametrize("lacks", ["instruction", "option"])
 def test_a_triton_without_it_is_not_asked_for_it(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if lacks == "instruction":

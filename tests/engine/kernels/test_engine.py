@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from support.decoders import hiding_tree
 from support.models import attached, autoregressive, decode, prompt, supported
-from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import TokenTree
 from specbench.engine.sampler import Sampling
 
@@ -69,15 +67,3 @@ def test_filters_and_top_scores_go_with_the_kernels() -> None:
             plain = engine.step({slot: TokenTree.chain([result.emitted[-1]])})[slot]
             found.append((out, result.next_tokens, result.top[1].tolist(), plain.next_tokens))
     assert found[0] == found[1]
-
-
-def test_a_double_precision_model_has_no_kernels() -> None:
-    model = supported("llama").double()
-    try:
-        with (
-            pytest.raises(EnvironmentRefused, check=wording),
-            attached(model, capacity=20, backend="triton"),
-        ):
-            pass
-    finally:
-        model.float()

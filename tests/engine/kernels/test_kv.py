@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 from support.decoders import flat
-from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree
@@ -73,13 +72,6 @@ def test_moves_whose_cells_overlap(path: list[int], device: str) -> None:
     commit([path, [0, 1, 5]], 40, device)
 
 
-def test_nothing_is_moved_where_nothing_was_accepted(device: str) -> None:
-    buffer = noise(1, 2, 1, 8, 4).to(device)
-    before = buffer.clone()
-    commit_rows([buffer], layout_of([0, 3], device), i32([2, 2], device), i32([0, 0], device), i32([0, 1, 2], device))
-    assert torch.equal(buffer, before)
-
-
 def test_a_cache_of_more_than_2_31_elements(device: str) -> None:
     far = 1 << 31  # memory that is never touched costs nothing
     buffer = torch.empty(far + 4096, dtype=torch.int8, device=device).as_strided(
@@ -93,12 +85,3 @@ def test_a_cache_of_more_than_2_31_elements(device: str) -> None:
     commit_rows([buffer], layout, lengths, i32([2, 2], device), i32([0, 3, 2, 3, 0, 2, 2, 3], device))
     assert torch.equal(buffer[0, 0, 0, 1:3], new[0, 0, [0, 3]])
     assert torch.equal(buffer[0, 1, 0, 2:4], new[0, 0, [4, 6]])
-
-
-def test_rows_that_are_not_contiguous_are_refused(device: str) -> None:
-    turned = torch.zeros(1, 1, 4, 4, device=device).transpose(2, 3)
-    good, one, layout = torch.zeros(1, 1, 4, 4, device=device), i32([0], device), layout_of([4], device)
-    with pytest.raises(ValueError, check=wording):
-        write_kv(good, turned, good, good, layout, one)
-    with pytest.raises(ValueError, check=wording):
-        commit_rows([turned[None]], layout, one, one, i32([0, 1, 2, 3], device))

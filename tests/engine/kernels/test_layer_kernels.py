@@ -1,18 +1,13 @@
-"""What stands between a layer's products, against transformers' formulas, rounding by rounding.
-
-In bf16 the interpreter cuts off where hardware rounds, so a value may be a unit in the last place lower at each step.
-"""
+"""What stands between a layer's products, against transformers' formulas, rounding by rounding."""
 
 from __future__ import annotations
 
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from support.decoders import flat
-from support.wording import wording
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
@@ -132,23 +127,3 @@ def test_norms_rotation_and_store(
     if kind is None and dtype != torch.bfloat16:
         assert torch.equal(found, expected)
         assert torch.equal(keys, expected_keys)
-
-
-def test_what_the_kernels_would_misread_is_refused(device: str) -> None:
-    own = norm(Qwen3RMSNorm, 8, torch.float32, device)
-    rows = noise(8, 4, seed=0, dtype=torch.float32, device=device)
-    with pytest.raises(ValueError, check=wording):
-        add_norm(rows.t(), None, own)
-    with pytest.raises(ValueError, check=wording):
-        add_norm(noise(4, 8, seed=0, dtype=torch.float16, device=device), None, own)
-    with pytest.raises(ValueError, check=wording):
-        gated(rows.t(), "silu")
-    heads: Any = SimpleNamespace(heads=Heads(2, 1, 4, 4, None, None), of_query=None, of_key=None)
-    layout = flat({0: TokenTree.chain([0] * 8)}, 1, device).layout
-    cache, lengths = torch.zeros(1, 1, 9, 4, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-    products = noise(8, 8, seed=0, dtype=torch.float32, device=device), rows, rows
-    with pytest.raises(ValueError, check=wording):
-        rotate(products, heads, (torch.zeros(1, 8, 6), torch.zeros(1, 8, 6)), cache, cache, layout, lengths)
-    wave = torch.zeros(1, 4, 8).transpose(1, 2)
-    with pytest.raises(ValueError, check=wording):
-        rotate(products, heads, (wave, wave), cache, cache, layout, lengths)

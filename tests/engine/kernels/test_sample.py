@@ -9,7 +9,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from support.wording import wording
 from torch import Tensor
 
 from specbench.engine import sampler
@@ -169,14 +168,6 @@ def test_sampled_is_the_samplers_choice(sampling: Sampling, dtype: torch.dtype, 
         assert torch.all(taken >= best[..., 0] - 1e-5 * best[..., 0].abs())
 
 
-def test_the_noise_is_what_decides_flat_logits(device: str) -> None:
-    positions, sampling = torch.arange(80)[None], Sampling(temperature=0.7, seed=9)
-    logits = torch.zeros(1, 80, 64)
-    expected = sampler.scores(logits, positions, sampling).argmax(-1)
-    assert torch.equal(chosen(logits, positions, sampling, device).long(), expected)
-    assert len(expected.unique()) > 30
-
-
 @pytest.mark.parametrize("processors", [1, 500], ids=["one split", "a split a tile"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_rows_with_infinities_and_nan(sampling: Sampling, processors: int, device: str) -> None:
@@ -193,25 +184,6 @@ def test_rows_with_infinities_and_nan(sampling: Sampling, processors: int, devic
     token = chosen(logits[None], positions, sampling, device, processors=processors)
     assert token.tolist() == [[7, 0, 2599, 2000, 1300, 0]]
     assert torch.equal(token.long(), sampler.scores(logits[None], positions, sampling).argmax(-1))
-
-
-def test_zeros_of_either_sign_are_equal(device: str) -> None:
-    logits = torch.full((1, 2, 1500), -1.0)
-    logits[0, 0, 3], logits[0, 0, 1400] = -0.0, 0.0
-    logits[0, 1, 3], logits[0, 1, 1400] = 0.0, -0.0
-    assert chosen(logits, torch.zeros(1, 2), Sampling(), device, processors=500).tolist() == [[3, 3]]
-
-
-def test_the_number_of_splits_does_not_change_the_choice(device: str) -> None:
-    logits, positions = logits_of(1, 3, 8000, torch.bfloat16), torch.tensor([[5, 6, 7]])
-    sampling = Sampling(temperature=1.0, seed=4)
-    tokens = [chosen(logits, positions, sampling, device, processors=each).tolist() for each in (1, 2, 4, 99)]
-    assert tokens[1:] == tokens[:1] * 3
-
-
-def test_logits_of_another_order_are_refused(device: str) -> None:
-    with pytest.raises(ValueError, check=wording):
-        chosen(torch.zeros(1, 4, 3).transpose(1, 2), torch.zeros(1, 3), Sampling(), device)
 
 
 def test_positions_may_lie_between_other_fields(device: str) -> None:

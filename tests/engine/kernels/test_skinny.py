@@ -1,19 +1,11 @@
-"""Products of few rows, against exact ones and torch's: any sizes, any split, and a row alike in any company.
-
-Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
-every bit is asked for.
-"""
+"""Products of few rows, against exact ones and torch's: any sizes, any split, and a row alike in any company."""
 
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from support.kernels import builds, over_limits
-from support.wording import wording
 from torch import Tensor, nn
 
 from specbench.engine.kernels import skinny as kernels
@@ -93,14 +85,6 @@ def test_a_row_is_the_same_in_any_company(splits: int, dtype: torch.dtype, devic
         assert torch.equal(skinny(x[:rows], weight, None, tiles(dtype, splits=splits)), whole[:rows])
 
 
-def test_any_number_of_rows_is_one_kernel(device: str) -> None:
-    """What the compiler is told of the rows would be another code for one row, or for 16."""
-    if device == "cpu":
-        assert kernels._skinny.kwargs["do_not_specialize"] == ["rows"]
-    else:
-        assert [each.name for each in kernels._skinny.params if each.do_not_specialize] == ["rows"]
-
-
 def test_arrivals_are_counted_from_zero_every_time(device: str) -> None:
     x, weight = (noise(n, 200, seed=n, dtype=HALF, device=device) for n in (5, 70))
     cut = tiles(HALF, splits=4)
@@ -160,19 +144,6 @@ def test_offsets_are_wider_than_32_bits(device: str) -> None:
     assert exact(x, weight, None, skinny(x, weight, None, tiles(HALF)))
 
 
-def test_what_the_kernel_would_misread_is_refused(device: str) -> None:
-    x, cut = torch.zeros(4, 32, device=device), tiles(torch.float32)
-    for rows in (0, 17):
-        with pytest.raises(ValueError, check=wording):
-            skinny(torch.zeros(rows, 32, device=device), x, None, cut)
-    for weight in (torch.zeros(8, 31, device=device), x.half(), torch.zeros(32, 8, device=device).t()):
-        with pytest.raises(ValueError, check=wording):
-            skinny(x, weight, None, cut)
-    for bias in (torch.zeros(5, device=device), torch.zeros(8, device=device)[::2]):
-        with pytest.raises(ValueError, check=wording):
-            skinny(x, x, bias, cut)
-
-
 WEIGHTS = [
     (outputs, inputs, processors)
     for outputs, inputs in (
@@ -202,15 +173,3 @@ def test_configurations(outputs: int, inputs: int, processors: int, dtype: torch
             waves = programs / together
             assert waves == 1 or waves / -(-waves // 1) >= 0.75, "the last wave is small"
         assert splits == 1 or programs <= processors or span >= config.stages * config.block_k
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("capability", [80, 90, 100])
-def test_weights_stream_in_16_byte_copies(capability: int, tmp_path: Path) -> None:
-    found: list[dict[str, Any]] = builds(capability, tmp_path, kernel="skinny")
-    assert len(found) >= 18
-    for built in found:
-        assert over_limits(built) == []
-        assert built["spilled"] == 0
-        assert built["async_16_bytes"] >= 24, built
-        assert bool(built["matrix"]["HMMA"]) == (" fp32 " not in built["configuration"])

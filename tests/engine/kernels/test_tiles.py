@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
 from specbench.engine.kernels.tiles import (
     MAX_SPLITS,
@@ -17,7 +16,6 @@ from specbench.engine.kernels.tiles import (
     share_for,
     tile_for,
 )
-from specbench.engine.kernels.tree_attention import tile_height
 
 # (shared bytes of a program, multiprocessors)
 H200, B200, A100, L4 = (227 * 1024, 132), (227 * 1024, 148), (163 * 1024, 108), (99 * 1024, 58)
@@ -50,13 +48,6 @@ def test_a_tile_is_as_tall_as_leaves_enough_of_them(
     assert height_for(rows, tall=tall, multiprocessors=multiprocessors, **heads) * heads["group"] == packed
 
 
-def test_a_layout_asks_for_the_height_on_its_device() -> None:
-    device = torch.device("cpu")
-    assert tile_height(1, 7, False, device) == 2
-    assert tile_height(100, 7, True, device, 4) == 128 // 7  # five tiles × 4 heads fill four processors
-    assert tile_height(18, 7, True, device, 1) == 64 // 7
-
-
 @pytest.mark.parametrize(
     ("packed", "size", "card", "shape", "each"),
     [
@@ -80,13 +71,6 @@ def test_a_tile_and_how_many_a_multiprocessor_holds(
     tile = tile_for(packed, size, size, 2, card[0])
     assert (tile.block_m, tile.block_n, tile.warps, tile.stages) == shape
     assert programs_each(tile, size, size, 2, card[0]) == each
-
-
-def test_exact_fp32_has_small_tiles_everywhere() -> None:
-    for shared, _ in (H200, A100, L4):
-        tile = tile_for(448, 128, 128, 4, shared)
-        assert (tile.block_m, tile.stages, tile.chunk) == (16, 1, 32)
-        assert programs_each(tile, 128, 128, 4, shared) == 1
 
 
 def busy(rows: int, context: int, card: tuple[int, int], slots: int = 1, capacity: int = 33000) -> tuple[int, int]:
@@ -117,13 +101,6 @@ def test_short_caches_keep_a_large_device_busy(card: tuple[int, int]) -> None:
     for rows in (1, 16, 64, 128):  # a long cache fills the device, and no program waits for a second wave
         found, room = busy(rows, 32768, card)
         assert 0.75 * room < found <= room, rows
-
-
-@pytest.mark.parametrize("card", [A100, L4], ids=["A100", "24 GB"])
-def test_smaller_devices_are_full_without_a_second_wave(card: tuple[int, int]) -> None:
-    for rows in (1, 16, 64):
-        found, room = busy(rows, 4096, card, capacity=6000)
-        assert 0.5 * room < found <= room, rows  # eight tiles × 4 heads of one tree cannot be 58 equal parts
 
 
 def test_splits_know_nothing_of_rows_and_fill_the_device() -> None:

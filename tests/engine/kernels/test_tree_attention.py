@@ -1,8 +1,4 @@
-"""Tree attention by the kernel equals the oracle's dense mask, on random trees, caches and layouts of rows.
-
-Without a GPU Triton's interpreter runs the kernel; it cuts off what it stores as bfloat16, so halves are float16 where
-every bit is asked for.
-"""
+"""Tree attention by the kernel equals the oracle's dense mask, on random trees, caches and layouts of rows."""
 
 from __future__ import annotations
 
@@ -165,11 +161,6 @@ def test_splits_make_no_difference(splits: int, device: str) -> None:
         )
 
 
-def test_bf16_is_attended_to_as_it_is_on_a_card(device: str) -> None:
-    check(Case(lengths=(90, 0), sizes=(9, 5), splits=3, kv_heads=2, dtype=torch.bfloat16), device)
-    check(Case(lengths=(90, 0), sizes=(9, 5), splits=1, tile=TALL, height=20, dtype=torch.bfloat16), device)
-
-
 def test_splits_are_counted_anew_by_every_launch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Tensor] = []
 
@@ -262,17 +253,6 @@ def test_many_cases(device: str, **case: Any) -> None:
     check_any(device=device, **case)
 
 
-@pytest.mark.slow
-def test_one_to_sixty_four_sequences(device: str) -> None:
-    for slots in (1, 5, 64):
-        draw = torch.Generator().manual_seed(slots)
-        lengths = torch.randint(0, 90, (slots,), generator=draw).tolist()
-        sizes = torch.randint(0, 12, (slots,), generator=draw).tolist()
-        sizes[-1] = 11
-        case = Case(lengths=tuple(lengths), sizes=tuple(sizes), spare=5, group=2, height=8, splits=None, seed=slots)
-        check(case, device)
-
-
 @pytest.mark.parametrize("splits", [1, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=["fp32", "half"])
 def test_a_row_does_not_depend_on_its_neighbours(splits: int, dtype: torch.dtype, device: str) -> None:
@@ -296,12 +276,6 @@ def test_a_row_does_not_depend_on_its_neighbours(splits: int, dtype: torch.dtype
         given = replace(given, keys=room.clone(), values=room.clone())
         given.keys[1], given.values[1] = alone.keys[1], alone.values[1]
         assert torch.equal(given.call(splits=splits)[:, rows], expected)
-
-
-def test_the_scale_is_a_factor_on_the_scores(device: str) -> None:
-    given = inputs(Case(), device)
-    scaled = replace(given, query=given.query * 3)
-    assert torch.allclose(given.call(scale=0.75), scaled.call(), atol=1e-6)
 
 
 def test_a_row_that_sees_nothing_is_zero(device: str) -> None:
@@ -331,14 +305,10 @@ def test_one_capture_serves_every_length() -> None:
     ("change", "options"),
     [
         ({"query": torch.zeros(1, 3, 5, 16)}, {}),
-        ({"query": torch.zeros(1, 2, 5, 24)}, {}),
-        ({"query": torch.zeros(2, 2, 5, 16)}, {}),
-        ({"query": torch.zeros(1, 2, 6, 16)}, {}),
         ({"values": torch.zeros(1, 2, 9, 16)}, {}),
         ({"values": torch.zeros(1, 2, 45, 16).half()}, {}),
         ({"query": torch.zeros(1, 2, 16, 5).transpose(2, 3)}, {}),
         ({"lengths": torch.zeros(2, dtype=torch.int32)}, {}),
-        ({"depth": torch.zeros(4, dtype=torch.int32)}, {}),
         ({}, {"window": 0}),
         ({}, {"splits": 0}),
     ],
@@ -347,9 +317,3 @@ def test_refuses_what_the_kernel_would_misread(change: dict[str, Any], options: 
     given = inputs(Case(kv_heads=2), "cpu")
     with pytest.raises(ValueError, check=wording):
         replace(given, **change).call(**options)
-
-
-def test_refuses_a_layout_without_tiles() -> None:
-    given = inputs(Case(), "cpu")
-    with pytest.raises(ValueError, check=wording):
-        replace(given, layout=replace(given.layout, height=0)).call()
