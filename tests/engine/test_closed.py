@@ -56,8 +56,8 @@ def test_close_frees_cache_and_graphs(captured: bool, fused: bool, monkeypatch: 
 
 METHODS = {"jetspec": "jetspec.head=random", "eagle3": "eagle3.head=random", "sps": "sps.draft=config:tiny"}
 CACHES = {
-    "jetspec": lambda shared: shared.passes._passes._cache,
-    "eagle3": lambda shared: shared.drafts._passes._cache,
+    "jetspec": lambda shared: shared.rounds._passes._cache,
+    "eagle3": lambda shared: shared.rounds._passes._cache,
     "sps": lambda shared: shared.engine.cache,
 }
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from benchmarks.gpu_check import __main__ as program, page
 from benchmarks.gpu_check.catalog import Part
 from benchmarks.gpu_check.records import Journal
-program.DEVICE = Part("device", "", 20, "support.processes:device")
-program.PARTS = [Part("good", "", 20, "support.processes:of_a_family")]
+program.DEVICE = Part("device", "", 20, "support.planted_parts:device")
+program.PARTS = [Part("good", "", 20, "support.planted_parts:of_a_family")]
 print(program.check(Path(sys.argv[1]), program.PARTS, 60, rehearse=True))
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """

@@ -15,14 +15,14 @@ from benchmarks.gpu_check import __main__ as program
 from benchmarks.gpu_check.catalog import Part
 from benchmarks.gpu_check.records import NOT_MEASURED, Journal
 
-GOOD = Part("good", "The good part", 10, "support.processes:good")
-RAISES = Part("raises", "The bad part", 10, "support.processes:raises")
+GOOD = Part("good", "The good part", 10, "support.planted_parts:good")
+RAISES = Part("raises", "The bad part", 10, "support.planted_parts:raises")
 
 
 @pytest.fixture(autouse=True)
 def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.processes:device"))
+    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.planted_parts:device"))
     monkeypatch.setattr(program, "PARTS", [GOOD, RAISES])
 
 
@@ -56,15 +56,15 @@ def test_a_part_by_itself_takes_no_figures_of_another_device(
 
 
 def test_without_a_device_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.processes:no_device"))
+    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "support.planted_parts:no_device"))
     assert program.check(tmp_path, [GOOD], 60, rehearse=False) == 3
     assert list(Journal(tmp_path / "figures.jsonl").outcomes()) == ["device"]
     assert wording.sentences((tmp_path / "gpu-check.md").read_text())
 
 
 def test_less_time_measures_the_first_parts_and_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs = Part("hangs", "", 10, "support.processes:hangs")
-    later = Part("later", "", 10, "support.processes:good")
+    hangs = Part("hangs", "", 10, "support.planted_parts:hangs")
+    later = Part("later", "", 10, "support.planted_parts:good")
     monkeypatch.setattr(program, "PARTS", [GOOD, hangs, later])
     assert program.check(tmp_path, [GOOD, hangs, later], 4, rehearse=True) == 0
     found = Journal(tmp_path / "figures.jsonl").outcomes()
@@ -77,8 +77,8 @@ def test_a_full_disk_ends_the_check_in_a_line_and_keeps_what_was_measured(tmp_pa
     code = (
         "import resource, sys\n"
         "from benchmarks.gpu_check import __main__ as program; from benchmarks.gpu_check.catalog import Part\n"
-        "program.DEVICE = Part('device', '', 10, 'support.processes:device')\n"
-        "program.PARTS = [Part('good', '', 10, 'support.processes:good')]\n"
+        "program.DEVICE = Part('device', '', 10, 'support.planted_parts:device')\n"
+        "program.PARTS = [Part('good', '', 10, 'support.planted_parts:good')]\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))\n"
         "sys.exit(program.main(['--rehearse', '--only', 'good', '--out', sys.argv[2]]))"
     )

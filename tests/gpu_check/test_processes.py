@@ -22,7 +22,7 @@ LIMIT_S = 3.0  # of the part that hangs; the others are over in a tenth of it
 
 
 def planted(name: str) -> Part:
-    return Part(name, f"The part {name}", LIMIT_S / 2, f"support.processes:{name}")
+    return Part(name, f"The part {name}", LIMIT_S / 2, f"support.planted_parts:{name}")
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: J
         "from benchmarks.gpu_check.catalog import Part; from benchmarks.gpu_check.processes import Processes\n"
         "from benchmarks.gpu_check.records import Journal\n"
         "journal = Journal(Path(sys.argv[1]))\n"
-        "part = Part('hangs', '', 60, 'support.processes:hangs')\n"
+        "part = Part('hangs', '', 60, 'support.planted_parts:hangs')\n"
         "Processes(journal.path.parent, journal, {}, time.monotonic() + 60, lambda text: None).run(part)"
     )
     tests = Path(__file__).parents[1]
