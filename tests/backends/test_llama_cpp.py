@@ -26,8 +26,7 @@ from specbench.backends.catalog import mode_of
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import Steps
 from specbench.backends.protocol import Arrival, Question, Served
-from specbench.backends.streaming import Lost
-from specbench.common.errors import EngineFault, UsageError
+from specbench.common.errors import EngineFault
 from specbench.common.options import parse
 from specbench.results.engines import ServedWeights
 
@@ -259,18 +258,6 @@ def test_a_server_that_does_not_go_with_the_row_is_refused(
             backend(row, server.url, **options).start()
 
 
-def test_one_that_speculates_is_no_plain_one() -> None:
-    with served(speculative=True) as server, pytest.raises(EngineFault, check=wording):
-        backend("llama.cpp:ar", server.url).start()
-
-
-def test_nobody_there_is_a_fault() -> None:
-    with served() as server:
-        url = server.url
-    with pytest.raises(Lost, check=wording):
-        backend("llama.cpp:ar", url).start()
-
-
 # ---------------------------------------------------------------------------------------------- started here, a fake
 
 
@@ -351,17 +338,6 @@ def test_one_that_is_not_there_says_how_to_get_it(tmp_path: Path, monkeypatch: p
     made.write_text("#!/bin/sh\n")
     made.chmod(0o755)
     assert Program("").path == str(made)
-
-
-def test_a_draft_model_is_asked_for() -> None:
-    with pytest.raises(EngineFault, match=r"draft\.model=FILE"):
-        llama_cpp.flags("draft", backend("llama.cpp:draft").options, backend("llama.cpp:draft").served)
-
-
-@pytest.mark.parametrize("options", [{"size_n": 0}, {"flash_attn": "maybe"}, {"draft_max": 4}])
-def test_options_are_checked_before_anything_is_launched(options: Any) -> None:
-    with pytest.raises(UsageError):
-        backend("llama.cpp:ngram-simple", **options)
 
 
 # ------------------------------------------------------------------------------------------------- a real one, if any

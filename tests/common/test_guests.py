@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from support import asserting, decoders, processes
 from support.wording import wording
 
 from specbench.cli.app import main
-from specbench.common import guests, registry
+from specbench.common import guests
 from specbench.common.errors import PluginFault
 from specbench.evals import scoring
 from specbench.evals.data import DATA_DIR
@@ -119,39 +117,7 @@ def run(site: Path, *argv: object) -> asserting.Forked:
     ).wait()
 
 
-def error_of(done: asserting.Forked, kind: str = "method") -> str:
-    """The line on stderr, after checking that the end was one of a fault."""
-    assert done.code == FAULT, (done.code, done.out, done.err)
-    assert done.out == ""
-    errors = [line for line in done.err.splitlines() if "error" in line or "Traceback" in line]
-    assert len(errors) == 1, done.err
-    assert errors[0].startswith(
-        f"error: {kind} 'leave' (from specbench-leaving) ended the command instead of returning: "
-    )
-    return errors[0]
-
-
 ROOT = Path(__file__).parents[2]
-WAYS = {"raise SystemExit(0)": "SystemExit(0)", "sys.exit()": "SystemExit(None)"}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_at_import(way: str, tmp_path: Path) -> None:
-    site = install(tmp_path / "site", f"import os, sys\n{way}\n")
-    error = error_of(run(site, "--method", "leave"))
-    assert f"{WAYS[way]}" in error
-    assert not (tmp_path / "runs").exists()
-    around = install(tmp_path / "other", value="around.leaving")
-    (around / "around" / "__init__.py").write_text(f"import os, sys\n{way}\n")
-    assert WAYS[way] in error_of(run(around, "--method", "leave"))
-
-
-def test_before_a_model_is_loaded(tmp_path: Path) -> None:
-    for at, where in enumerate(("max_rows(options)", "check(options, model)")):
-        code = DECODER.replace(f"def {where}:", f"def {where}: raise SystemExit(0);")
-        done = run(install(tmp_path / f"site{at}", code), "--method", "leave")
-        assert "SystemExit(0) at decoder.py" in error_of(done)
-        assert "loading" not in done.err
 
 
 def at_the_second_prompt(way: str) -> str:
@@ -289,45 +255,12 @@ def test_every_call_of_a_decoder(call: str) -> None:
         list(records)
 
 
-@pytest.mark.parametrize(
-    ("call", "ask"),
-    [
-        ("max_rows", lambda method: method.max_rows),
-        ("top_k", lambda method: method.top_k),
-        ("taps", lambda method: method.taps),
-        ("weights", lambda method: method.weights),
-        ("check", lambda method: method.check("config:tiny")),
-        ("prepare", lambda method: method.ready(None)),
-        ("__init__", lambda method: method.new(decoders.Context(1, 0, random.Random(0)))),
-    ],
-)
-def test_all_else_that_a_method_is_asked(call: str, ask: Callable[[Any], Any]) -> None:
-    method = decoders.toy(decoder=type("Leaving", (decoders.Decoder,), {call: staticmethod(raising("enough"))}))
-    with pytest.raises(PluginFault, check=wording):
-        ask(method)
-
-
-def test_an_exit_from_below_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(registry, "methods", raising(0))
-    assert main(["list", "methods"]) == FAULT
-    assert wording(capsys.readouterr().err)
-
-
-def test_a_worker_process_can_send_it_and_its_exit_code_is_listed() -> None:
-    sent = pickle.loads(pickle.dumps(PluginFault("method 'm' (from d) ended")))
-    assert (type(sent), str(sent), sent.exit_code) == (PluginFault, "method 'm' (from d) ended", FAULT)
-    assert f"{FAULT}" in str(main.__doc__)
-
-
 JUNK_PROMPTS = {
     "[3]": "prompt 0 is int, where a Prompt is needed",
     "3": "failed (TypeError: 'int' object is not iterable",
     "[Prompt('a', 3, False)]": "prompt 0 has something else than text",
-    "[Prompt(None, 'a', False)]": "prompt 0 has something else than text",
-    "[Prompt('a', 'a', False, stops=(3,))]": "prompt 0 has something else than text",
     "[Prompt('a', 'a', False, history=((1, 2),))]": "prompt 0 has something else than text",
     "[Prompt('a', 'a', False, temperature=float('nan'))]": "prompt 0 has temperature nan",
-    "[Prompt('a', 'a', False, temperature=-1)]": "prompt 0 has temperature -1",
 }
 
 
@@ -340,14 +273,6 @@ def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.Capt
     assert (said, error.partition(")")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving")
     assert JUNK_PROMPTS[prompts] in error
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("length", [0, 10_001])
-def test_an_id_that_is_no_key_is_refused(length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = install(tmp_path / "site", TASK.replace('Prompt("a"', f"Prompt({length} * 'a'"), kind="task")
-    with processes.visible(site):
-        assert main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")]) == 2
-    assert f"{length:,}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -290,18 +290,3 @@ def test_hostile_text_is_sanitised_in_bounded_time(cleaner: EvalPlus) -> None:
         cleaner.sanitise(text, "f")
         assert time.monotonic() - started < 20
     assert cleaner.sanitise("x = 1\n" * MAX_LINES + "def f(): return 1", "f").count("\n") < MAX_LINES
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plus_checks, "version", lambda: None)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        EvalPlus("extract=evalplus")
-
-
-def test_limits_are_recorded() -> None:
-    """Those of EvalPlus's command line, whose figures are compared with."""
-    lines = Checker(Sandbox()).isolation()
-    assert any("62 s CPU, 190 s wall, 2048 MiB" in line for line in lines)
-    assert (plus_checks.MIN_INPUT_S, plus_checks.FACTOR, plus_checks.MAX_TOTAL_S) == (4.0, 4.0, 60.0)
-    assert plus_checks.LIMITS.load_s == plus_checks.MIN_INPUT_S
-    assert plus_checks.VERSION.startswith(differential.VERSION)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from support.models import prompt, save, save_adapter
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.models import names
 from specbench.models.adapters import CARD, fingerprint, fingerprints
 from specbench.models.loader import load
@@ -65,19 +64,6 @@ def test_the_base_it_was_trained_on_is_known_in_every_precision(adapter: Path, b
         moved.model.norm.weight *= 1.5
     moved.save_pretrained(base)
     for dtype in DTYPES:
-        with pytest.raises(UsageError, check=wording):
-            load(str(adapter), dtype=dtype)
-
-
-def test_what_was_trained_in_bfloat16_is_checked_where_it_can_be(adapter: Path, base: Path) -> None:
-    prints = fingerprints(load(str(base), dtype="bfloat16").model)
-    assert list(prints) == ["bfloat16"]
-    (adapter / CARD).write_text(json.dumps({"base_fingerprints": prints}))
-    for dtype in DTYPES:
-        load(str(adapter), dtype=dtype)
-    (adapter / CARD).write_text(json.dumps({"base_fingerprints": {"bfloat16": "0" * 64}}))
-    load(str(adapter), dtype="float16")  # what float16 rounds to is not known of bfloat16
-    for dtype in DTYPES[:2]:
         with pytest.raises(UsageError, check=wording):
             load(str(adapter), dtype=dtype)
 
@@ -146,16 +132,3 @@ def test_what_cannot_be_laid_on_is_one_line(adapter: Path, tmp_path: Path) -> No
         assert "\n" not in str(raised.value)
     with pytest.raises(UsageError, check=wording):
         load(str(adapter), revision="main")
-
-
-def test_without_peft_there_is_advice(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    importing = builtins.__import__
-
-    def without(name: str, *rest: Any, **named: Any) -> Any:
-        if name == "peft":
-            raise ImportError(name)
-        return importing(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        load(str(adapter))

@@ -18,7 +18,7 @@ from support.models import tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.methods.eagle3.config import HeadConfig, _mask
+from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead, find
 from specbench.methods.jetspec.head import DraftHead as BlockHead
 from specbench.models import memory
@@ -69,22 +69,6 @@ def test_what_memory_has_no_room_for_is_not_read(
         file.truncate(8 + len(text) + size)
     with pytest.raises(EnvironmentRefused, check=wording):
         read()
-
-
-@KINDS
-def test_tensors_that_changed_places_are_refused(kind: Callable[[Path], Any], tmp_path: Path) -> None:
-    read = kind(tmp_path)
-    held = load_file(tmp_path / FILE)
-    names = sorted(name for name in held if held[name].is_floating_point())
-    swapped = next((a, b) for a in names for b in names if held[a].shape != held[b].shape)
-    held[swapped[0]], held[swapped[1]] = held[swapped[1]], held[swapped[0]]
-    save_file(held, tmp_path / FILE)
-    with pytest.raises(UsageError, check=wording):
-        read()
-
-
-def test_names_of_architectures_that_are_none_name_no_parallel_head() -> None:
-    assert _mask({"architectures": [["PEagleDraftModel"], None, 7]}, {}) is None
 
 
 @KINDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 from support import models
 from support.models import EXPORTED_VOCAB, FAMILIES, loaded, tiny
 from support.wording import wording
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
@@ -24,7 +22,7 @@ from specbench.common.prompt import Prompt
 from specbench.models.adapters import fingerprint
 from specbench.models.export import gguf_file, vocabulary
 from specbench.models.export.gguf_file import export_gguf
-from specbench.models.export.graph import graph_of, halved, interleaved
+from specbench.models.export.graph import graph_of
 from specbench.models.loader import LoadedModel, load
 
 IDS = torch.arange(0, 60, 3)[None]
@@ -118,38 +116,6 @@ def test_factors_of_rotary_frequencies_are_those_of_llama_3(dtype: str, tmp_path
         load(str(made.path), device="cpu")  # transformers would leave them out
 
 
-def test_a_model_in_bfloat16_is_written_in_either_precision_and_is_the_same(tmp_path: Path) -> None:
-    model = tiny(FAMILIES["llama"], torch.bfloat16)
-    short = export_gguf(model, tmp_path / "short.gguf", dtype="bf16", vocabulary="placeholders")
-    long = export_gguf(model, tmp_path / "long.gguf", dtype="float32", vocabulary="placeholders")
-    assert (short.dtype, long.dtype) == ("bfloat16", "float32")
-    assert short.fingerprint == model.spec.fingerprint
-    rounded = tiny(FAMILIES["llama"])
-    again = export_gguf(rounded, tmp_path / "again.gguf", dtype="bfloat16", vocabulary="placeholders")
-    assert again.sha256 == short.sha256 != long.sha256
-    norms = [read(made.path)["output_norm.weight"].data for made in (short, long)]
-    assert np.array_equal(*norms)
-
-
-def test_placeholders_are_special_to_nobody(tmp_path: Path) -> None:
-    model = tiny(FAMILIES["qwen2"], name="a name of this place")
-    made = export_gguf(model, tmp_path / "tiny.gguf", dtype="float32", vocabulary="placeholders")
-    fields = gguf.GGUFReader(made.path).fields
-    tokens, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
-    assert len(set(tokens)) == len(types) == EXPORTED_VOCAB
-    assert set(types) == {gguf.TokenType.NORMAL}
-    assert fields["tokenizer.ggml.model"].contents() == "rwkv"
-    assert not [name for name in fields if "token_id" in name or "template" in name or "name" in name]
-
-
-def test_heads_are_interleaved_and_halved_again() -> None:
-    rows = torch.arange(16)
-    assert interleaved(rows, 2).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
-    columns = interleaved(rows[:, None].expand(16, 3), 2)
-    assert torch.equal(columns[:, 1], interleaved(rows, 2))
-    assert torch.equal(halved(columns, 2), rows[:, None].expand(16, 3))
-
-
 def llama(**options: Any) -> Any:
     return models.tiny_llama(EXPORTED_VOCAB, **options)
 
@@ -187,25 +153,6 @@ def test_what_llama_cpp_computes_otherwise_is_refused(model: Callable[[], Any], 
 def with_more(model: Any) -> Any:
     model.extra = torch.nn.Linear(2, 2, bias=False)
     return model
-
-
-def test_precisions_and_places_that_will_not_do(tmp_path: Path) -> None:
-    model = load("config:tiny", device="cpu")
-    there = tmp_path / "there.gguf"
-    there.write_text("mine")
-    for changed, dtype, file in (
-        (model, "float16", "new.gguf"),
-        (model, "int8", "new.gguf"),
-        (load("config:tiny", dtype="int8", device="cpu"), "float32", "new.gguf"),
-        (model, "float32", "there.gguf"),
-    ):
-        with pytest.raises(UsageError, check=wording):
-            export_gguf(changed, tmp_path / file, dtype=dtype, vocabulary="placeholders")
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentRefused, check=wording):
-        export_gguf(model, tmp_path / "file" / "x.gguf", dtype="float32", vocabulary="placeholders")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.gguf"]
-    assert there.read_text() == "mine"
 
 
 def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,21 +236,6 @@ def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ["CONTROL", "USER_DEFINED", "UNUSED"],
     )
     assert set(kinds[260:]) == {"UNUSED"}
-
-
-def test_a_token_that_begins_every_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = models.byte_tokenizer()
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    assert tokenizer("a")["input_ids"][0] == 1
-    model = replace(load("config:tiny", device="cpu"), tokenizer=tokenizer)
-    known(tokenizer, monkeypatch)
-    made = export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
-    assert gguf.GGUFReader(made.path).fields["tokenizer.ggml.add_bos_token"].contents() is True
-
-
-def test_dummy_weights_have_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=wording):
-        export_gguf(load("config:tiny"), tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
 
 
 def test_the_embedded_tokenizer_is_one_that_llama_cpp_knows(smollm2: LoadedModel) -> None:

@@ -22,18 +22,6 @@ def test_a_publications_options_are_options() -> None:
     assert {f"{method}-paper" for method in ("jf", "cllm", "msn")} <= {name for _, name in RECIPES}
 
 
-def test_the_papers_values() -> None:
-    jf, cllm, msn = (registry.method(name) for name in ("jf", "cllm", "msn"))
-    found = choose(jf, jf.recipe().Options, "jf-paper", [])
-    assert (found.lr, found.noise_window, found.noise_ends, found.beta2, found.warmup) == (1e-6, 16, "open", 0.95, 0.03)
-    found = choose(jf, jf.recipe().Options, "jf-released", [])
-    assert (found.lr, found.ar_weight, found.noise_ends, found.norm) == (1e-5, 10, "closed", "released")
-    found = choose(cllm, cllm.recipe().Options, "cllm-released", [])
-    assert (found.lr, found.ar_weight, found.smoothing, found.max_tokens) == (2e-5, 10, 0.1, 2048)
-    found = choose(msn, msn.recipe().Options, "msn-paper", [])
-    assert (found.noise_length, found.epochs, found.batch * found.accumulation * 16) == (4, 4, 512)
-
-
 def test_what_is_set_wins_by_whatever_name(tmp_path: Path) -> None:
     card = registry.method("jf")
     options = card.recipe().Options

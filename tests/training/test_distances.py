@@ -11,11 +11,9 @@ import pytest
 import torch
 from support.models import tiny_llama
 from support.runs import made_up_trajectories
-from torch import Tensor
 
 from specbench.common.options import parse
 from specbench.training.distances import DistanceOptions, Measure, forward_kl, jensen_shannon, reverse_kl
-from specbench.training.losses import Pairs, Targets, evaluate
 
 BETAS = (0.1, 0.5, 0.9)
 #: What a command line says, and the distance that it means.
@@ -90,28 +88,6 @@ def test_the_ends_of_beta_are_the_two_divergences_and_its_middle_does_not_know_w
     torch.testing.assert_close(jensen_shannon(student, teacher), jensen_shannon(teacher, student))
     assert not torch.allclose(jensen_shannon(student, teacher, 0.2), jensen_shannon(teacher, student, 0.2))
     assert float(jensen_shannon(100 * student, 100 * teacher).max()) <= math.log(2) + 1e-12  # which is its bound
-
-
-@pytest.mark.parametrize("settings", CHOSEN, ids=str)
-@pytest.mark.parametrize("at_once", [None, 2])
-def test_pairs_are_compared_by_it_and_rows_outside_of_them_learn_nothing(
-    settings: dict[str, Any], at_once: int | None
-) -> None:
-    torch.manual_seed(2)
-    states, weight = torch.randn(8, 4, requires_grad=True), torch.randn(4, 6)
-    students, teachers = torch.tensor([5, 0, 3]), torch.tensor([1, 6, 1])
-    none = torch.zeros(0, dtype=torch.int64)
-    pairs, targets = Pairs(students, teachers, torch.ones(3)), Targets(none, none, torch.zeros(0))
-    distance = chosen(settings)
-
-    def scores(rows: Tensor) -> Tensor:
-        return rows @ weight
-
-    found = evaluate(scores, states, pairs, targets, at_once=at_once, distance=distance)
-    torch.testing.assert_close(found.divergence, distance(scores(states[students]), scores(states[teachers])))
-    found.divergence.sum().backward()
-    assert states.grad is not None
-    assert states.grad.abs().sum(1).ne(0).tolist() == [row in (5, 0, 3) for row in range(8)]
 
 
 @pytest.mark.parametrize(("method", "own"), [("cllm", {}), ("jf", {"noise_window": 2, "noise_ends": "closed"})])

@@ -206,16 +206,6 @@ def test_its_cost_has_the_decoding_of_own_answers_and_their_lengths(
     assert given == 5 * (7 - own) + 2 * half["answer_tokens"]
 
 
-def test_without_it_a_training_is_what_it_was(tmp_path: Path) -> None:
-    plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
-    train("jf", plain, job(tmp_path / "plain"))
-    card = train("jf", {**plain, "on_policy": 0, "on_policy_every": 7}, job(tmp_path / "off"))
-    one, other = weights_of(tmp_path / "plain"), weights_of(tmp_path / "off")
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not (tmp_path / "off" / "on_policy").exists()
-    assert "own_answers" not in card
-
-
 @pytest.mark.parametrize("full", [True, False])
 def test_what_teaches_stays_as_it_was_while_the_student_learns(
     full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

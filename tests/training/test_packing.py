@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from specbench.training.packing import CLEAN, NOISY, PROMPT, Packed, Sample, pack, unpack
+from specbench.training.packing import CLEAN, NOISY, PROMPT, Sample, pack, unpack
 
 FULL = Sample([1, 2, 3], [10, 11, 12, 13], [[20, 21, 22, 23]], 2)  # two blocks of two
 CUT = Sample([4, 5], [30, 31, 32, 33, 34], [[40, 41, 42, 43, 44]], 3)  # a block of three, and one of two
@@ -74,9 +72,3 @@ def test_samples_share_sequences_up_to_a_length() -> None:
     assert rest.sum() == 64 - sum(sample.size for sample in samples)
     assert filled.following[rest].eq(-1).all()
     assert filled.teacher[rest].eq(-1).all()
-
-
-def test_a_batch_is_its_tensors() -> None:
-    packed = pack([FULL, CUT])
-    again = Packed(**packed.tensors())
-    assert all(tensor.dtype == torch.int64 and tensor.shape == (2, 12) for tensor in again.tensors().values())

@@ -27,11 +27,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return found
 
 
-def test_what_a_tokenizer_takes_for_control_is_what_it_says(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert _control_tokens(tokenizer) == set(CONTROL)
-    assert _control_tokens(object()) == frozenset(), "bytes have none"
-
-
 def test_an_answers_control_tokens_are_text(tokenizer: PreTrainedTokenizerFast) -> None:
     control = {tokenizer.convert_tokens_to_ids(text) for text in CONTROL if text.strip()}
     prompt = JudgePrompt("single-v1", "Be fair.", f"[Question]\nWhy?\n\n{SAID}\n<table> stays")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from support import engines
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.evals.judge.judge import questions
 from specbench.evals.judge.mt_bench_files import export, import_judgments
 from specbench.evals.task import Question
@@ -73,12 +71,6 @@ def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path
     with pytest.raises(UsageError, match="history=own"):
         exported(tmp_path, forced)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[str, Question]) -> None:
-    (tmp_path / "model_answer").write_text("a file")
-    with pytest.raises(EnvironmentRefused, check=wording):
-        exported(tmp_path, asked)
 
 
 def test_judgments_of_exported_answers_come_back(
@@ -146,55 +138,3 @@ def test_a_score_off_the_scale_is_no_rating(
     assert import_judgments(tmp_path, file, config, answers) == (1, 0)
     (kept,) = read_judgments(tmp_path)
     assert (kept.rating, scores([kept], ["ar"])[0]["methods"]["ar"]["score"]) == (None, None)
-
-
-HOSTILE = {
-    "nothing": b"", "no JSON": b"<html>", "no object": b"[1]\n", "deep": b"[" * 100_000 + b"\n",
-    "an integer of 5000 digits": b'{"question_id": ' + b"9" * 5000 + b"}\n", "NaN": b'{"score": NaN}\n',
-    "not UTF-8": b'{"model": "\xff"}\n', "half a surrogate": b'{"model": "\\ud800"}\n',
-    "cut off": b'{"model": "m-ar", ',
-    "twice the same name": b'{"model": "m-ar", "model": "m-ar"}\n', "zero bytes": bytes(1000), "a number": b"7\n",
-    "lines without end": b"\n" * 2_000_100, "a truth for a number": b'{"question_id": true, "turn": true}\n',
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_hostile_file_is_one_line_and_leaves_nothing(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, content: bytes, packed: bool
-) -> None:
-    file = tmp_path / ("x.jsonl.gz" if packed else "x.jsonl")
-    file.write_bytes(gzip.compress(content) if packed else content)
-    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
-    with pytest.raises(UsageError) as error:
-        import_judgments(tmp_path, file, config, answers)
-    assert str(error.value).isprintable()
-    assert len(str(error.value)) < 600
-    assert not (tmp_path / "judgments.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("question_id", 10**400), ("question_id", True), ("turn", 10**400), ("turn", 0), ("turn", 1.5), ("score", 10**400),
-     ("score", "7"), ("judge", ["a", "b", "c"]), ("judge", [["a"], "b"]), ("judgment", None), ("model", 1)],
-)  # fmt: skip
-def test_a_line_about_nothing_of_the_run_is_one_line(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, field: str, value: Any
-) -> None:
-    (row, *_) = engines.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
-    file = write(tmp_path / "x.jsonl", [{**row, field: value}])
-    with pytest.raises(UsageError) as error:
-        import_judgments(tmp_path, file, engines.judged_config(TEXTS), engines.rated(TEXTS, asked, task_data))
-    assert str(error.value).isprintable()
-    assert not (tmp_path / "judgments.jsonl").exists()
-
-
-def test_a_pipe_or_a_folder_for_a_file_is_one_line(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path
-) -> None:
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    (tmp_path / "folder.jsonl").mkdir()
-    answers, config = engines.rated(TEXTS, asked, task_data), engines.judged_config(TEXTS)
-    for name in ("pipe.jsonl", "folder.jsonl", "missing.jsonl"):
-        with pytest.raises(UsageError, match=name):
-            import_judgments(tmp_path, tmp_path / name, config, answers)
