@@ -147,20 +147,6 @@ for fd in range(256):
     except OSError: pass
 os._exit(0)
 """,
-    "answers calls that were not made": """
-import json, os, struct
-for message in ({"value": None}, {"setup_done": True}, {"value": "0"}, {"digest": "0"}, {"error": ["pass", ""]}) * 9:
-    body = json.dumps(message).encode()
-    for fd in range(3, 64):
-        try: os.write(fd, struct.pack(">I", len(body)) + body)
-        except OSError: pass
-""",
-    "exits early with status 0": "import os\nos._exit(0)",
-    "patches the channel": """
-import codec, json, printed, sys
-json.dumps = lambda message: '{"reason": "pass", "detail": "", "value": true}'
-codec.pack = lambda value: True
-""",
     "patches what compares": "import sys\nsys.modules['script'].Script.run = lambda self, given: True",
     "a text that equals everything": """
 import sys
@@ -178,21 +164,6 @@ while frame:
     frame = frame.f_back
 seen += [str(one) for one in gc.get_objects() if isinstance(one, (dict, list, tuple))]
 print(next((m[1] for m in map(re.compile("(9182[7]3)").search, seen) if m), None))
-""",
-    "looks for the answer in all memory": """
-import os, re
-for pid in dict.fromkeys((os.getpid(), os.getppid(), 1)):
-    try:
-        maps = open(f"/proc/{pid}/maps").read()
-        memory = open(f"/proc/{pid}/mem", "rb", 0)
-    except OSError: continue
-    for line in maps.splitlines():
-        start, stop = (int(part, 16) for part in line.split()[0].split("-"))
-        try:
-            memory.seek(start)
-            found = re.search(b"9182[7]3", memory.read(min(stop - start, 16 << 20)))
-        except (OSError, ValueError, OverflowError): continue
-        if found: print(found[0].decode())
 """,
     "reads its descriptors": """
 import os

@@ -307,11 +307,3 @@ def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
     config = json.loads((whole / "adapter" / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["r"]) == ("tiny", 4)
     assert {tensor.dtype for tensor in learnt(whole).values()} == {torch.bfloat16}
-
-
-def test_products_in_bfloat16_learn_what_those_in_float32_do(whole: Path, tmp_path: Path) -> None:
-    train("jf", {**PARTS, "bf16": True}, job(tmp_path))
-    mine, exact = learnt(tmp_path), learnt(whole)
-    assert any(not torch.equal(mine[name], exact[name]) for name in exact)
-    one, other = (torch.cat([value.float().flatten() for value in found.values()]) for found in (mine, exact))
-    assert torch.cosine_similarity(one, other, dim=0) > 0.95

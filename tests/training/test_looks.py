@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-import re
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from support.decoders import loaded
 from support.models import tiny_llama
 from support.runs import made_up_trajectories
 from support.wording import wording
 
-from specbench.common.errors import NothingLearnt, UsageError
+from specbench.common.errors import NothingLearnt
 from specbench.methods.jf import learning, train
 from specbench.training import finetuning
 from specbench.training.recipe import Job, WeightOptions
@@ -135,33 +133,6 @@ def test_where_nothing_is_sound_behind_a_step_nothing_is_kept(tmp_path: Path, mo
     with pytest.raises(NothingLearnt, check=wording):
         trained(tmp_path, max_loops=1)
     assert not (tmp_path / "adapter").exists()
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda file: file.unlink(),
-        lambda file: file.write_bytes(file.read_bytes()[:100]),
-        lambda file: save_file({"other": torch.ones(2)}, file),
-    ],
-)
-def test_weights_to_go_back_to_that_are_damaged_name_what_helps_and_that_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
-) -> None:
-    with monkeypatch.context() as patch:
-        ending(patch, 4)
-        trained(tmp_path, max_loops=1, save_every=3)
-    before = weights(tmp_path)
-    harm(tmp_path / "checkpoints" / "sound-2.safetensors")
-    with pytest.raises(UsageError, check=wording) as raised:
-        trained(tmp_path, max_loops=1, save_every=3)
-    told = re.search(r"delete (\S+checkpoint-4) and repeat the command", str(raised.value))
-    assert told
-    shutil.rmtree(told[1])
-    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-3")  # of before the look: all looks come again
-    ending(monkeypatch, 4)
-    trained(tmp_path, max_loops=1, save_every=3)
-    assert all(torch.equal(value, weights(tmp_path)[name]) for name, value in before.items())
 
 
 def test_a_rule_that_ends_nothing_changes_nothing(whole: tuple[Path, Mapping[str, Any]], tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from specbench.training.frozen import Frozen
 from specbench.training.on_policy import OnPolicy, own_answers
 from specbench.training.order import Batches
 from specbench.training.recipe import Job, Text, WeightOptions
-from specbench.training.student import Student
 
 VOCAB = 50
 PARTS: dict[str, Any] = {
@@ -204,34 +203,6 @@ def test_its_cost_has_the_decoding_of_own_answers_and_their_lengths(
     assert 0 < own < 7  # the rest is a visit's other texts: a prompt and two streams each
     given = half["cost"]["tokens_seen"] - 7 * own
     assert given == 5 * (7 - own) + 2 * half["answer_tokens"]
-
-
-@pytest.mark.parametrize("full", [True, False])
-def test_what_teaches_stays_as_it_was_while_the_student_learns(
-    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise: list[int] = []
-
-    def sampled(target: Any, model: Any, asked: Sequence[Text], sampling: Sampling, budget: int) -> Any:
-        noise.append(sampling.seed)
-        return {text.id: [7, 8, 9] for text in asked}
-
-    monkeypatch.setattr(on_policy, "own_answers", sampled)
-    target = tiny_llama(VOCAB)
-    taught: list[Any] = []
-    own = Frozen.labels
-
-    def labels(self: Any, states: Any) -> Any:
-        found = own(self, states)
-        with torch.no_grad():
-            expected = target.get_output_embeddings()(states(Student(target)).flatten(0, 1))
-        taught.append(torch.equal(found(torch.arange(len(expected))), expected))
-        return found
-
-    monkeypatch.setattr(Frozen, "labels", labels)
-    train("cllm", {**PARTS, "full": full, "on_policy": 1, "lr": 0.1, "warmup": 0}, job(tmp_path))
-    assert taught == [True] * 8
-    assert len(set(noise)) == len(noise) == 3  # every round draws anew
 
 
 OWN = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8]), Text("b", [9], [10, 11])]

@@ -22,13 +22,6 @@ def test_the_layout_of_one_text() -> None:
     assert packed.ids.shape[1] == FULL.size == 3 + 2 * 2 * 2  # P + 2 T n
 
 
-def test_the_last_block_ends_with_the_answer() -> None:
-    packed = pack([CUT])
-    assert packed.ids[0].tolist() == [4, 5, 40, 41, 42, 30, 31, 32, 43, 44, 33, 34]
-    assert packed.positions[0].tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 5, 6]
-    assert packed.following[0].tolist()[-4:] == [11, -1, 11, -1]
-
-
 def test_two_noisy_streams_learn_one_from_the_other() -> None:
     packed = pack([TWO])
     assert packed.ids[0].tolist() == [7, 8, 20, 21, 30, 31, 10, 11, 22, 32, 12]
