@@ -89,14 +89,6 @@ def test_recorded_streams_are_told_apart_into_forwards(name: str, forwards: int,
     assert [each.at_ns for each in arrivals] == ends
 
 
-def test_without_drafts_every_token_is_a_forward_and_no_time_is_needed_before_the_end() -> None:
-    events = [{**event, "timings": event["timings"] if event["stop"] else None} for event in STREAMS["ar"]]
-    question = Question(ids=(0,) * 3, budget=6, stop_ids=frozenset())
-    steps = Steps(question, drafts=False)
-    assert [len(each.ids) for each in steps.of(iter(list(enumerate(events))))] == [1] * 6
-    assert steps.timings["predicted_ms"] == events[-1]["timings"]["predicted_ms"]
-
-
 def test_a_step_is_handed_over_as_soon_as_it_is_complete() -> None:
     events = STREAMS["mixed"]
     steps = Steps(Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=64, stop_ids=frozenset()), drafts=True)
@@ -351,18 +343,6 @@ def _installed() -> str | None:
 
 
 real = pytest.mark.skipif(_installed() is None, reason="no llama-server in the cache's engines nor on the PATH")
-
-
-@pytest.mark.slow
-@real
-def test_every_option_of_ours_and_the_fakes_is_in_a_real_help() -> None:
-    said = Program("")
-    for mode in llama_cpp.MODES:
-        engine = backend(f"llama.cpp:{mode}", **({"model": "x.gguf"} if mode == "draft" else {}))
-        assert said.arguments(llama_cpp.flags(mode, engine.options, engine.served), ""), said.version()
-    theirs = said._help
-    for name in re.findall(r"(?<![\w-])--?[a-z][\w-]*", fake.HELP):
-        assert re.search(rf"(?<![\w-]){name}(?![\w-])", theirs), f"{name} is not in the help of {said.version()}"
 
 
 @pytest.mark.slow

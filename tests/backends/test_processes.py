@@ -77,16 +77,6 @@ def test_an_end_by_itself_is_told_with_its_last_words() -> None:
     child.close()
 
 
-def test_reading_its_words_does_not_move_where_it_writes() -> None:
-    child = python("import sys\nfor _ in sys.stdin: print('x' * 30, file=sys.stderr, flush=True)", pipes=True)
-    assert child.process.stdin
-    for number in range(1, 4):
-        child.process.stdin.write(b"\n")
-        child.process.stdin.flush()
-        until(lambda number=number: child.last_words(9).count("x") == 30 * number)  # type: ignore[misc]
-    child.close()
-
-
 def test_one_that_does_not_hear_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PATIENCE_S", 0.3)
     child = python(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}")

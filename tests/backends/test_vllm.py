@@ -177,15 +177,6 @@ def test_stopped_by_signal_it_goes_on_when_it_is_woken_and_ends_when_it_is_not(m
     assert backend.processes() == (), "its number may be another's by now, whom nobody may stop"
 
 
-def test_it_ends_when_nobody_asks_any_more(make: Make) -> None:
-    backend = make()
-    backend.start()
-    assert backend._child is not None
-    assert backend._child.process.stdin is not None
-    backend._child.process.stdin.close()
-    assert backend._child.process.wait(20) == 0
-
-
 def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plain = options("ar")

@@ -109,22 +109,22 @@ def _prompt_tuning(adapter: Path) -> None:
     model.save_pretrained(adapter)
 
 
-HARMS: list[tuple[Callable[[Path], Any], str]] = [
-    (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
-    (lambda folder: (folder / WEIGHTS).write_bytes(b"no"), "does not go onto its base"),
-    (_drop_one, "does not go onto its base: Found missing adapter keys"),
-    (_reshape_one, "does not go onto its base: .*size mismatch"),
-    (_prompt_tuning, "does not go onto its base"),
-    (lambda folder: (folder / CARD).write_text("{"), r"card.json is damaged .*take a whole copy of adapter"),
-    (lambda folder: (folder / "adapter_config.json").write_text("{"), "adapter_config.json is damaged"),
-    (lambda folder: _rename_base(folder, None), "names no base_model_name_or_path"),
-    (lambda folder: _rename_base(folder, "smollm2-13m"), "which cannot be found: .*did you mean smollm2-135m"),
-    (lambda folder: _rename_base(folder, str(folder)), "is an adapter for an adapter"),
+HARMS: list[Callable[[Path], Any]] = [
+    lambda folder: (folder / WEIGHTS).unlink(),
+    lambda folder: (folder / WEIGHTS).write_bytes(b"no"),
+    _drop_one,
+    _reshape_one,
+    _prompt_tuning,
+    lambda folder: (folder / CARD).write_text("{"),
+    lambda folder: (folder / "adapter_config.json").write_text("{"),
+    lambda folder: _rename_base(folder, None),
+    lambda folder: _rename_base(folder, "smollm2-13m"),
+    lambda folder: _rename_base(folder, str(folder)),
 ]
 
 
 def test_what_cannot_be_laid_on_is_one_line(adapter: Path, tmp_path: Path) -> None:
-    for number, (harm, _) in enumerate(HARMS):
+    for number, harm in enumerate(HARMS):
         folder = shutil.copytree(adapter, tmp_path / str(number) / "adapter")
         harm(folder)
         with pytest.raises(UsageError, check=wording) as raised:

@@ -152,30 +152,6 @@ def entry(begin: int, end: int, shape: list[int], kind: str = "F32") -> dict[str
     return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
 
 
-HEADERS = {
-    "overlap": header({"a": entry(0, 8, [2]), "b": entry(4, 12, [2])}, bytes(12)),
-    "hole": header({"a": entry(0, 8, [2]), "b": entry(12, 20, [2])}, bytes(20)),
-    "beyond": header({"a": entry(0, 8, [2])}, bytes(4)),
-    "shape": header({"a": entry(0, 8, [3])}, bytes(8)),
-    "type": header({"a": entry(0, 8, [2], "F99")}, bytes(8)),
-    "overflow": header({"a": entry(0, 8, [2**40, 2**40])}, bytes(8)),
-    "negative": header({"a": entry(0, 8, [-2])}, bytes(8)),
-    "backwards": header({"a": entry(8, 0, [2])}, bytes(8)),
-    "huge header": (2**62).to_bytes(8, "little") + b"{}",
-    "deep": header({"a": 1}).replace(b"1}", b"[" * 90_000 + b"}"),
-    "empty": b"",
-    "no json": (4).to_bytes(8, "little") + b"nope",
-}
-
-
-@pytest.mark.parametrize("case", HEADERS)
-def test_a_header_that_cannot_be_is_one_sentence(case: str, folder: Path) -> None:
-    (folder / weights.SINGLE).write_bytes(HEADERS[case])
-    with pytest.raises(UsageError, check=wording) as raised:
-        load(str(folder))
-    assert "\n" not in str(raised.value)
-
-
 def test_weights_of_another_shape_are_named_with_both(folder: Path) -> None:
     change(folder / "config.json", hidden_size=96)
     with pytest.raises(UsageError, check=wording):

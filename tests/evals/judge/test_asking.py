@@ -184,16 +184,3 @@ def test_three_refusals_in_a_row_end_it_soon_and_equal_prompts_are_one_refusal(t
     judge_all(tmp_path, one, answers_of(["a", "refuse 1"], ["ar", "b", "c", "d", "e"]))
     assert [prompt.user for prompt in one.asked] == ["a", "refuse 1"]
     assert [each.error for each in read_judgments(tmp_path)].count("no refuse 1") == 5
-
-
-def test_after_a_fault_no_further_question_is_handed_out(tmp_path: Path) -> None:
-    def faults_soon(prompt: JudgePrompt) -> str:
-        if prompt.user == "a":
-            time.sleep(0.2)  # the fault behind it comes first, and is not what this one ends with
-        return says(prompt)
-
-    judge = ToyJudge(faults_soon)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        judge_all(tmp_path, judge, answers_of(["a", "fault", *(f"later {at}" for at in range(6))]), workers=2)
-    assert [prompt.user for prompt in judge.asked] == ["a", "fault"]
-    assert [each.request for each in read_judgments(tmp_path)] == ["ar|81|0"]
