@@ -68,7 +68,6 @@ class Completions:
         """Yields what arrives; closing it closes the connection.
 
         Args:
-            question: what to ask.
             loose: text in place of ids is no fault.
 
         Raises:

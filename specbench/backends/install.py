@@ -119,11 +119,7 @@ def _check_room(folder: Path) -> None:
 
 
 def _run(command: Sequence[str], fault: str) -> None:
-    """Runs a program to its end.
-
-    Raises:
-        EnvironmentRefused: it failed; with what it said of it.
-    """
+    """Runs a program to its end."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=environment, check=False)

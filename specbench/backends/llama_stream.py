@@ -23,7 +23,6 @@ class Steps:
     """Steps: the arrivals of one request, and the server's counters behind them.
 
     Args:
-        question: what was asked.
         drafts: it speculates, and was asked for its timings with every token; else each token is a forward.
 
     Attributes:

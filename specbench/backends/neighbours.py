@@ -95,7 +95,6 @@ class Neighbours:
         """It has ended.
 
         Args:
-            row: as of :meth:`before`.
             timed: its figures are recorded; else it was a warm-up.
         """
         (began, before), (ended, after) = self._seen, self._see()

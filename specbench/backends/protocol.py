@@ -120,7 +120,6 @@ class Told:
         forwards: target forwards behind the first arrival, those without a draft included, as this engine counts them
             or as it follows from its counters; for all that it sent. Where every arrival is a forward it is None.
         draft_tokens: that were verified.
-        accepted_tokens: of these.
         own: further figures under the engine's own names, see :attr:`Mode.measures`.
         finish: how an answer in text ended by itself, of which nobody here can count the tokens as the engine did.
     """
@@ -140,8 +139,6 @@ class Backend(ABC):
 
     Args:
         mode: one of :attr:`modes`.
-        options: the mode's.
-        served: what it is served with.
     """
 
     #: What people call it.

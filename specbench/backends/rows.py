@@ -22,7 +22,6 @@ class Row:
         label: how a run names it.
         name: ENGINE:MODE.
         options: validated.
-        backend: its class.
         url: of the server that the user runs; None where it is started here.
     """
 

@@ -24,11 +24,7 @@ _READ = 1 << 12  # characters of a text of which the beginning is shown
 
 
 class Refused(EngineFault):
-    """A server's answer that is none, of an HTTP status.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """A server's answer that is none, of an HTTP status."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)

@@ -152,11 +152,7 @@ class Backend(protocol.Backend):
 
 
 def _heard(child: Child, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
-    """The worker's next line and when it was here.
-
-    Raises:
-        EngineFault: see :meth:`Child.next`; or the worker says that it failed.
-    """
+    """The worker's next line and when it was here."""
     at_ns, found = child.next(within_s, doing)
     if "failed" in found:
         raise EngineFault(one_line(str(found["failed"]), 300))

@@ -25,7 +25,6 @@ class Program:
 
     Args:
         python: its interpreter; "" is that of :func:`made_here`.
-        label: of the row, for errors.
 
     Raises:
         EngineFault: there is none; says how to make one.

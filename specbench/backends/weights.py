@@ -15,7 +15,6 @@ def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, Serve
     """The copy of a run's weights at a row's precision, compared with them bit for bit when it was written.
 
     Args:
-        served: the row.
         kind: GGUF, or a folder as transformers has it.
 
     Raises:

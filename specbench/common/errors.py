@@ -132,7 +132,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
     Args:
         kind: what was looked up, singular ("method").
-        name: what the user typed.
         known: every valid name.
     """
     names = sorted(known)

@@ -98,10 +98,7 @@ def check_can_make(out: Path) -> None:
 
 
 def _is_there(place: Path) -> bool:
-    """
-    Raises:
-        EnvironmentRefused: the path leads in circles, or has a name that is too long: nothing will ever be there.
-    """
+    """"""
     try:
         place.lstat()
     except (FileNotFoundError, NotADirectoryError):

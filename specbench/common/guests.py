@@ -17,11 +17,7 @@ from specbench.common.errors import PluginFault, SpecbenchError, one_line
 
 
 class Overdue(BaseException):
-    """What a call that takes longer than it may is broken off by; a guest's ``except Exception`` does not stop it.
-
-    Args:
-        seconds: that it might have taken.
-    """
+    """What a call that takes longer than it may is broken off by; a guest's ``except Exception`` does not stop it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"took more than {seconds:g} s")
@@ -53,7 +49,6 @@ def expect(package: str, who: str) -> None:
     """Register whose a package is, before anything of it is imported.
 
     Args:
-        package: its import name.
         who: how an error names the guest: kind, name, and where it comes from.
     """
     _guests[package] = who
@@ -63,7 +58,6 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
     """The error for what a guest raised, also where that would have ended the command.
 
     Args:
-        raised: what it raised.
         who: how to name it; None looks for it in the traceback.
         where: which call of it that was, as "in draft".
         row: label of the row that it decodes.

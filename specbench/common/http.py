@@ -122,12 +122,8 @@ def send(url: str, body: bytes | None, key: str | None, deadline: Deadline) -> I
 
     Args:
         url: as :func:`check_address` accepts it.
-        body: what to post.
         key: sent as a bearer token.
         deadline: for everything until the block ends.
-
-    Raises:
-        TimeoutError, GivenUp, ConnectionLost: see :class:`Deadline`.
     """
     with _failures():
         import httpcore2
@@ -279,8 +275,6 @@ def check_address(url: str, flag: str, key_flag: str, scrub: Callable[[str], str
     """Return host and port of a web address, as the address writes them.
 
     Args:
-        url: as the user gave it.
-        flag: for errors: "--base-url".
         key_flag: how a key is given instead, for errors: "--api-key-env".
         scrub: removes the key from a text.
 

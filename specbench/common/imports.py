@@ -16,9 +16,6 @@ def fault(file: Path) -> str | None:
     """Why a module cannot be imported, as far as its text tells; None where it may.
 
     Only what stands at the top level counts: an import within a ``try`` or a function may well fail.
-
-    Args:
-        file: of the module.
     """
     try:
         tree = ast.parse(read_text(file, "install its package again", _LARGEST))

@@ -179,11 +179,7 @@ _own: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process en
 
 
 def _folder() -> Path:
-    """Where a build is kept: the cache, or a folder of this process's own where the cache takes no files.
-
-    Raises:
-        OSError: there is no place for temporary files either.
-    """
+    """Where a build is kept: the cache, or a folder of this process's own where the cache takes no files."""
     keep = cache_folder("native")
     if keep is not None:
         with contextlib.suppress(OSError):

@@ -75,7 +75,6 @@ def option(default: Any, *short: str, help: str, **limits: Any) -> Any:
     """A field of :class:`Options`.
 
     Args:
-        default: its value when not set.
         short: other names it is accepted under, such as the paper's symbol.
         help: one line, shown by ``specbench list methods --json`` and in errors.
         limits: pydantic constraints (``ge``, ``le``, …).
@@ -100,7 +99,6 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
     """Options from what the user wrote.
 
     Args:
-        options: the options class.
         raw: name (or short name, dashes allowed) -> value; values may be strings.
         owner: whose options these are, for errors ("jacobi").
 
@@ -177,8 +175,6 @@ def flag(
     """A field of :class:`Flags`.
 
     Args:
-        default: its value when not given.
-        name, short, metavar, shown, exists, recorded: see :class:`Flag`.
         help: one line.
         limits: pydantic constraints (``ge``, ``le``, ``pattern``, …); the command line checks the same.
     """

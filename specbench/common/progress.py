@@ -16,8 +16,6 @@ class Tenths:
     """Report progress at the start and whenever another tenth is done; call with (done, total).
 
     Args:
-        say: takes the line.
-        line: makes it of (done, total).
         seconds: least time between two lines.
     """
 

@@ -47,7 +47,6 @@ def damaged(where: object, why: str, todo: str) -> UsageError:
 
     Args:
         where: the file, with line or entry.
-        why: what is wrong.
         todo: what helps, as an order.
     """
     return UsageError(f"{one_line(str(where), 400)} is damaged ({one_line(why)}); {todo}")
@@ -125,7 +124,6 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
 
     Args:
         content: the text, in UTF-8.
-        where: how the error names it.
         todo: what helps, as an order.
         nan: take NaN and Infinity, which are not JSON but stand in published data.
 
@@ -200,8 +198,6 @@ def in_64_bits(content: Any, where: object, todo: str) -> None:
     JSON has whole numbers of any length, and 1e999, which is infinite.
 
     Args:
-        content: the value.
-        where: how the error names it.
         todo: what helps, as an order.
 
     Raises:
@@ -269,8 +265,6 @@ def read_json_lines(
     Args:
         path: the file, ``.gz`` or not.
         todo: what helps where it cannot be read or a line is damaged, as an order.
-        nan: as of :func:`parse_json`.
-        finished: as of :func:`read_lines`.
 
     Raises:
         UsageError: as of :func:`read_lines` and :func:`parse_json`; names the line.
@@ -289,9 +283,7 @@ def fitted(model: type[Model], content: Any, where: object, todo: str) -> Model:
     """Content as a model.
 
     Args:
-        model: its class.
         content: plain values, as a reader gives them.
-        where: how the error names it.
         todo: what helps, as an order.
 
     Raises:
@@ -310,7 +302,6 @@ def schema_version(
 
     Args:
         content: of the file.
-        where: how the error names it.
         newest: the last version that this specbench reads.
         todo: what helps where there is no version, as an order.
         field: where the version stands.

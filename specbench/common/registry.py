@@ -196,12 +196,7 @@ def _found(kind: str) -> _Found:
 
 
 def _brought(kind: str, name: str, value: str, origin: str) -> Card:
-    """The card of an entry point.
-
-    Raises:
-        UsageError: it names no package, or one without a readable TOML file.
-        PluginFault: the package around it ended the command, or failed.
-    """
+    """The card of an entry point."""
     who = _who(kind, name, origin)
     guests.expect(value, who)
     with guests.hosting(who):  # to find a package within another one imports that

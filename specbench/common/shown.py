@@ -35,7 +35,6 @@ def visible(text: str, lines: bool = True) -> str:
     """A text with what cannot be seen written as a Python literal has it: ``\\x1b``, ``\\u202e``.
 
     Args:
-        text: of anybody.
         lines: leaves line breaks and tabs as they are.
     """
     text = _HIDDEN.sub(_literal, text)

@@ -18,7 +18,6 @@ def choose_style(style: Style, chat: bool, task: str) -> Style:
     """The style that ``auto`` stands for, else ``style`` itself.
 
     Args:
-        style: as set.
         chat: whether the model has a chat template.
         task: whose option it is, for the error.
 
@@ -50,7 +49,6 @@ def dialogue(
     empty, and an empty line.
 
     Args:
-        prompt_id: its id.
         turns: the user turns, one at least.
         style: "chat" or "plain".
         history: turns before the first, a system prompt for example.

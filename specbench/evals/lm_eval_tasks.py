@@ -82,7 +82,6 @@ class LmTask:
         """The prompts of all documents, in their order, with ids "NAME/17".
 
         Args:
-            name: the task's.
             style: how to ask; of the same file as this task.
             shots: few-shot examples before each.
             key: the field that tells two documents apart ("question").

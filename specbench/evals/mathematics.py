@@ -77,8 +77,6 @@ def prompts(task: str, style: Style, shots: int, problems: Path | Sequence[Probl
     """The prompts of problems in their order, with ids "TASK/17".
 
     Args:
-        task: its name.
-        style: how to ask.
         shots: examples before each problem, the first of Minerva's four.
         problems: or the JSON lines file that holds them.
 
@@ -99,7 +97,6 @@ class Comparison:
 
     Attributes:
         passed: whether they are the same.
-        reason, detail: as of :class:`Verdict`.
         equal: whether they are the same as strings, after Hendrycks' normalisation.
         box: the content of the answer's last box; None without one.
         extracted: the rule that found the answer.
@@ -141,9 +138,7 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
     """The verdict on an answer to a problem of MATH, with lm-eval's own two metrics beside it.
 
     Args:
-        reference: the right answer.
         solution: that of the data, with the answer in a box.
-        text: the model's.
         style: in which it was asked: ``completion`` wants the sentence of Minerva's examples for an exact match.
 
     Raises:

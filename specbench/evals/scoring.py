@@ -120,11 +120,7 @@ def _verdicts(
 
 
 def _verdict(found: Any) -> Verdict:
-    """What a task said of an answer, where that is a verdict.
-
-    Raises:
-        Refused: it is something else.
-    """
+    """What a task said of an answer, where that is a verdict."""
     if not isinstance(found, Verdict):
         raise guests.Refused(f"its score is {type(found).__name__:.40}, where a Verdict is needed")
     marks = [found.passed, *found.also.values()]

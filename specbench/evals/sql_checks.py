@@ -65,10 +65,7 @@ class Checker:
 
         Args:
             database: a file of SQLite's.
-            gold: the right query.
             where: the gold query's place in the data, for an error.
-            answer: the query of a model.
-            distinct: as of :func:`normal`.
 
         Raises:
             UsageError: the gold query does not run on this database.

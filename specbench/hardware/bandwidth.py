@@ -29,7 +29,6 @@ class BandwidthProbe:
     """Reads a buffer of its own; use it as a context manager, since that is half a gigabyte.
 
     Args:
-        nbytes: of the buffer.
         say: takes a line where the probe has to be built first.
 
     Raises:
@@ -57,7 +56,6 @@ class BandwidthProbe:
 
         Args:
             threads: to read with, at least one.
-            readings: that the median is of.
             settle_s: seconds to read beforehand, uncounted. Cores of a virtual machine that were idle may have been put
                 together, and give half for a fifth of a second.
 

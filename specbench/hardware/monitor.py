@@ -30,7 +30,6 @@ class Seen:
 
     Attributes:
         at_s: on a clock that only goes forward.
-        cores: in reach.
         usable: cores' worth of time that this process gets on them.
         own_s: time that this process and its descendants have taken so far.
         busy_s, stolen_s: that these cores were busy so far, and that a hypervisor took from them.

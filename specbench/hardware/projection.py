@@ -31,7 +31,6 @@ class Projection:
     """Step times on another device.
 
     Args:
-        shape: of the model.
         here: ceilings of the device that was measured.
         points: steps measured on it.
         there: ceilings of the other device.

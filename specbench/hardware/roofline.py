@@ -133,7 +133,6 @@ def step_cost(shape: ModelShape, rows: int, context: int, slots: int = 1) -> Cos
     """FLOPs and bytes of one step.
 
     Args:
-        shape: of the model.
         rows: Q, per slot.
         context: cached tokens of each slot before the step.
         slots: S. Weights are read once for all of them, the cache is each one's own.

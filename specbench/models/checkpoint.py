@@ -118,7 +118,6 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
         dtype: that the weights are loaded in.
         device: where they go, by way of the CPU.
         short: they become eight bits, beside the ones that they are rounded from.
-        shown: how errors name the model.
 
     Raises:
         UsageError: there are no safetensors, they are damaged, or a tensor has not the shape that it is to have.
@@ -169,10 +168,6 @@ def check_whole(missing: Iterable[str], shown: str) -> None:
 
 def check_numbers(model: Any, shown: str) -> None:
     """Looks at what a model computes with.
-
-    Args:
-        model: a transformers causal LM.
-        shown: how errors name it.
 
     Raises:
         UsageError: its LM head writes tokens that its embedding has not, or a weight is no number.

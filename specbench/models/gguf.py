@@ -67,7 +67,6 @@ def keep(folder: Path, model: Any, tokenizer: Any) -> None:
     Args:
         folder: from :func:`folder_of`.
         model: transformers model with plain float32 weights.
-        tokenizer: its tokenizer.
     """
     if folder.exists() or sum(p.nbytes for p in model.parameters()) > _LARGEST:
         return

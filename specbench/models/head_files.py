@@ -91,7 +91,6 @@ def find(name: str, convert: str | None = None) -> HeadFiles:
     """A head by folder or hub id.
 
     Args:
-        name: as the user gave it.
         convert: command that makes .safetensors of a folder's pickled weights, where the method has one.
 
     Raises:
@@ -127,7 +126,6 @@ def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor
     """Whether a file holds a head's parameters and nothing else.
 
     Args:
-        name: how the user called it.
         wanted: shape of each parameter.
         found: what the file holds.
 

@@ -51,7 +51,6 @@ class LoadedModel:
         stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
         pad_id: a token id that stands for nothing.
         context: positions the model was made for; None when it does not say.
-        spec: the record.
         now: the local time that its chat template is given where it asks: that of the load, in every text.
         doubles: control tokens of which one was taken out, with in how many texts so far.
     """
@@ -132,7 +131,6 @@ class LoadedModel:
         """Turns of role and content as one text, by the model's own template.
 
         Args:
-            turns: the conversation.
             how: ``add_generation_prompt`` or ``continue_final_message``, as in transformers.
 
         Raises:
@@ -228,7 +226,6 @@ def load(
     """Loads a model by name.
 
     Args:
-        spec: see :func:`specbench.models.names.resolve`.
         dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, or "auto": float32 on
             a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.

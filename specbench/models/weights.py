@@ -57,7 +57,6 @@ def files_of(folder: Path, named: object = None) -> list[Path]:
     """The files that hold a model's weights.
 
     Args:
-        folder: of a checkpoint.
         named: what its configuration calls the file or the index, where it does.
 
     Raises:

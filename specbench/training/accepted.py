@@ -47,7 +47,6 @@ class Accepted:
         Args:
             right: per answer of n tokens, int64 [n - 1] how many drafts behind its first, second, … token are the
                 text's, from the first draft on (:func:`leading`).
-            depth: drafts of a chain.
         """
         rounds = 0
         counts = torch.zeros(depth)

@@ -81,7 +81,6 @@ def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answere
     """What answers are like beside the target's own.
 
     Args:
-        records: answers to the prompts of ``texts``, by their ids.
         texts: with the target's own answers. They may be cut where they go round in circles, so positions behind their
             ends are not compared.
     """
@@ -105,7 +104,6 @@ def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
 
     Args:
         model: a transformers causal LM; its mode is left as it was.
-        texts: with their answers.
     """
     training, found = model.training, list[float]()
     model.eval()

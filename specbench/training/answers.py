@@ -58,10 +58,7 @@ class Asking:
     """How answers are made.
 
     Attributes:
-        max_new_tokens: of an answer.
-        concurrency: sequences stepped together.
         temperature: 0 is greedy.
-        seed: of sampling.
     """
 
     max_new_tokens: int
@@ -80,9 +77,7 @@ def ask(
     """The model's answers to ``prompts``, in their order, kept in ``folder``.
 
     Args:
-        model: the target.
         prompts: of different ids; those that leave no room for an answer in the model's context are left out.
-        asking: how.
         folder: receives ``answers.jsonl`` and ``answers.json``; answers that are in there already are taken as they
             are. Made where it is missing.
         told: (answers done, answers in all) at the start and after each.
@@ -121,11 +116,7 @@ def ask(
 
 
 def read(folder: Path) -> list[Text]:
-    """The answers that :func:`ask` has left in a folder, in the order in which they were finished.
-
-    Raises:
-        UsageError: there are none, or a line is damaged.
-    """
+    """The answers that :func:`ask` has left in a folder, in the order in which they were finished."""
     texts = list(_texts(folder))
     if not texts:
         raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
@@ -133,11 +124,7 @@ def read(folder: Path) -> list[Text]:
 
 
 def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
-    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model.
-
-    Raises:
-        UsageError: the folder says nothing of it, or they are of another model, or of this one in another precision.
-    """
+    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model."""
     path = folder / HEADER
     if not path.exists():
         raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
@@ -200,7 +187,6 @@ def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> 
     """An answer without the rounds of a circle at its end, but for the first ``keep``.
 
     Args:
-        answer: token ids.
         keep: rounds that stay, at least 1.
         longest: tokens of the longest circle looked for.
     """
@@ -223,7 +209,6 @@ def before_run(answer: Sequence[int], longest: int) -> int:
     template may write into the prompt; here it is the answer's.
 
     Args:
-        answer: token ids.
         longest: at least 2.
     """
     run = 1

@@ -57,8 +57,6 @@ class Meter(TrainerCallback, ExportableState):
     """Meter: adds up what steps take, in every checkpoint of transformers' loop.
 
     Args:
-        model: what learns.
-        processes: that learn together.
         gpu: opens the device for its energy; None of it is none.
     """
 
@@ -108,11 +106,7 @@ class Meter(TrainerCallback, ExportableState):
 
     @contextmanager
     def counting(self, step: int) -> Iterator[None]:
-        """Counts operations of what is done in it, if it belongs to the first step.
-
-        Args:
-            step: how many are done.
-        """
+        """Counts operations of what is done in it, if it belongs to the first step."""
         if step or not self._countable:
             yield
             return
@@ -125,7 +119,6 @@ class Meter(TrainerCallback, ExportableState):
         """What so many steps took.
 
         Args:
-            steps: taken.
             tokens: (steps) -> tokens that they brought through the model, those of all processes.
         """
         spent, seen = self._spent, tokens(steps)

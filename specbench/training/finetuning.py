@@ -43,7 +43,6 @@ class Teaching:
     """What a method brings to its training.
 
     Attributes:
-        method: its name.
         lesson: (model, frozen) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show;
             ``frozen`` is the target before training where ``labels`` ask for it, else None.
         collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
@@ -66,7 +65,6 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     Raises:
         UsageError: there is nothing to learn from, texts are another tokenizer's, the loss is not finite, or
             ``job.out`` holds a training with other options.
-        EnvironmentRefused: memory does not suffice, or the disk is full.
     """
     _check(job, options)
     _claim(teaching, options, job)
@@ -245,14 +243,10 @@ class Weights:
         model: a transformers causal LM without any gradient; it is changed.
         options: adapter or full, and the adapter's shape.
         base: what ``--model`` called it, so that the adapter finds it again.
-        seed: of an adapter's initial weights.
         half: products are in bfloat16, so what does not learn may be too: it is then not rounded anew in every forward.
 
     Attributes:
         model: the transformers model, or PEFT's around it.
-
-    Raises:
-        UsageError: the adapter's targets are no layers of this model.
     """
 
     def __init__(self, model: Any, options: WeightOptions, base: str, seed: int, half: bool = False) -> None:
@@ -327,12 +321,7 @@ class Weights:
                 parameter.data = parameter.data.to(kept).to(parameter.dtype)
 
     def keep(self, folder: Path, tokenizer: Any) -> None:
-        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision.
-
-        Args:
-            folder: receives the files.
-            tokenizer: goes with a checkpoint.
-        """
+        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision."""
         if not self._full:
             kept = {name: value.to(_KEPT) for name, value in self.model.state_dict().items() if "lora_" in name}
             self.model.save_pretrained(str(folder), state_dict=kept, save_embedding_layers=False)

@@ -47,7 +47,6 @@ class Held:
     """Figures of held-out prompts, greedy.
 
     Attributes:
-        prompts: decoded.
         tokens, forwards: of all answers behind the prefill; see :mod:`specbench.runner.loop`.
         scored, passed: answers that have a verdict, and those that are right.
         agrees: share of the target's own, or the given, answer that is these weights' next token too, behind that text.
@@ -98,10 +97,6 @@ def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Te
     Args:
         loaded: the target, for all but its weights.
         model: the weights, a transformers causal LM; its mode is left as it was.
-        method: decodes.
-        texts: their prompts are decoded, up to the longest of their answers.
-        seed: of drafts.
-        score: judges answers.
     """
     # Looked at more or less often, a training draws the same.
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):

@@ -65,7 +65,6 @@ class Done:
         visits: passes over the texts.
         answer_tokens: learnt from, those of several visits counted each time.
         last: of each figure that steps have, the last value shown.
-        cost: what the steps took.
         curve: of each look its ``step``, the ``tokens_seen`` until then and its figures.
         ended: why it ended before its last step; then the weights are those of the last look before. Else empty.
     """
@@ -387,11 +386,7 @@ class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
 
 
 class FirstLook(TrainerCallback):
-    """A look before the first step, which the later ones are held against.
-
-    Args:
-        look: takes it.
-    """
+    """A look before the first step, which the later ones are held against."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         self._look = look
@@ -402,12 +397,7 @@ class FirstLook(TrainerCallback):
 
 
 class Says(TrainerCallback):
-    """Lines for the user while a training goes on; the last step is logged and looked at, too.
-
-    Args:
-        job: says them.
-        answer_tokens: (steps) -> tokens of answers that they learn from.
-    """
+    """Lines for the user while a training goes on; the last step is logged and looked at, too."""
 
     def __init__(self, job: Job, answer_tokens: Callable[[int], int]) -> None:
         self._job, self._answer_tokens = job, answer_tokens
@@ -441,11 +431,7 @@ class Says(TrainerCallback):
 
 
 class Before(TrainerCallback):
-    """What a course does before a step.
-
-    Args:
-        before_step: told (steps taken, steps in all).
-    """
+    """What a course does before a step."""
 
     def __init__(self, before_step: Callable[[int, int], None]) -> None:
         self._before_step = before_step

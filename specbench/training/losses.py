@@ -91,7 +91,6 @@ def evaluate(
         scores: the LM head, [M, H] -> [M, V].
         states: [B × S, H].
         pairs, targets: rows of ``states``.
-        smoothing: see :func:`cross_entropy`.
         at_once: rows whose scores are held for the backward pass; more go in parts, which it computes again.
         distance: of a student's scores from its teacher's.
         labels: int64 [M] rows -> scores [M, V] that ``targets`` learn in place of their tokens.
@@ -141,7 +140,6 @@ def progressive_consistency(packed: Packed, norm: Norm = "tokens") -> Pairs:
 
     Args:
         packed: of one noisy stream, seen through one window.
-        norm: see :func:`shares`.
     """
     kept = _behind_divergence(packed) & (packed.following >= 0)
     return _pairs(packed, kept, norm)
@@ -156,7 +154,6 @@ def global_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False
 
     Args:
         packed: of one noisy stream, seen through windows of one block.
-        norm: see :func:`shares`.
         last: include the row that foresees the next block's first token; the code's sequences end with the block.
     """
     behind = _behind_divergence(packed)
@@ -176,8 +173,6 @@ def local_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False)
 
     Args:
         packed: of two noisy streams, a state and the next, seen through windows of one block.
-        norm: see :func:`shares`.
-        last: as of :func:`global_consistency`.
     """
     return global_consistency(packed, norm, last)
 
@@ -202,7 +197,6 @@ def shares(packed: Packed, kept: Tensor, norm: Norm) -> Tensor:
     """What each kept row weighs: float32 [B, S], 0 for others.
 
     Args:
-        packed: the batch.
         kept: bool [B, S].
         norm: ``tokens`` is the mean over the batch's kept rows; ``blocks`` the mean over all blocks of the mean over
             the block's kept rows, as the post averages over blocks; ``released`` the mean over samples of the mean over

@@ -75,8 +75,6 @@ class OnPolicy:
     """Which batches are the student's own answers, and those answers.
 
     Args:
-        options: of the training.
-        job: of the training.
         batches: step -> the texts of each of its batches, as indices, with how often they were met before.
         decoded: see :data:`Decoded`.
 
@@ -104,11 +102,7 @@ class OnPolicy:
         return draw.random() < self._options.on_policy
 
     def collating(self, usual: Callable[[int, Any], Any]) -> Callable[[int, Sequence[Any]], Any]:
-        """Makes batches as :class:`specbench.training.distillation.DistillationLesson` takes them.
-
-        Args:
-            usual: makes those that are learnt from the texts.
-        """
+        """Makes batches as :class:`specbench.training.distillation.DistillationLesson` takes them."""
         at = {text.id: index for index, text in enumerate(self._job.texts)}
 
         def collate(visit: int, texts: Sequence[Any]) -> Any:
@@ -126,16 +120,7 @@ class OnPolicy:
         return [Text(text.id, text.prompt, self._answers[text.id]) for text in asked]
 
     def before_step(self, step: int, steps: int) -> None:
-        """Has the answers at hand that a step learns from.
-
-        Args:
-            step: that comes next, from 0.
-            steps: in all.
-
-        Raises:
-            UsageError: they are gone, or damaged.
-            EnvironmentRefused: the disk is full, or memory does not suffice.
-        """
+        """Has the answers at hand that a step learns from."""
         first = step - step % self._options.on_policy_every
         if first == self._first:
             return
@@ -157,12 +142,7 @@ class OnPolicy:
         return {"answer_tokens": given, "own_answers": {"answers": len(own), "tokens": sum(own)}}
 
     def tokens_seen(self, steps: int, size: Callable[[Any], int]) -> int:
-        """Tokens that so many steps have brought through the model to learn from them.
-
-        Args:
-            steps: taken.
-            size: of a text that was learnt as it is.
-        """
+        """Tokens that so many steps have brought through the model to learn from them."""
         return sum(
             size(text) if answer is None else len(text.prompt) + len(answer) for text, answer in self._learnt(steps)
         )
@@ -220,8 +200,6 @@ def own_answers(
         loaded: the target, for all but its weights.
         model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
         texts: at least one.
-        sampling: how.
-        budget: tokens of an answer.
     """
     room = loaded.context or 1 << 30
     requests = [

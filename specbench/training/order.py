@@ -15,13 +15,7 @@ _POOL = 16  # batches that are sorted by length together: shuffled enough, and l
 
 
 class Order(Sampler[tuple[int, int]]):
-    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same.
-
-    Args:
-        lengths: tokens of each text.
-        batch: texts that are packed together.
-        seed: of the shuffling.
-    """
+    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same."""
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         self._lengths, self._batch, self._seed = lengths, batch, seed
@@ -62,8 +56,6 @@ class Batches:
 
     Args:
         texts: to learn from.
-        size: as of :class:`specbench.training.loop.Course`.
-        options: of the training.
         seed: of the order.
     """
 

@@ -30,7 +30,6 @@ class ConsistencyCollator(ABC):
         noisy: streams beside the text.
         seed: with the visit and the text's id it decides every draw.
         length: samples share sequences of up to so many tokens, see :func:`pack`.
-        multiple: see :func:`pack`.
 
     Attributes:
         visit: how often the data were gone through before; set by whoever loops.
@@ -52,12 +51,7 @@ class ConsistencyCollator(ABC):
 
     @abstractmethod
     def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
-        """For each noisy stream, the state of each block.
-
-        Args:
-            trajectory: with the blocks that are learnt from.
-            draw: generator of this text at this visit.
-        """
+        """For each noisy stream, the state of each block."""
 
 
 #: Streams. Noisy ones are numbered on from NOISY: a block can have several of its states in one sequence.
@@ -122,7 +116,6 @@ def pack(samples: Sequence[Sample], length: int = 0, multiple: int = 1) -> Packe
     """Samples as a batch.
 
     Args:
-        samples: in the order in which they are numbered.
         length: samples share a sequence up to this many tokens; 0 gives each its own. A longer sample has its own too.
         multiple: sequences are filled up to a multiple of it, which spares compiled kernels new shapes.
     """

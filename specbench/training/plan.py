@@ -46,11 +46,7 @@ class _Answering(Noting, Loading, Drawing):
 
     @property
     def sets(self) -> list[str]:
-        """Names of the sets of prompts.
-
-        Raises:
-            UsageError: it names none.
-        """
+        """Names of the sets of prompts."""
         found = split(self.prompts or "")
         if self.prompts is not None and not found:
             raise UsageError("--prompts names nothing; give gsm8k-train, for one")

@@ -46,9 +46,7 @@ class Job:
             with more to it.
         held_out: never learnt from; what progress is measured on.
         out: folder that receives everything; what is in there from an interrupted run is gone on with.
-        seed: of initial weights, order and whatever else is drawn.
         say: takes a line for the user.
-        model: what ``--model`` called the target.
         about: what there is to say of the texts, for the card of what comes of it: plain values by name.
         score: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
     """
@@ -86,11 +84,7 @@ class Recipe(Protocol):
 
 
 def check_start(layers: int, target: LoadedModel) -> None:
-    """Check that a head of ``layers`` layers can begin as copies of the target's last layers.
-
-    Raises:
-        UsageError: the target has fewer layers.
-    """
+    """Check that a head of ``layers`` layers can begin as copies of the target's last layers."""
     there = target.model.config.get_text_config().num_hidden_layers
     if layers > there:
         raise UsageError(
@@ -107,11 +101,7 @@ def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], lis
 
 
 def some(texts: Sequence[Text], count: int, seed: int) -> list[Text]:
-    """``count`` of the texts, in their order, drawn by the seed: of fewer, those are among those of more.
-
-    Raises:
-        UsageError: there are not so many.
-    """
+    """``count`` of the texts, in their order, drawn by the seed: of fewer, those are among those of more."""
     if count > len(texts):
         raise UsageError(f"there are {len(texts)} texts to learn from, not {count}; lower --texts, or hold fewer out")
     drawn = list(range(len(texts)))

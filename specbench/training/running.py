@@ -30,15 +30,8 @@ if TYPE_CHECKING:
 def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     """Trains what a method drafts with, going on where an interrupted training of the same folder stopped.
 
-    Args:
-        plan: as the user gave it.
-        say: takes a line for the user.
-
     Returns:
         The card, which is also written into the folder.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
     """
     card = registry.trainable(plan.method)
     check_sets(plan.sets)
@@ -108,9 +101,6 @@ def train(plan: TrainPlan) -> Trained:
 
     Returns:
         The training: ``.summary``, ``.frame()`` and ``.folder``.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
     """
     return Trained(plan.into, run_training(plan, noting(notes_of(plan))))
 
@@ -171,18 +161,7 @@ _ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no 
 
 
 def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Collects Jacobi states of the model's own answers, going on where an interrupted collection stopped.
-
-    Args:
-        plan: as the user gave it.
-        say: takes a line for the user.
-
-    Returns:
-        What there is to say of them.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished answers and shards are kept.
-    """
+    """Collects Jacobi states of the model's own answers, going on where an interrupted collection stopped."""
     if not plan.sets and plan.answers is None:
         raise UsageError("--prompts names nothing; give gsm8k-train, for one, or --answers alone for all in a folder")
     check_sets(plan.sets)

@@ -24,8 +24,6 @@ def before_repeat(answer: Sequence[int], decode: Callable[[Sequence[int]], str],
     """Tokens of an answer before one of its sentences begins for the ``most``-th time; all of them where none does.
 
     Args:
-        answer: token ids.
-        decode: their text.
         most: at least 2.
     """
     seen: Counter[str] = Counter()

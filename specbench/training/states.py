@@ -53,7 +53,6 @@ class Jacobi:
     """Runs the blocks of answers to their fixed points.
 
     Args:
-        model: what the answers are of.
         sampling: how they were decoded; noise of a sampled answer is the position's own, so its trajectories are
             as determined as those of a greedy one.
         texts: the longest prompt and answer that will come have to be among them.
@@ -144,14 +143,7 @@ def _missing(rows: int) -> int:
 
 
 class _Block:
-    """A block on its way to its fixed point.
-
-    Args:
-        slot: where its text is cached.
-        start: position of its first token.
-        fixed: its fixed point.
-        initial: the state it starts from.
-    """
+    """A block on its way to its fixed point."""
 
     def __init__(self, slot: int, start: int, fixed: list[int], initial: list[int]) -> None:
         self._slot, self._start, self._fixed = slot, start, fixed
@@ -212,12 +204,9 @@ class Blocks:
     """The blocks of one answer, and noise for them.
 
     Args:
-        text: the answer and its prompt.
         size: n.
-        kind: of the noise.
         vocab_size: token ids are below this.
         pad_id: what noise of kind ``pad`` repeats.
-        seed: of the noise.
     """
 
     def __init__(self, text: Text, size: int, kind: Kind, vocab_size: int, pad_id: int, seed: int) -> None:
@@ -260,7 +249,6 @@ class Blocks:
         In every state but the last two, half as many as are wrong, never the first wrong one.
 
         Args:
-            block: whose states.
             states: ending with the fixed point.
             replacing: draw them with replacement as the released code does, so that fewer are put right than said.
         """

@@ -35,7 +35,6 @@ class Student:
         """Last states [B, S, H] of packed texts.
 
         Args:
-            packed: the batch.
             window: of the mask, see :class:`Sight`.
 
         Raises:

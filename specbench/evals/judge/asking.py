@@ -32,7 +32,6 @@ class Asking:
     def __init__(self, judge: Asks, prompts: Sequence[JudgePrompt], workers: int, refusal: type[Exception]) -> None:
         """
         Args:
-            judge: who is asked.
             prompts: in the order in which their answers will be wanted; equal ones are asked once.
             workers: questions that are asked at once.
             refusal: what a judge raises that answers this one question not; no fault, others are asked on.

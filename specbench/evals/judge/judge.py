@@ -140,7 +140,6 @@ def judge_all(
 
     Args:
         folder: the run folder, locked by the caller.
-        judge: who rates.
         answers: AR's first, so that it is AR's judgments that the others take.
         progress: called with (answers rated, answers), from the start on.
         workers: questions asked at once; 1 asks in this thread.

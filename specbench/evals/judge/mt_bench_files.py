@@ -44,7 +44,6 @@ def export(
     Args:
         folder: made when missing; files of these names in it are replaced.
         config, records: of the run.
-        asked: its questions.
         created: when the run was made, the ``tstamp`` of every line.
 
     Returns:
@@ -121,8 +120,6 @@ def import_judgments(folder: Path, file: Path, config: RunConfig, answers: Seque
     Args:
         folder: the run folder, locked by the caller.
         file: FastChat's *_single.jsonl.
-        config: the run's.
-        answers: of the run.
 
     Returns:
         How many judgments of the run are new, and how many of its models' lines judged another text.

@@ -81,7 +81,6 @@ class JudgePrompts:
         """The prompt that asks for a rating of the last of ``answers``, none of which can pass for a part of it.
 
         Args:
-            question: what was asked.
             answers: to the first turns, in order; one or two.
 
         Raises:

@@ -47,11 +47,7 @@ class Watch:
     """Ends a call that takes too long, by TimeUp, and says what a call took. Takes SIGALRM for itself."""
 
     def __init__(self, pid: int, wall_s: float) -> None:
-        """
-        Args:
-            pid: the program's process.
-            wall_s: for all calls together.
-        """
+        """"""
         self._clock = (~pid << 3) | 2  # CPU time of another process: linux/posix-timers.h, CPUCLOCK_SCHED
         self._end = time.monotonic() + wall_s
         self._wall_s = wall_s
@@ -186,11 +182,7 @@ def _digits(first: Any, second: Any) -> int:
 
 
 def _close(out: Any, exp: Any, atol: float) -> bool:
-    """numpy.allclose without numpy: nested sequences of numbers, broadcast.
-
-    Raises:
-        TypeError, ValueError: it would raise too: ragged, or no numbers.
-    """
+    """numpy.allclose without numpy: nested sequences of numbers, broadcast."""
     a, b = _shape(out), _shape(exp)
     for _ in range(len(b) - len(a)):
         out = [out]

@@ -138,7 +138,6 @@ class Sandbox:
     def __init__(self, limits: Limits | None = None, allow_unisolated: bool | None = None) -> None:
         """
         Args:
-            limits: what each program may use.
             allow_unisolated: run even without layer 3; None reads ``SPECBENCH_ALLOW_UNISOLATED``.
 
         Raises:

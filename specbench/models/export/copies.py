@@ -64,7 +64,6 @@ def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
     A GGUF file has a vocabulary of placeholders, so that ids are all that goes in and out of it.
 
     Args:
-        model: as it is decoded with.
         kind: "gguf" or "hf".
         dtype: "float32" or "bfloat16".
 

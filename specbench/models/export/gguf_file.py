@@ -106,11 +106,7 @@ def _stored_as(weight: Tensor, precision: torch.dtype) -> Any:
 
 
 def _compare(file: Path, model: Any, graph: Graph, precision: torch.dtype, name: str) -> None:
-    """Reads a file and holds every value against the model's.
-
-    Raises:
-        EnvironmentRefused: one of them is another one, or missing.
-    """
+    """Reads a file and holds every value against the model's."""
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     for named in named_weights(model, graph, name):
         read = _values(found.pop(named.name, None))

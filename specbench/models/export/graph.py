@@ -62,7 +62,6 @@ class Named:
     Attributes:
         name: llama.cpp's.
         own: transformers'.
-        weight: the parameter.
         heads: whose rows are rotated by neighbours; None where none are.
     """
 
@@ -82,7 +81,6 @@ def graph_of(model: Any, name: str) -> Graph:
 
     Args:
         model: transformers causal LM.
-        name: how errors call it.
 
     Raises:
         UsageError: another family, activation or rotary embedding, or a part that llama.cpp has not.
@@ -117,8 +115,6 @@ def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
 
     Args:
         model: transformers causal LM.
-        graph: of its family.
-        name: how errors call it.
 
     Raises:
         UsageError: llama.cpp has no such parameter.

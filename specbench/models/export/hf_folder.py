@@ -86,12 +86,7 @@ def _say_precision(file: Path, precision: torch.dtype) -> None:
 
 
 def _compare(files: list[Path], weights: dict[str, Tensor], model: LoadedModel) -> None:
-    """Reads files and holds every value against the model's.
-
-    Raises:
-        UsageError: they have other names, since transformers stores this family in another layout.
-        EnvironmentRefused: a value is another one, or missing.
-    """
+    """Reads files and holds every value against the model's."""
     missing = {id(tensor): name for name, tensor in weights.items()}
     for file in files:
         with safe_open(file, framework="pt") as opened:

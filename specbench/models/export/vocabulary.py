@@ -57,7 +57,6 @@ def add_tokenizer(writer: Any, model: LoadedModel, splitting: str) -> None:
     Args:
         writer: of a GGUF file.
         model: with its tokenizer.
-        splitting: see :func:`splitting_of`.
     """
     tokens = model.tokenizer
     names, types = _listed(tokens, model.vocab_size)
