@@ -1,4 +1,4 @@
-"""Completions: a prompt to ``/v1/completions`` of an OpenAI-compatible server, its tokens back. No torch.
+"""A prompt to ``/v1/completions`` of an OpenAI-compatible server, its tokens back.
 
 Token ids go in and come out where the server takes and gives them (``prompt`` as a list, ``return_token_ids``). Else
 text goes in and comes out, and a tokenizer reads it anew.
@@ -25,7 +25,7 @@ _TAKES_NO_IDS = {400, 415, 422, 500}  # what servers say to a list, or to a fiel
 
 
 class Completions:
-    """Completions: one server and one of its models.
+    """One server and one of its models.
 
     Args:
         server: where.
@@ -48,11 +48,7 @@ class Completions:
         self.finish: Literal["stop", "length"] | None = None
 
     def probe(self) -> None:
-        """Has it answer a short prompt, with ids if it can.
-
-        Raises:
-            EngineFault: it does not answer.
-        """
+        """Has it answer a short prompt, with ids if it can."""
         ids = list(self._model.tokenizer("Hello", add_special_tokens=False)["input_ids"])
         question = Question(ids=ids, budget=1, stop_ids=frozenset())
         try:

@@ -1,4 +1,4 @@
-"""hf: transformers' ``generate`` in this process, on the run's own model with the attention that transformers gave it.
+"""Transformers' ``generate`` in this process, on the run's own model with the attention that transformers gave it.
 
 Its streamer gets the tokens of every forward as they come, so each arrival is a forward. Candidates and matches are
 counted at the hook that transformers calls once a step (``CandidateGenerator.update_candidate_strategy``). The first

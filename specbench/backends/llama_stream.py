@@ -1,4 +1,4 @@
-"""llama-server's stream: what a request to it sends back, read as target forwards. No torch.
+"""llama-server's stream: what a request to it sends back, read as target forwards.
 
 A step's tokens come one by one, each with the server's counters so far. A step that verified a draft has raised
 ``draft_n_accepted`` before it sends its first token, so that this one says how many are of its step: one more than were
@@ -20,7 +20,7 @@ DRAFTED = ("draft_n", "draft_n_accepted")
 
 
 class Steps:
-    """Steps: the arrivals of one request, and the server's counters behind them.
+    """The arrivals of one request, and the server's counters behind them.
 
     Args:
         drafts: it speculates, and was asked for its timings with every token; else each token is a forward.
@@ -41,11 +41,7 @@ class Steps:
         self._expected = 1  # tokens of the step whose first one came last
 
     def of(self, events: Iterator[tuple[int, Any]]) -> Iterator[Arrival]:
-        """An arrival per target forward. The last of a whole budget waits for the server's word that this is all.
-
-        Raises:
-            EngineFault: no ids, too many, or an end that is none in this run.
-        """
+        """An arrival per target forward. The last of a whole budget waits for the server's word that this is all."""
         ids: list[int] = []
         here = last = 0
         for at_ns, event in events:

@@ -1,4 +1,4 @@
-"""Neighbours: the other engines of a run, kept quiet while one is timed. No torch.
+"""The other engines of a run, kept quiet while one is timed.
 
 Looked at before and behind each stretch of a row and never in between, so that it costs nothing that is timed. What an
 engine's processes took of a core is summed over stretches until these are long enough to tell 1% from the kernel's
@@ -48,7 +48,7 @@ class _Tally:
 
 
 class Neighbours:
-    """Neighbours: who of a run's engines is timed now, and how busy the others are meanwhile.
+    """Who of a run's engines is timed now, and how busy the others are meanwhile.
 
     At its end, however that comes, all of them are awake.
 

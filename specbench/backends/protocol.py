@@ -1,4 +1,4 @@
-"""Protocol: what another engine has to be able to do to be a row of a run. No torch.
+"""What another engine has to be able to do to be a row of a run.
 
 An engine is started, or connected to; it takes a prompt's token ids and hands over its answer's as they arrive. When
 they arrived is noted outside of it. How an answer ends is the run's rule, whatever the engine's own: it is told the
@@ -33,10 +33,9 @@ class EngineOptions(Options):
 
 @dataclass(frozen=True)
 class Mode:
-    """Mode: one way in which an engine decodes; a row is written ENGINE:MODE.
+    """One way in which an engine decodes; a row is written ENGINE:MODE.
 
     Attributes:
-        help: one line.
         options: what ``--set`` takes for it.
         lossless: it claims to emit what plain decoding emits.
         measures: the engine's own figures of a request, by its own names, with what they are.
@@ -53,7 +52,6 @@ class Served:
     """What a row is served with.
 
     Attributes:
-        label: the row's, for errors.
         model: of the run; its weights are what an engine is given, its tokenizer what reads text back.
         dtype: of the row's weights: "float32", "bfloat16" or "float16".
         threads: of a step on a CPU.
@@ -99,7 +97,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Arrival: tokens of an answer that came together.
+    """Tokens of an answer that came together.
 
     Attributes:
         at_ns: when they were here, on the clock of ``time.perf_counter_ns``.
@@ -114,7 +112,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Told:
-    """Told: what an engine says of the request that it answered last. None is what it does not say.
+    """What an engine says of the request that it answered last. None is what it does not say.
 
     Attributes:
         forwards: target forwards behind the first arrival, those without a draft included, as this engine counts them
@@ -136,9 +134,6 @@ class Backend(ABC):
 
     Nothing is started by making one. What goes wrong is raised as an EngineFault of one sentence, without the row's
     name, which is put before it. One request runs at a time.
-
-    Args:
-        mode: one of :attr:`modes`.
     """
 
     #: What people call it.
@@ -158,11 +153,7 @@ class Backend(ABC):
 
     @classmethod
     def version(cls, options: Any) -> str | None:
-        """The version that is installed here, found without starting it; None where that is not known before.
-
-        Raises:
-            EngineFault: it is not installed; says how to install it.
-        """
+        """The version that is installed here, found without starting it; None where that is not known before."""
         return None
 
     @abstractmethod

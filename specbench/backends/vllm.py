@@ -1,4 +1,4 @@
-"""vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL. No torch.
+"""A worker process in an environment of its own, started here, or a server that the user runs, by URL.
 
 Started here its engine runs in the worker's own process, so that every step is seen: one message a step, and a step is
 one target forward. At rest the process groups that vLLM makes also for one process look for messages a hundred times a

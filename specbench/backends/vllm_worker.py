@@ -19,7 +19,7 @@ _SPECULATION, _STEPS = "vllm:spec_decode_num_", "vllm:inter_token_latency_second
 
 
 class Asks:
-    """Asks: the lines that come in, read without a thread: one would take turns with the engine's own."""
+    """The lines that come in, read without a thread: one would take turns with the engine's own."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._rest = fd, b""
@@ -40,7 +40,7 @@ class Asks:
 
 
 class Replies:
-    """Replies: the lines that go out."""
+    """The lines that go out."""
 
     def __init__(self, fd: int) -> None:
         self._file = os.fdopen(fd, "wb", buffering=0)
@@ -51,11 +51,7 @@ class Replies:
 
 
 def start(settings: Mapping[str, Any]) -> Any:
-    """The engine.
-
-    Args:
-        settings: keyword arguments of ``vllm.LLM``.
-    """
+    """The engine."""
     from vllm import LLM
 
     return LLM(**settings)

@@ -108,11 +108,7 @@ class Child:
         return self.process.poll() is None
 
     def send(self, **line: Any) -> None:
-        """Write a line of JSON.
-
-        Raises:
-            Ended: the process has ended.
-        """
+        """Write a line of JSON."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(line).encode() + b"\n")
@@ -125,7 +121,6 @@ class Child:
 
         Args:
             within_s: seconds to wait.
-            doing: what it has to do meanwhile, for errors.
 
         Raises:
             Stalled: there was no line in time.

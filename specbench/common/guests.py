@@ -46,11 +46,7 @@ _guests: dict[str, str] = {}  # package -> whose it is
 
 
 def expect(package: str, who: str) -> None:
-    """Register whose a package is, before anything of it is imported.
-
-    Args:
-        who: how an error names the guest: kind, name, and where it comes from.
-    """
+    """Register whose a package is, before anything of it is imported."""
     _guests[package] = who
 
 

@@ -79,11 +79,7 @@ class Deadline:
 
 
 class Response:
-    """An answer whose status and headers are here.
-
-    Attributes:
-        status: HTTP status.
-    """
+    """An answer whose status and headers are here."""
 
     def __init__(self, response: Any, deadline: Deadline) -> None:
         self.status: int = response.status
@@ -121,7 +117,6 @@ def send(url: str, body: bytes | None, key: str | None, deadline: Deadline) -> I
     Proxies of the environment are used, except for this machine itself.
 
     Args:
-        url: as :func:`check_address` accepts it.
         key: sent as a bearer token.
         deadline: for everything until the block ends.
     """

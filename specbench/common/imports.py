@@ -1,4 +1,4 @@
-"""Imports: what a Python file imports at its top that is not installed here. Nothing of it is run."""
+"""What a Python file imports at its top that is not installed here. Nothing of it is run."""
 
 from __future__ import annotations
 

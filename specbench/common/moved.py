@@ -1,4 +1,4 @@
-"""Moved names: what a plug-in written for specbench 0.1 imports, and where it is now. No torch."""
+"""Moved names: what a plug-in written for specbench 0.1 imports, and where it is now."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ _NOW = {
 
 
 def hint(error: ImportError) -> str:
-    """What to change, where an import failed because what it names has moved; else nothing.
-
-    Args:
-        error: as Python raised it: a module that is not there, or a name that a package has not.
-    """
+    """What to change, where an import failed because what it names has moved; else nothing."""
     wanted = error.name or ""
     if of_package := re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error)):
         wanted = f"{of_package[2]}.{of_package[1]}"

@@ -34,7 +34,6 @@ class Native:
     """A library of one C++ source, the headers next to it included.
 
     Args:
-        source: the file.
         options: of the compiler, in addition to those of every build.
     """
 
@@ -50,9 +49,6 @@ class Native:
 
     def load(self, say: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
         """Load the library, building it first if necessary.
-
-        Args:
-            say: takes a line before a build.
 
         Raises:
             EnvironmentRefused: there is no compiler, or it fails; in one line, without advice.

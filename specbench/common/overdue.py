@@ -1,4 +1,4 @@
-"""Overdue: a guest's call that takes longer than it may is broken off, as far as Python can. No torch."""
+"""A guest's call that takes longer than it may is broken off, as far as Python can."""
 
 from __future__ import annotations
 

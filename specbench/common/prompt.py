@@ -1,4 +1,4 @@
-"""Prompt: one item of a task as text, before a chat template and a tokenizer make ids of it. No torch."""
+"""One item of a task as text, before a chat template and a tokenizer make ids of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulse: what this process is at, in memory that a process which watches it reads. No torch.
+"""What this process is at, in memory that a process which watches it reads.
 
 Whoever calls a guest's code or a forward says so here; nobody asks this one, which may be beyond answering. Writing is
 two stores of an integer, a twentieth of a microsecond each, because some of it is on the clock. What a forked child

@@ -72,8 +72,6 @@ class Card:
     """A registered method or task, not yet imported.
 
     Attributes:
-        kind: "method" or "task".
-        name: registered name.
         package: import name of its package.
         folder: where its files are.
         origin: :data:`OWN` or the distribution that brought it.
@@ -110,12 +108,7 @@ class Card:
         return module
 
     def recipe(self) -> Any:
-        """Imports ``train.py`` of a method, which is described in :mod:`specbench.training.recipe`.
-
-        Raises:
-            UsageError: the method has none, or it cannot be imported.
-            PluginFault: the import ended the command.
-        """
+        """Imports ``train.py`` of a method, which is described in :mod:`specbench.training.recipe`."""
         if not self.info.get("recipe", False):
             having = (
                 ", ".join(name for name, card in _found(self.kind).cards.items() if card.info.get("recipe")) or "none"
@@ -243,11 +236,7 @@ def task(name: str) -> Card:
 
 
 def trainable(name: str) -> Card:
-    """A method by name, or by what its ``method.toml`` says that it ``trains``: "draft" is the draft model of one.
-
-    Raises:
-        UsageError: there is none, with the nearest names.
-    """
+    """A method by name, or by what its ``method.toml`` says that it ``trains``: "draft" is the draft model of one."""
     known = methods()
     other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
     if name not in known and name not in other:

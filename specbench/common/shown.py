@@ -1,4 +1,4 @@
-"""Shown: how anybody's text looks wherever it is shown, and the console that everything on a terminal goes through.
+"""How anybody's text looks wherever it is shown, and the console that everything on a terminal goes through.
 
 Ids, texts and names come from files, models and plug-ins. They reach nobody as control sequences, turned round or
 unseen, and none of them is markup: :func:`visible` says how they look, in the terminal, in pages and in tables for

@@ -1,4 +1,4 @@
-"""Asked: the questions that tasks measure on, word for word, from the data files at hand. No torch."""
+"""The questions that tasks measure on, word for word, from the data files at hand."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
 
 
 def asks(text: str, known: dict[str, str]) -> str | None:
-    """The task whose question a prompt is, as a whole or as one of its paragraphs or lines; None of any other prompt.
-    """
+    """The task whose question a prompt is, as a whole or as one of its paragraphs or lines; None of any other prompt."""
     parts = (text, *text.split("\n\n"), *text.splitlines())
     return next((known[words] for part in parts for words in _readings(part) if words in known), None)
 

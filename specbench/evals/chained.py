@@ -65,9 +65,6 @@ def problem(prompt_id: str, turn: int) -> str:
 
     Args:
         turn: from 1.
-
-    Raises:
-        UsageError: the chain has no such turn.
     """
     first, *others = prompt_id.split(_BETWEEN)
     if not 1 <= turn <= 1 + len(others):

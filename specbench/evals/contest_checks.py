@@ -67,9 +67,6 @@ def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
     """The verdict on one answer: right on all inputs; ``also`` says "public" (right on those of the statement).
 
     The first wrong output ends it.
-
-    Raises:
-        EnvironmentRefused: the sandbox does not work here.
     """
     script = cases.function is None
     if script:

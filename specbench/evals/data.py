@@ -33,12 +33,7 @@ DATA_DIR = "SPECBENCH_DATA"
 
 
 class Package(BaseModel):
-    """A file that an installed distribution ships.
-
-    Attributes:
-        distribution: its name on PyPI.
-        path: the file's path below site-packages.
-    """
+    """A file that an installed distribution ships."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,11 +106,7 @@ class DataFile(BaseModel):
 
 
 def manifest(card: Path) -> list[DataFile]:
-    """The data files that a ``task.toml`` declares, in its order.
-
-    Raises:
-        UsageError: the file is not TOML, or a ``[[data]]`` table has a missing or unknown field.
-    """
+    """The data files that a ``task.toml`` declares, in its order."""
     tables = toml.read(card, _CARD).get("data", [])
     if not isinstance(tables, list):
         raise damaged(card, "its data are no list of [[data]] tables", _CARD)
@@ -143,11 +134,7 @@ def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
 
 
 def given(path: Path) -> Path:
-    """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold."""
     size, sha256 = digest(path)
     _record(TaskData(name=path.name, sha256=sha256, bytes=size, revision=None, verified=False))
     return path
@@ -289,11 +276,7 @@ def _checked(path: Path, file: DataFile) -> tuple[int, str]:
 
 
 def digest(path: Path) -> tuple[int, str]:
-    """(bytes, sha256) of a file.
-
-    Raises:
-        UsageError: it cannot be read, or is larger than a data file may be.
-    """
+    """(bytes, sha256) of a file."""
     size, sha256 = 0, hashlib.sha256()
     with open_file(path, TODO) as stream:
         check_size(path, os.fstat(stream.fileno()).st_size)
@@ -307,11 +290,7 @@ def digest(path: Path) -> tuple[int, str]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, in order; blank lines are skipped.
-
-    Raises:
-        UsageError: unreadable, truncated, or a line that is no JSON object; names the file and the line.
-    """
+    """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, in order; blank lines are skipped."""
     return [row for _, row in read_json_lines(path, TODO, nan=True)]
 
 
@@ -332,11 +311,6 @@ def each_row(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
     Args:
         path: ``.jsonl``, ``.jsonl.gz``, ``.json`` (a list) or ``.parquet``.
         kind: the model; its ``extra`` says whether further fields are let through.
-
-    Raises:
-        UsageError: as of :func:`specbench.evals.rows.numbered`, or a field that is missing, unknown or of a wrong type;
-            names row and field.
-        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
     """
     for number, row in numbered(path):
         yield number, fitted(kind, row, place(path, number), TODO)
@@ -348,11 +322,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
 
 
 def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[Any, Row]:
-    """Rows of :func:`read_rows` by the value of a field, in their order.
-
-    Raises:
-        UsageError: two rows have the same value; names the line or row.
-    """
+    """Rows of :func:`read_rows` by the value of a field, in their order."""
     found: dict[Any, Row] = {}
     for number, row in rows:
         value = getattr(row, field)

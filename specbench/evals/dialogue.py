@@ -19,10 +19,6 @@ def choose_style(style: Style, chat: bool, task: str) -> Style:
 
     Args:
         chat: whether the model has a chat template.
-        task: whose option it is, for the error.
-
-    Raises:
-        UsageError: ``chat`` for a model without a template.
     """
     if style == "auto":
         return "chat" if chat else "plain"
@@ -50,9 +46,7 @@ def dialogue(
 
     Args:
         turns: the user turns, one at least.
-        style: "chat" or "plain".
         history: turns before the first, a system prompt for example.
-        forced, category, temperature: as in :class:`Prompt`.
     """
     if style == "chat":
         return Prompt(

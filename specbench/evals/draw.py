@@ -1,4 +1,4 @@
-"""Draw: which prompts ``--limit N`` takes, the first N of one permutation of all that a task has. No torch.
+"""Which prompts ``--limit N`` takes, the first N of one permutation of all that a task has.
 
 Data files have an order, MT-Bench's and Spec-Bench's is by category, so that the first N say little of the rest. The
 seed is the draw's own: who samples anew still asks the same. A larger N extends a smaller one.
@@ -70,7 +70,6 @@ def draw(items: Sequence[ItemT], limit: int | None, seed: int | None) -> list[It
 
     Args:
         limit: how many; None is all.
-        seed: as in :func:`permutation`.
     """
     if limit is None or limit >= len(items):
         return list(items)
@@ -89,11 +88,6 @@ def draw_apart(
 
     Args:
         limit: how many to choose by; None is all that are not held out.
-        held_out: how many to judge by.
-        seed: as in :func:`permutation`.
-
-    Raises:
-        UsageError: there are not so many.
     """
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):

@@ -33,11 +33,7 @@ class Interrupts:
         self._noted = number
 
     def look(self) -> None:
-        """Raises what was noted.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed.
-        """
+        """Raises what was noted."""
         if self._noted is None:
             return
         number, self._noted = self._noted, None

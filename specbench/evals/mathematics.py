@@ -1,4 +1,4 @@
-"""Mathematics: problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
+"""Problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
 
 What the tasks math500, math and aime25 have in common. An answer is what stands in the last box; what decides runs in
 worker processes (:mod:`specbench.evals.math_judge`), because it can hang.
@@ -65,11 +65,7 @@ class Problem(Protocol):
 
 
 def versions(task: str) -> dict[str, str]:
-    """What parses and compares.
-
-    Raises:
-        EnvironmentRefused: one of it is not installed.
-    """
+    """What parses and compares."""
     return lm_eval_tasks.versions(task, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
 
 
@@ -79,9 +75,6 @@ def prompts(task: str, style: Style, shots: int, problems: Path | Sequence[Probl
     Args:
         shots: examples before each problem, the first of Minerva's four.
         problems: or the JSON lines file that holds them.
-
-    Raises:
-        UsageError: one of the examples is among the problems.
     """
     docs = (
         problems
@@ -96,7 +89,6 @@ class Comparison:
     """An answer held against the reference.
 
     Attributes:
-        passed: whether they are the same.
         equal: whether they are the same as strings, after Hendrycks' normalisation.
         box: the content of the answer's last box; None without one.
         extracted: the rule that found the answer.
@@ -114,9 +106,6 @@ def compare(reference: str, text: str) -> Comparison:
     """Whether the last box of a text holds the reference; without a box, whether the text announces it.
 
     A text that does neither may have a box without braces ("$\\boxed 9$").
-
-    Raises:
-        EnvironmentRefused: the worker processes do not start.
     """
     if not text.strip():
         return Comparison(False, "empty", "the model wrote nothing")
@@ -140,9 +129,6 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
     Args:
         solution: that of the data, with the answer in a box.
         style: in which it was asked: ``completion`` wants the sentence of Minerva's examples for an exact match.
-
-    Raises:
-        EnvironmentRefused: the worker processes do not start.
     """
     own = compare(reference, text)
     theirs = ask({"solution": solution, "text": text}, LM_EVAL_WALL_S) if own.reason != "empty" else {}

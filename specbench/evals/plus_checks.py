@@ -36,8 +36,6 @@ class Reference:
     """A problem of EvalPlus.
 
     Attributes:
-        id: such as "HumanEval/0".
-        entry_point: name of the function.
         solution: source of the canonical solution, prompt included.
         base, plus: packed (``codec.pack``) argument lists.
         atol: absolute tolerance.
@@ -71,12 +69,6 @@ class Checker:
         """The verdict on one answer: right on all inputs; ``also`` says base (the base inputs) and plus (all).
 
         The base inputs come first, in the same process as the others, and the first wrong output ends it.
-
-        Args:
-            sources, lenient: as in :class:`specbench.evals.sandbox.sandbox.Program`.
-
-        Raises:
-            EnvironmentRefused: the sandbox does not work here, or the reference does not run in it.
         """
         cases = self._cases(reference)
         total = min(sum(cases["limits"]), max(MAX_TOTAL_S, FACTOR * sum(cases["cpu_s"])))
@@ -159,11 +151,7 @@ class EvalPlus:
             return text
 
     def mbpp_inputs(self, id: str, entry_point: str, base: list[Any], plus: list[Any]) -> tuple[list[Any], Any, str]:
-        """(packed base inputs, packed plus inputs, rule of comparison) of an MBPP problem.
-
-        Raises:
-            EnvironmentRefused: evalplus cannot read the inputs.
-        """
+        """(packed base inputs, packed plus inputs, rule of comparison) of an MBPP problem."""
         try:
             found = self._workers.ask({"id": id, "entry_point": entry_point, "base": base, "plus": plus}, _INPUTS_S)
             return found["base"], found["plus"], found["rule"]

@@ -66,10 +66,6 @@ class Checker:
         Args:
             database: a file of SQLite's.
             where: the gold query's place in the data, for an error.
-
-        Raises:
-            UsageError: the gold query does not run on this database.
-            EnvironmentRefused: the sandbox does not work here.
         """
         if len(answer) > query.SQL:  # before anything is looked for in it, which may take its length squared
             why = f"a query of more than {query.SQL:,} characters"

@@ -90,11 +90,7 @@ class Task(Protocol):
 
     @property
     def isolation(self) -> Sequence[str]:
-        """What confines the model-written code that ``score`` runs, a line each; empty for a task that runs none.
-
-        Raises:
-            EnvironmentRefused: this machine cannot run it safely.
-        """
+        """What confines the model-written code that ``score`` runs, a line each; empty for a task that runs none."""
         ...
 
     def score(self, prompt_id: str, text: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""Bandwidth: what this machine reads from memory in a second, now and with so many threads. No torch.
+"""What this machine reads from memory in a second, now and with so many threads.
 
 A step of few rows has to read every weight, so it cannot take less than their bytes over this figure. A machine's
 bandwidth is its neighbours' too and differs from minute to minute: it is read beside what it is compared with.
@@ -30,9 +30,6 @@ class BandwidthProbe:
 
     Args:
         say: takes a line where the probe has to be built first.
-
-    Raises:
-        EnvironmentRefused: it cannot be built, or there is no memory for it.
     """
 
     def __init__(self, nbytes: int = PROBED, say: Callable[[str], None] = lambda line: None) -> None:
@@ -58,9 +55,6 @@ class BandwidthProbe:
             threads: to read with, at least one.
             settle_s: seconds to read beforehand, uncounted. Cores of a virtual machine that were idle may have been put
                 together, and give half for a fifth of a second.
-
-        Raises:
-            EnvironmentRefused: the threads cannot be had.
         """
         assert self._buffer is not None, "the probe is closed"
         if threads < 1:

@@ -110,10 +110,6 @@ def capture(device: str) -> Environment:
 
     Args:
         device: where the model will run: "cpu", "cuda" or "cuda:N".
-
-    Raises:
-        UsageError: not such a name.
-        EnvironmentRefused: PyTorch has no such CUDA device.
     """
     import torch
 

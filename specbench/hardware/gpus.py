@@ -185,11 +185,7 @@ _WHOLE_DEVICE = 0.85
 
 
 def find(name: str) -> Gpu:
-    """The GPU of that name or alias; case, spaces, ``-`` and ``_`` do not matter.
-
-    Raises:
-        UsageError: no such GPU; names the nearest ones.
-    """
+    """The GPU of that name or alias; case, spaces, ``-`` and ``_`` do not matter."""
     for gpu in GPUS:
         if _plain(name) in map(_plain, (gpu.name, *gpu.aliases)):
             return gpu
@@ -221,10 +217,6 @@ def require(requested: str, present_name: str | None, memory_bytes: int | None) 
 
     Returns:
         The GPU present; with "auto" None on a machine without a GPU or with one that is not in the table.
-
-    Raises:
-        UsageError: unknown name.
-        EnvironmentRefused: another device, or none, is present; names both.
     """
     present = None if present_name is None else identify(present_name, memory_bytes)
     if _plain(requested) == "auto":

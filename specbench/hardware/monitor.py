@@ -71,12 +71,7 @@ def see() -> Seen:
 
 
 def between(before: Seen, now: Seen, segment: int) -> Look | None:
-    """What happened between two samples; None where they are too near each other to tell.
-
-    Args:
-        before, now: the samples.
-        segment: number of the segment that comes next.
-    """
+    """What happened between two samples; None where they are too near each other to tell."""
     seconds = now.at_s - before.at_s
     if seconds < _SHORTEST_S:
         return None

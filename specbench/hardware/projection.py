@@ -1,4 +1,4 @@
-"""What a step would take on another device: from its ceilings, and from steps measured here. No torch.
+"""What a step would take on another device: from its ceilings, and from steps measured here.
 
 Two stories bracket it. In the one, every step reaches the share of its bound that it reaches here: what slows it is in
 proportion, as with kernels that miss some of the bandwidth. In the other, what a step takes beyond its bound here stays

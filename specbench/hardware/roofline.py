@@ -1,4 +1,4 @@
-"""What a step has to compute and to move at least, and what a device makes of it. No torch.
+"""What a step has to compute and to move at least, and what a device makes of it.
 
 A step of S slots and Q rows is one target forward over S·Q rows, each slot behind ``context`` cached tokens. Its cost
 counts every byte once that no implementation can leave in place: weights, KV cache, embedding rows; and two FLOPs per
@@ -184,9 +184,6 @@ def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
     Args:
         curve: seconds by rows, 1 among them.
         tolerance: share over the time of one row.
-
-    Raises:
-        ValueError: the curve has no single row.
     """
     if 1 not in curve:
         raise ValueError("free rows are counted against a step of one row, which this curve does not have")
@@ -205,12 +202,7 @@ class StepTimes:
     :meth:`covers` tells inside from outside.
 
     Args:
-        shape: of the model that was measured.
-        ceilings: of the device it was measured on.
         points: measured; at least one of one slot.
-
-    Raises:
-        ValueError: no point of one slot.
     """
 
     def __init__(self, shape: ModelShape, ceilings: Ceilings, points: Iterable[StepPoint]) -> None:

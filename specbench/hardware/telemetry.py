@@ -1,4 +1,4 @@
-"""The GPU's clocks, heat and power over each request, through NVML. No torch.
+"""The GPU's clocks, heat and power over each request, through NVML.
 
 Looked at when a request starts and when it ends, and never between: a thread that polls would contend with the measured
 loop for the interpreter. What happens between two looks is in counters that the driver keeps: energy, and time lost to
@@ -39,12 +39,7 @@ class Snapshot:
 
 
 class Nvml:
-    """A GPU that stays open, so that a look costs its queries only.
-
-    Args:
-        nvml: the module ``pynvml``, initialised.
-        handle: NVML's of the device.
-    """
+    """A GPU that stays open, so that a look costs its queries only."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -113,9 +108,6 @@ class GpuMeter:
     The sequences in the slots change only when one begins or ends, and both are looked at. So the energy between two
     looks has been spent on the same sequences, and each gets an even share of it, as it does of the engine's time: the
     shares of all requests add up to what the GPU consumed while any ran.
-
-    Args:
-        look: a snapshot of the GPU, as :meth:`Nvml.look` takes it.
     """
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:

@@ -36,7 +36,6 @@ def merged(model: Any, folder: Path, name: str) -> Any:
     Raises:
         UsageError: it was made for other weights or for a model of another shape, is damaged, or is of a kind that
             cannot be merged.
-        EnvironmentRefused: PEFT is not installed.
     """
     try:
         from peft import PeftModel  # here: it takes a second, which only adapters are worth
@@ -106,7 +105,6 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
     step changes nearly every value, so samples tell checkpoints apart.
 
     Args:
-        model: any module.
         dtype: of the values, where it is not the parameters' own.
     """
     digest = hashlib.sha256()

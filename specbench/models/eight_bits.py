@@ -1,4 +1,4 @@
-"""Eight bits: a model whose linear layers have weights of 8 bits, a scale for each of their rows.
+"""A model whose linear layers have weights of 8 bits, a scale for each of their rows.
 
 Rounding makes another model of it, with another fingerprint: its own AR is what its decoders are held against. Its
 float32 weights become the rounded ones, so that every piece of code computes the same model; the bytes themselves go

@@ -47,7 +47,6 @@ class LoadedModel:
 
     Attributes:
         model: transformers causal LM in eval mode.
-        tokenizer: its tokenizer, or :class:`ByteTokenizer` for dummy weights.
         stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
         pad_id: a token id that stands for nothing.
         context: positions the model was made for; None when it does not say.
@@ -132,9 +131,6 @@ class LoadedModel:
 
         Args:
             how: ``add_generation_prompt`` or ``continue_final_message``, as in transformers.
-
-        Raises:
-            UsageError: the template refuses them.
         """
         try:
             return chat.render(self.tokenizer, turns, self.now, **how)

@@ -1,4 +1,4 @@
-"""Answered: what weights in training write by themselves to held-out prompts, and how likely that is to the target."""
+"""What weights in training write by themselves to held-out prompts, and how likely that is to the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: the target's own, to training prompts; what a head or an adapter learns to foresee.
+"""The target's own, to training prompts; what a head or an adapter learns to foresee.
 
 They come from the engine, many sequences at a time, and each is on disk before the next is waited for. Interrupted, the
 same call goes on where it stopped. Answers that go round in circles, which small models' greedy ones do, are learnt

@@ -1,4 +1,4 @@
-"""Consistency: a batch of packed texts to the loss that CLLM and Jacobi Forcing train with."""
+"""A batch of packed texts to the loss that CLLM and Jacobi Forcing train with."""
 
 from __future__ import annotations
 

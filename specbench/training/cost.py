@@ -18,7 +18,7 @@ from specbench.hardware import Nvml
 
 
 class Cost(BaseModel):
-    """Cost: what the steps that made some weights took. Looks at held-out texts are no part of it."""
+    """What the steps that made some weights took. Looks at held-out texts are no part of it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -54,7 +54,7 @@ class _Spent(BaseModel):
 
 
 class Meter(TrainerCallback, ExportableState):
-    """Meter: adds up what steps take, in every checkpoint of transformers' loop.
+    """Adds up what steps take, in every checkpoint of transformers' loop.
 
     Args:
         gpu: opens the device for its energy; None of it is none.

@@ -1,4 +1,4 @@
-"""Distances: how far a student's next-token distribution is from its teacher's, one figure a row, at temperature 1.
+"""How far a student's next-token distribution is from its teacher's, one figure a row, at temperature 1.
 
 P is the teacher's distribution and Q the student's; both come as scores, and no gradient goes into the teacher's.
 """

@@ -1,4 +1,4 @@
-"""Losses: consistency and autoregressive, of chosen rows of a packed batch; each method's objective chooses them.
+"""Consistency and autoregressive, of chosen rows of a packed batch; each method's objective chooses them.
 
 Notation: pθ(· | x) is the model's next-token distribution behind x, sg stops gradients, kⱼ and lⱼ are the noisy and the
 clean tokens of block j, x is the prompt, and sⱼₜ the shares of :func:`shares`.

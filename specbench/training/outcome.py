@@ -1,4 +1,4 @@
-"""Trained: a finished training as Python has it, its folder and its card. No torch."""
+"""Trained: a finished training as Python has it, its folder and its card."""
 
 from __future__ import annotations
 

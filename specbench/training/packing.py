@@ -1,4 +1,4 @@
-"""Packing: a text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
+"""A text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
 
 kⱼ is a state of block j on its way to the fixed point lⱼ, which is the answer's own text. A token of kⱼ and the one of
 lⱼ in the same place have the same position, so that one forward says what follows both. The last block ends where the

@@ -1,4 +1,4 @@
-"""Training prompts: training splits of tasks, and a user's own files; never what decoders are timed on. No torch."""
+"""Training prompts: training splits of tasks, and a user's own files; never what decoders are timed on."""
 
 from __future__ import annotations
 

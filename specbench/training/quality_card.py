@@ -1,4 +1,4 @@
-"""Quality on a card: what ``specbench quality`` found of trained weights, in ``card.json`` and README. No torch."""
+"""Quality on a card: what ``specbench quality`` found of trained weights, in ``card.json`` and README."""
 
 from __future__ import annotations
 

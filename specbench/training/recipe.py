@@ -1,4 +1,4 @@
-"""Recipe: what a method's ``train.py`` is given and has to have, and the options that recipes share. No torch."""
+"""What a method's ``train.py`` is given and has to have, and the options that recipes share."""
 
 from __future__ import annotations
 

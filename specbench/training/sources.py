@@ -1,4 +1,4 @@
-"""Sources: where the texts of a training come from, prompts asked now, or answers and trajectories that are there."""
+"""Where the texts of a training come from, prompts asked now, or answers and trajectories that are there."""
 
 from __future__ import annotations
 

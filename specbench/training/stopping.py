@@ -36,8 +36,9 @@ def logged(look: Look, ended: str) -> dict[str, Any]:
 
 
 class Looks:
-    """Looks: those of a training so far, the untrained weights' first.
+    """Those of a training so far, the untrained weights' first.
 
+    Args:
         tokens: (steps) -> tokens that they bring through the model.
     """
 
@@ -98,7 +99,7 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
 
 
 class Sound:
-    """Sound: what a training goes back to when a look ends it.
+    """What a training goes back to when a look ends it.
 
     Two are kept, because a training that is broken off behind a look and gone on with from the checkpoint before it
     comes to that look again, and may then be ended by it.

@@ -1,4 +1,4 @@
-"""Student: the model in training, and scores of the rows of texts that a loss needs.
+"""The model in training, and scores of the rows of texts that a loss needs.
 
 The LM head is the largest single product of a small model, so it runs on those rows alone.
 """

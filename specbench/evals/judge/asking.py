@@ -1,4 +1,4 @@
-"""Asking: questions to a judge, several at once, whose answers are taken in the order of the questions. No torch."""
+"""Questions to a judge, several at once, whose answers are taken in the order of the questions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Asking:
         """
         Args:
             prompts: in the order in which their answers will be wanted; equal ones are asked once.
-            workers: questions that are asked at once.
             refusal: what a judge raises that answers this one question not; no fault, others are asked on.
         """
         self._judge = judge
@@ -50,11 +49,7 @@ class Asking:
                 threading.Thread(target=self._work, name="judge worker", daemon=True).start()
 
     def answer(self, prompt: JudgePrompt) -> str:
-        """The judge's words, waited for; each question is wanted once.
-
-        Raises:
-            Exception: whatever its ``ask`` raised.
-        """
+        """The judge's words, waited for; each question is wanted once."""
         if not self._threads:
             self._came[prompt.sha256] = self._judge.ask(prompt)
         with self._changed:

@@ -46,9 +46,6 @@ class Endpoint:
             key: sent as a bearer token; never written anywhere, not even where the endpoint says it again.
             timeout_s: seconds for a whole answer, from looking up the name to its last byte.
             sleep: waits between tries; None until :meth:`close`.
-
-        Raises:
-            UsageError: not a web address, or no key that could be sent.
         """
         self._secret = None if key is None else Secret(key)
         self._host = check_address(base_url, "--base-url", "--api-key-env", self._scrubbed)

@@ -1,4 +1,4 @@
-"""Injection: what in an answer would read as the judge's own prompt, as its rating, or as a control token of its model.
+"""What in an answer would read as the judge's own prompt, as its rating, or as a control token of its model.
 
 An answer is the text of the model that is rated, and may say "[The End of Assistant's Answer]" and go on as if it were
 the prompt, or say "[[10]]", which a judge that quotes it repeats in front of its own rating, where the first one
@@ -56,7 +56,6 @@ def without(text: str, tokens: Collection[str]) -> str:
     """A text that holds none of these tokens: their brackets are round, or a blank is behind their first letter.
 
     Args:
-        text: for a judge that runs here.
         tokens: what its tokenizer takes for control tokens wherever they stand; blank ones are left.
     """
     longest_first = sorted((token for token in tokens if token.strip()), key=len, reverse=True)

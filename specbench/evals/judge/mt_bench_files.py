@@ -1,4 +1,4 @@
-"""FastChat's files: answers out, judgments in. No torch."""
+"""FastChat's files: answers out, judgments in."""
 
 from __future__ import annotations
 
@@ -42,12 +42,7 @@ def export(
     A repeat is a choice. Questions with an unanswered turn are left out.
 
     Args:
-        folder: made when missing; files of these names in it are replaced.
-        config, records: of the run.
         created: when the run was made, the ``tstamp`` of every line.
-
-    Returns:
-        The files.
 
     Raises:
         UsageError: turn two followed AR's answers, which FastChat's format cannot say.
@@ -118,14 +113,10 @@ def import_judgments(folder: Path, file: Path, config: RunConfig, answers: Seque
     A judgment counts for the answers that it quotes: FastChat's file holds the whole prompt.
 
     Args:
-        folder: the run folder, locked by the caller.
         file: FastChat's *_single.jsonl.
 
     Returns:
         How many judgments of the run are new, and how many of its models' lines judged another text.
-
-    Raises:
-        UsageError: a damaged line, or no line about this run.
     """
     ours = {model_id(config, spec.label): spec.label for spec in config.methods}
     lines = [line for _, line in read_rows(file, Line) if line.model in ours]

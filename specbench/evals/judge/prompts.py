@@ -65,10 +65,6 @@ class JudgePrompts:
         """
         Args:
             data_dir: folder that holds mt_bench_judge_prompts.jsonl; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, is another one, or lacks a prompt.
-            EnvironmentRefused: it is nowhere on this machine.
         """
         (file,) = manifest(Path(__file__).with_name("prompts.toml"))
         path = resolve(file, data_dir)
@@ -82,9 +78,6 @@ class JudgePrompts:
 
         Args:
             answers: to the first turns, in order; one or two.
-
-        Raises:
-            UsageError: a third turn, for which FastChat has no prompt.
         """
         if len(answers) > 2:
             raise UsageError("a judge rates two turns at most; there is no prompt for a third")

@@ -1,4 +1,4 @@
-"""Printed: LiveCodeBench's way of testing, on the judge's side of ``child.py``: outputs are compared.
+"""LiveCodeBench's way of testing, on the judge's side of ``child.py``: outputs are compared.
 
 The rules are those of ``lcb_runner/evaluation/testing_util.py`` (commit 28fef95). Printed text is compared line by
 line, all of them stripped, and a line that differs is equal if its words are the same decimal numbers. A returned value
@@ -28,13 +28,9 @@ def check(
     """Run a program on the inputs until one goes wrong.
 
     Args:
-        ask: calls the program with packed arguments.
         cases: by input "inputs" (packed argument lists) and "expected" (packed values: a text is what is to be
             printed where "printed" is true); "limit", CPU seconds for one input.
         found: gets "right", how many inputs went well.
-
-    Raises:
-        differential.Wrong, differential.TimeUp: with a line that says where.
     """
     found["right"] = 0
     for number, (args, packed) in enumerate(zip(cases["inputs"], cases["expected"], strict=True), 1):

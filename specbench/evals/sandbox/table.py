@@ -1,4 +1,4 @@
-"""Table: Spider's way of testing, on the judge's side of ``child.py``: two queries have to give the same result.
+"""Spider's way of testing, on the judge's side of ``child.py``: two queries have to give the same result.
 
 The rule is that of ``exec_eval.py`` of taoyds/test-suite-sql-eval (commit e97acc5) on one database: the same bag of
 rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns; two empty results are
@@ -37,12 +37,8 @@ def read(
     """Run a gold query.
 
     Args:
-        ask: runs a query with packed arguments.
         cases: {"query", "limit": CPU seconds}.
         found: gets "rows", packed.
-
-    Raises:
-        Failed, differential.TimeUp: it gave no rows.
     """
     found["rows"] = codec.pack(_rows(ask, cases, watch))
 
@@ -55,10 +51,6 @@ def check(
     Args:
         cases: beside those of :func:`read`, "expected" (packed rows) and "ordered" (whether their order counts).
         found: gets "executes", true once there are rows.
-
-    Raises:
-        Failed, differential.TimeUp: it gave no rows.
-        differential.Wrong: it gave others.
     """
     rows, expected = _rows(ask, cases, watch), codec.unpack(cases["expected"])
     found["executes"] = True

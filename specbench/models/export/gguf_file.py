@@ -1,4 +1,4 @@
-"""GGUF file: a Llama, Qwen2 or Qwen3 as llama.cpp's own converter writes it, read back and compared bit for bit."""
+"""A Llama, Qwen2 or Qwen3 as llama.cpp's own converter writes it, read back and compared bit for bit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def export_gguf(model: LoadedModel, file: Path, *, dtype: str, vocabulary: Vocab
 
     Raises:
         UsageError: llama.cpp would compute something else, has no name for the tokenizer, or ``file`` is there.
-        EnvironmentRefused: it cannot be written, or does not hold what was written.
     """
     precision, graph = precision_of(model, dtype), graph_of(model.model, model.spec.name)
     splitting = vocabularies.splitting_of(model) if vocabulary == "tokenizer" else None

@@ -1,4 +1,4 @@
-"""HF folder: a checkpoint as transformers writes one, which vLLM loads too; its weights read back and compared."""
+"""A checkpoint as transformers writes one, which vLLM loads too; its weights read back and compared."""
 
 from __future__ import annotations
 
@@ -36,10 +36,6 @@ def export_hf(model: LoadedModel, folder: Path, *, dtype: str) -> Exported:
         model: of any family whose weights transformers stores under the names that it computes with.
         folder: must not be there.
         dtype: "float32" or "bfloat16".
-
-    Raises:
-        UsageError: the model brings code of its own, stores its weights in another layout, or ``folder`` is there.
-        EnvironmentRefused: it cannot be written, or does not hold what was written.
     """
     precision = precision_of(model, dtype)
     if model.model.is_remote_code():
