@@ -41,7 +41,7 @@ def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
 
 
 def asks(text: str, known: dict[str, str]) -> str | None:
-    """The task whose question a prompt is, as a whole or as one of its paragraphs or lines; None of any other prompt."""
+    """The task whose question a prompt is, or contains as a paragraph or line; None if there is no such task."""
     parts = (text, *text.split("\n\n"), *text.splitlines())
     return next((known[words] for part in parts for words in _readings(part) if words in known), None)
 

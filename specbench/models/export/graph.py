@@ -104,7 +104,7 @@ def graph_of(model: Any, name: str) -> Graph:
 
 
 def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
-    """A model's parameters under llama.cpp's names; tied embeddings are one. Behind them come :data:`FACTORS`, if any."""
+    """Yield the parameters under llama.cpp's names, tied embeddings once, and then :data:`FACTORS`, if any."""
     config = model.config
     names = gguf.get_tensor_name_map(graph.arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if graph.neighbours else {}
