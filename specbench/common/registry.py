@@ -8,6 +8,7 @@ name is the registered name, its value the package that holds the same two files
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 from dataclasses import dataclass, replace
@@ -18,15 +19,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import guests, imports, moved, toml
-from specbench.common.errors import SpecbenchError, UsageError, unknown
-from specbench.common.reading import fitted
+from specbench.common import guests, toml
+from specbench.common.errors import SpecbenchError, UsageError, one_line, unknown
+from specbench.common.reading import fitted, read_text
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
 _PACKAGE = Path(__file__).parents[1]
 #: Where methods and tasks come from that no other package brought.
 OWN = "specbench"
 
+_LARGEST_MODULE = 4 << 20
 _MODULES = {"method": "decoder", "task": "task"}
 _CLASSES = {"method": "Decoder", "task": "Task"}
 
@@ -101,7 +103,7 @@ class Card:
             try:
                 module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
             except (ImportError, SyntaxError) as error:
-                raise UsageError(f"{self.who} cannot be imported: {error}{_hint(error)}") from error
+                raise UsageError(f"{self.who} cannot be imported: {error}") from error
         for needed in ("Options", _CLASSES[self.kind]):
             if not isinstance(getattr(module, needed, None), type):
                 raise UsageError(f"{self.who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
@@ -118,13 +120,7 @@ class Card:
             try:
                 return importlib.import_module(f"{self.package}.train")
             except (ImportError, SyntaxError) as error:
-                raise UsageError(
-                    f"the recipe of method '{self.name}' cannot be imported: {error}{_hint(error)}"
-                ) from error
-
-
-def _hint(error: Exception) -> str:
-    return moved.hint(error) if isinstance(error, ImportError) else ""
+                raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -220,7 +216,7 @@ def broken(kind: str) -> dict[str, Broken]:
     seen = {
         card.name: Broken(card.origin, UsageError(f"{card.who} cannot be imported: {why}"))
         for card in found.cards.values()
-        if card.origin != OWN and (why := imports.fault(card.folder / f"{_MODULES[kind]}.py"))
+        if card.origin != OWN and (why := _import_fault(card.folder / f"{_MODULES[kind]}.py"))
     }
     return {**found.broken, **seen}
 
@@ -251,3 +247,28 @@ def _find(kind: str, name: str) -> Card:
     if name not in found.cards:
         raise unknown(kind, name, found.cards)
     return found.cards[name]
+
+
+def _import_fault(file: Path) -> str | None:
+    """Return why a module cannot be imported, found in its text without running it; None if nothing is wrong.
+
+    Only what stands at the top level counts: an import within a ``try`` or a function may well fail.
+    """
+    try:
+        tree = ast.parse(read_text(file, "install its package again", _LARGEST_MODULE))
+    except UsageError as error:
+        return str(error)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{file.name} is no Python{line}: {one_line(getattr(error, 'msg', None) or str(error))}"
+    names = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    lacking = (name for name in names if (top := name.partition(".")[0]) and not _is_here(top))
+    return next((f"{file.name} imports {one_line(name, 60)}, which is not installed" for name in lacking), None)
+
+
+def _is_here(top: str) -> bool:
+    try:
+        return importlib.util.find_spec(top) is not None
+    except (ValueError, ImportError):  # a module that was put in place by hand has no spec
+        return True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,13 @@ from specbench.evals.data import names_file, stem
 from specbench.runner.progress import notes_of, noting
 from specbench.training.choose import choose
 from specbench.training.given import has_answers
-from specbench.training.outcome import Trained
 from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
 from specbench.training.prompts import check_sets
 from specbench.training.recipe import WeightOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specbench.common.registry import Card
     from specbench.engine import Sampling
     from specbench.models import LoadedModel
@@ -90,6 +93,33 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     }
     write_json_atomic(plan.into / CARD, made)
     return made
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What ``specbench.train`` returns.
+
+    Attributes:
+        folder: with the weights; what ``--head`` or ``--model`` takes, where the card does not name another.
+        summary: the card: what was learnt from what, with which options, and how it fared on held-out prompts.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """The card as one row, parts of parts as ``after_prompts``: rows of several trainings go below each other."""
+        import pandas as pd
+
+        return pd.json_normalize([dict(self.summary)], sep="_")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the card, without the recipe's options."""
+        lines = ["<table>", f"<caption>{html.escape(str(self.folder))}</caption>"]
+        for name, value in self.summary.items():
+            if name != "options":
+                lines.append(f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>")
+        return "\n".join([*lines, "</table>"])
 
 
 @keywords(TrainPlan)

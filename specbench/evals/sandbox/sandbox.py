@@ -147,7 +147,7 @@ class Sandbox:
         return self.confinement.describe(self.limits)
 
     def run(self, program: Program) -> Verdict:
-        """Return the verdict on ``program`` after at most ``wall_s`` and some seconds; leave no process or file behind."""
+        """The verdict on ``program`` after at most ``wall_s`` and some seconds; no process or file is left."""
         return _verdict(self._answer(program, {"preamble": program.preamble, "tests": program.tests}, self.limits))
 
     def compare(self, program: Program, cases: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
