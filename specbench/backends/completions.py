@@ -28,15 +28,12 @@ class Completions:
     """One server and one of its models.
 
     Args:
-        server: where.
         name: of the model there; "" takes its only one.
-        model: the run's, whose tokenizer writes and reads text.
 
     Attributes:
         ids: whether token ids go in and come out; known after :meth:`probe`.
         sent: tokens of the answer asked for last, as far as it came; of text, its events.
         arrivals: events with tokens of that answer.
-        whole: whether it came to its end.
         finish: how it says that it ended, of the words that the run has too.
     """
 

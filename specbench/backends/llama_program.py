@@ -41,7 +41,6 @@ class Program:
 
         Args:
             options: by their names; of ``--spec-type`` the value has to be there too.
-            more: the user's own, as on a command line.
         """
         ours = {"--model": "", "--port": "", **options}
         for name in (*ours, *(str(value) for option, value in options.items() if option == "--spec-type")):

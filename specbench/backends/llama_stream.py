@@ -26,7 +26,6 @@ class Steps:
         drafts: it speculates, and was asked for its timings with every token; else each token is a forward.
 
     Attributes:
-        sent: ids so far.
         verified: steps so far that had a draft.
         timings: the server's, as of its last event.
         finished: it has said that the answer is complete.

@@ -36,7 +36,6 @@ class Mode:
     """One way in which an engine decodes; a row is written ENGINE:MODE.
 
     Attributes:
-        options: what ``--set`` takes for it.
         lossless: it claims to emit what plain decoding emits.
         measures: the engine's own figures of a request, by its own names, with what they are.
     """
@@ -54,7 +53,6 @@ class Served:
     Attributes:
         model: of the run; its weights are what an engine is given, its tokenizer what reads text back.
         dtype: of the row's weights: "float32", "bfloat16" or "float16".
-        threads: of a step on a CPU.
         capacity: tokens of the longest prompt and its answer.
         url: of a server that the user runs; None where it is started here.
         apart: in it the run's model is as transformers made it, for an engine in this process.
@@ -74,13 +72,10 @@ class Question:
     """One prompt to answer.
 
     Attributes:
-        ids: of the prompt.
         budget: tokens of the answer at most.
-        stop_ids: ids that end it.
         temperature: 0 is greedy.
         top_k: 0 is off.
         top_p: 1 is off.
-        seed: of the engine's own noise.
         ended: whether an answer that begins so has ended, by the run's whole rule, stop strings included: for an engine
             in this process, which cannot be told so while it decodes.
     """
@@ -117,7 +112,6 @@ class Told:
     Attributes:
         forwards: target forwards behind the first arrival, those without a draft included, as this engine counts them
             or as it follows from its counters; for all that it sent. Where every arrival is a forward it is None.
-        draft_tokens: that were verified.
         own: further figures under the engine's own names, see :attr:`Mode.measures`.
         finish: how an answer in text ended by itself, of which nobody here can count the tokens as the engine did.
     """

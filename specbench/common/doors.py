@@ -21,11 +21,7 @@ from typing import Any
 
 
 def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names stand in its ``if TYPE_CHECKING`` block.
-
-    Returns:
-        (gives a name, lists all names).
-    """
+    """``__getattr__`` and ``__dir__`` of a package whose names stand in its ``if TYPE_CHECKING`` block."""
     package = sys.modules[room]
     assert package.__spec__ is not None
     source = package.__spec__.loader.get_source(room)  # type: ignore[union-attr]

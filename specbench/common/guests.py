@@ -56,7 +56,6 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
     Args:
         who: how to name it; None looks for it in the traceback.
         where: which call of it that was, as "in draft".
-        row: label of the row that it decodes.
     """
     if isinstance(raised, PluginFault):  # it says all of that
         raised.row = raised.row or row

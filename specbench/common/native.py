@@ -48,11 +48,7 @@ class Native:
         return compiler is not None and self._built(compiler) is not None
 
     def load(self, say: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
-        """Load the library, building it first if necessary.
-
-        Raises:
-            EnvironmentRefused: there is no compiler, or it fails; in one line, without advice.
-        """
+        """Load the library, building it first if necessary."""
         compiler = _compiler()
         if compiler is None:
             asked = os.environ.get("CXX")

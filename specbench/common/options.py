@@ -99,7 +99,6 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
 
     Args:
         raw: name (or short name, dashes allowed) -> value; values may be strings.
-        owner: whose options these are, for errors ("jacobi").
 
     Raises:
         UsageError: an unknown name, one option given twice, or a value that is not allowed.
@@ -144,7 +143,6 @@ class Flag:
 
     Attributes:
         name: with its dashes; without them it is an argument, called so in the help.
-        short: with one dash.
         metavar: what stands for its value in the help.
         shown: its default in words, where the value does not say it.
         exists: what a path has to be the path of; None where it may be made.

@@ -52,13 +52,10 @@ class Reading:
     """What was read.
 
     Attributes:
-        at: what was done.
         beats: grows with every step.
         limit_s: seconds that a call may take; 0 is for ever.
         ended: the exit code that the command came to; None before.
         who: the guest, as an error names it; empty where none is known.
-        row: label of the row that decodes.
-        folder: of the run.
     """
 
     at: At

@@ -46,7 +46,6 @@ def damaged(where: object, why: str, todo: str) -> UsageError:
     """The error for content that is not what it should be.
 
     Args:
-        where: the file, with line or entry.
         todo: what helps, as an order.
     """
     return UsageError(f"{one_line(str(where), 400)} is damaged ({one_line(why)}); {todo}")

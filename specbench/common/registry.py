@@ -74,8 +74,6 @@ class Card:
     """A registered method or task, not yet imported.
 
     Attributes:
-        package: import name of its package.
-        folder: where its files are.
         origin: :data:`OWN` or the distribution that brought it.
         info: its TOML file, parsed.
     """
@@ -128,7 +126,6 @@ class Broken:
     """A method or task of another package that cannot work.
 
     Attributes:
-        origin: as of a :class:`Card`.
         error: what is raised where somebody asks for it by name.
     """
 

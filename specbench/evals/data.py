@@ -45,10 +45,8 @@ class Hub(BaseModel):
     """A file of a data set on the Hugging Face hub.
 
     Attributes:
-        repo: data set id.
         revision: commit, never a branch: a branch would let the file change under the task. Only a file without a hash
             may do without: then the newest is taken, and the commit that this was is recorded.
-        path: the file's path in the repository.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,8 +64,6 @@ class DataFile(BaseModel):
         also: further names, looked for behind it: the same rows in another format.
         size: bytes; with ``sha256`` or not at all.
         sha256: of the file as it is, compressed or not. Without it any file is taken whose rows are right.
-        licence: of the data.
-        source: where it was published, a URL.
         package, hub: where else it can come from.
         url: where the very file can be fetched, when nothing else has it; what it gives is checked like any other.
         asks: field of its rows that holds the question, of a file that decoders are measured on; a list where a row has

@@ -15,11 +15,7 @@ PLAIN_STOPS = ("\nUSER:",)
 
 
 def choose_style(style: Style, chat: bool, task: str) -> Style:
-    """The style that ``auto`` stands for, else ``style`` itself.
-
-    Args:
-        chat: whether the model has a chat template.
-    """
+    """The style that ``auto`` stands for, else ``style`` itself."""
     if style == "auto":
         return "chat" if chat else "plain"
     if style == "chat" and not chat:

@@ -67,9 +67,6 @@ def draw(items: Sequence[ItemT], limit: int | None, seed: int | None) -> list[It
 
     Readers find their way in that order, and equal sets are then equal runs: what matters of the draw is which, not
     when.
-
-    Args:
-        limit: how many; None is all.
     """
     if limit is None or limit >= len(items):
         return list(items)
@@ -85,9 +82,6 @@ def draw_apart(
     The former are those that a run with this limit takes, the latter come from the end of the permutation. So a larger
     limit takes none of the held-out ones and changes none of them, as it would were they the next ones; and more held
     out are those few and others.
-
-    Args:
-        limit: how many to choose by; None is all that are not held out.
     """
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):

@@ -33,7 +33,6 @@ class Style:
     Attributes:
         config: lm-eval's YAML file below its folder of tasks ("gsm8k/gsm8k.yaml").
         chat: through the model's chat template; else as one text, as lm-eval gives it to a base model.
-        shots: few-shot examples by default.
         most: the most of them there can be.
         changes: fields of the YAML file that are replaced.
     """
@@ -63,7 +62,6 @@ class LmTask:
     def __init__(self, style: Style, splits: Mapping[str, Split], changes: Mapping[str, Any] | None = None) -> None:
         """
         Args:
-            style: which of lm-eval's files, and what is changed in it.
             splits: split name -> JSON lines file, or its rows, in the form that the YAML file expects.
         """
         self._task = _load(style.config, splits, {**style.changes, **(changes or {})})
@@ -187,9 +185,6 @@ def read_splits(splits: Mapping[str, str], **_: Any) -> Any:
     """The ``custom_dataset`` of the generated YAML file.
 
     Its ``dataset_path: json`` would do, but writes a copy of the data into the user's cache.
-
-    Returns:
-        A ``datasets.DatasetDict`` in memory.
     """
     import datasets
 

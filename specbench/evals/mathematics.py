@@ -91,7 +91,6 @@ class Comparison:
     Attributes:
         equal: whether they are the same as strings, after Hendrycks' normalisation.
         box: the content of the answer's last box; None without one.
-        extracted: the rule that found the answer.
     """
 
     passed: bool

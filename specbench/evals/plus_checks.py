@@ -38,7 +38,6 @@ class Reference:
     Attributes:
         solution: source of the canonical solution, prompt included.
         base, plus: packed (``codec.pack``) argument lists.
-        atol: absolute tolerance.
         rule: how outputs are compared, one of ``differential.RULES``.
     """
 

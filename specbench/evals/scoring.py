@@ -42,11 +42,7 @@ def score_run(
     "task_version", "versions", "isolation"}}. Requests with the same prompt and text share one verdict.
 
     Args:
-        workers: programs at a time; all processors by default.
         progress: called with (distinct answers scored, distinct answers), from 0 on.
-
-    Returns:
-        The path of ``verdicts.jsonl``.
     """
     name, raw, asked_of = _task_of(folder)
     card = registry.task(name)

@@ -64,7 +64,6 @@ class Checker:
         """The verdict on one query: it finds what the gold query finds; ``also`` says "executes".
 
         Args:
-            database: a file of SQLite's.
             where: the gold query's place in the data, for an error.
         """
         if len(answer) > query.SQL:  # before anything is looked for in it, which may take its length squared

@@ -35,7 +35,6 @@ class Seen:
         busy_s, stolen_s: that these cores were busy so far, and that a hypervisor took from them.
         clock_mhz: of the fastest of them.
         slowed: times that heat has slowed one of them down.
-        load: load average of a minute.
     """
 
     at_s: float

@@ -31,9 +31,6 @@ class Projection:
     """Step times on another device.
 
     Args:
-        here: ceilings of the device that was measured.
-        points: steps measured on it.
-        there: ceilings of the other device.
         shape_there: of the same model in the precision that it would have there; default is the same.
     """
 
@@ -66,10 +63,7 @@ def project(
     Drafting on the host is in no step time: a method that drafts slowly comes out too well.
 
     Args:
-        projection: onto it.
         rows: of a summary; those without forwards are left out.
-        context: cached tokens of a typical step.
-        slots: sequences stepped together.
 
     Returns:
         Label -> ``decode_tok_s`` and ``speedup`` over plain decoding, which is projected with the same story: the band

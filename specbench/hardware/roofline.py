@@ -183,7 +183,6 @@ def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
 
     Args:
         curve: seconds by rows, 1 among them.
-        tolerance: share over the time of one row.
     """
     if 1 not in curve:
         raise ValueError("free rows are counted against a step of one row, which this curve does not have")

@@ -23,7 +23,6 @@ class Snapshot:
 
     Attributes:
         at_ns: on a clock that only goes forward.
-        sm_clock_mhz, memory_clock_mhz, temperature_c: now.
         energy_mj: consumed since the driver was loaded.
         faults: reasons that hold the clocks down now, the harmless ones left out.
         lost_ns: reason -> time for which it has held the clocks down since the driver was loaded.

@@ -31,7 +31,6 @@ def merged(model: Any, folder: Path, name: str) -> Any:
 
     Args:
         model: the base, a transformers causal LM; its weights are changed.
-        folder: holds ``adapter_config.json`` and its weights.
 
     Raises:
         UsageError: it was made for other weights or for a model of another shape, is damaged, or is of a kind that

@@ -62,7 +62,6 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], now: datetime | N
     """Turns as a text, by a tokenizer's own chat template: what its ``apply_chat_template`` writes.
 
     Args:
-        turns: each with role and content.
         now: the local time that a template is given which asks for it; default is the clock's.
         how: ``add_generation_prompt`` or ``continue_final_message``.
 

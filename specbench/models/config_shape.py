@@ -22,9 +22,6 @@ _LARGEST = 16 << 20  # bytes of a configuration
 def configured_shape(source: Source, dtype: str, revision: str | None = None) -> ModelShape | None:
     """The shape of what a source names.
 
-    Args:
-        dtype: of its weights, by torch's name.
-
     Returns:
         None where it is not here, or does not follow from its configuration: eight bits, experts, other families.
     """

@@ -31,7 +31,6 @@ class HeadFiles:
 
     Attributes:
         shown: the same without the folders of this machine, for records.
-        files: its ``.safetensors``, by name.
         revision: hub commit; None for a folder.
     """
 

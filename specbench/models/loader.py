@@ -46,7 +46,6 @@ class LoadedModel:
     """A model ready for the engine, with everything a run records about it.
 
     Attributes:
-        model: transformers causal LM in eval mode.
         stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
         pad_id: a token id that stands for nothing.
         context: positions the model was made for; None when it does not say.
@@ -225,7 +224,6 @@ def load(
         dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, or "auto": float32 on
             a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
-        revision: hub revision; only for hub ids.
         trust_remote_code: run the Python that a folder or repository brings. Never asked for: off is off.
 
     Raises:

@@ -38,7 +38,6 @@ class Source:
 
     Attributes:
         kind: hub id, local checkpoint folder, GGUF file, configuration for dummy weights, or folder with an adapter.
-        name: how reports name it.
         shown: ``location`` without folders of this machine, for records.
         tokenizer: hub id to take the tokenizer from; None is the model's own.
         template: a chat template of :func:`templates`, put in place of the model's own; None keeps that.

@@ -25,8 +25,6 @@ class Answered:
         distinct: by n, different n-grams over all, mean over answers.
         agreement: positions of the target's own answers that have its token, running free.
         common_prefix_tokens: before the first other one, mean.
-        texts: the prompts with these answers.
-        loops: of each of the texts, whether it ends in a loop.
         log_likelihood: of a token under the target; None where its weights are not at hand.
         sound_log_likelihood: the same of the answers that do not loop: rounds of a loop are next to certain, so that
             answers which loop less look less likely.

@@ -55,11 +55,7 @@ class _Header(BaseModel):
 
 @dataclass(frozen=True)
 class Asking:
-    """How answers are made.
-
-    Attributes:
-        temperature: 0 is greedy.
-    """
+    """How answers are made."""
 
     max_new_tokens: int
     concurrency: int
@@ -84,7 +80,6 @@ def ask(
 
     Raises:
         UsageError: the folder holds answers of another model, or made in another way; or nothing can be asked.
-        EnvironmentRefused: no memory for so many sequences, or the disk is full.
     """
     asked = {prompt.id: (prompt, model.encode(prompt)) for prompt in prompts}
     room = (model.context or 1 << 30) - asking.max_new_tokens
@@ -188,7 +183,6 @@ def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> 
 
     Args:
         keep: rounds that stay, at least 1.
-        longest: tokens of the longest circle looked for.
     """
     circle = next(loops(answer, keep + 1, longest), None)
     return answer if circle is None else answer[: circle.start + keep * circle.period]
@@ -207,9 +201,6 @@ def before_run(answer: Sequence[int], longest: int) -> int:
     CLLM drops a block from which, or from before which, a token stands ten times in a row
     (``detect_repetitive_patterns``). Its scan begins in the prompt and ends at the first stop token, which a chat
     template may write into the prompt; here it is the answer's.
-
-    Args:
-        longest: at least 2.
     """
     run = 1
     for at in range(1, len(answer)):

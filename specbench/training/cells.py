@@ -45,12 +45,7 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True)
 class Made:
-    """Weights of a finished training.
-
-    Attributes:
-        model: what ``--model`` loads them by.
-        settings: what ``--set`` loads them by, where they are no model.
-    """
+    """Weights of a finished training."""
 
     model: str
     settings: tuple[str, ...]
@@ -115,9 +110,6 @@ class Cells:
     Attributes:
         method: that drafts with what is trained.
         option: of the method, that what is trained is given to; None where it is the model itself.
-
-    Raises:
-        UsageError: the method has no recipe.
     """
 
     def __init__(self, base: TrainPlan, say: Callable[[str], None]) -> None:

@@ -55,7 +55,6 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[s
     """Takes a folder for a training with these settings, which it has to have had from the start.
 
     Args:
-        folder: of the training; made where it is missing.
         settings: all that decides what is learnt, as plain values.
         later: what a setting was before there was a choice, of those that an older folder does not have.
 

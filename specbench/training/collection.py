@@ -89,9 +89,6 @@ def collect(
         folder: receives shards, ``trajectories.json``, and in the end ``statistics.json``.
         rows: of a forward, at most; bounds memory.
         told: (answers done, answers in all) at the start and after each shard.
-
-    Returns:
-        The statistics, see :func:`summary`.
     """
     if not texts:
         raise UsageError("there is no answer to make trajectories of; give other prompts")

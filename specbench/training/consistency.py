@@ -20,10 +20,7 @@ class ConsistencyLesson(nn.Module):
     Args:
         model: a transformers causal LM, bare or with an adapter, of an attention that takes a mask of blocks; what of
             it is trained is the caller's business.
-        window: of the mask, see :class:`specbench.training.sight.Sight`.
         ar_weight: λ; 0 leaves that loss out.
-        include_prompt: the prompt's tokens count in it.
-        distance: that rows are from their teachers.
         frozen: what says the clean rows' labels, as distributions; None: labels are the text's tokens.
     """
 
@@ -48,9 +45,6 @@ class ConsistencyLesson(nn.Module):
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
         """One step's loss.
-
-        Args:
-            batch: :meth:`Packed.tensors`.
 
         Returns:
             ``loss``; ``consistency`` and ``autoregressive``, its two parts before λ; ``agrees``, the share of noisy

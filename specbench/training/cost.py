@@ -54,11 +54,7 @@ class _Spent(BaseModel):
 
 
 class Meter(TrainerCallback, ExportableState):
-    """Adds up what steps take, in every checkpoint of transformers' loop.
-
-    Args:
-        gpu: opens the device for its energy; None of it is none.
-    """
+    """Adds up what steps take, in every checkpoint of transformers' loop."""
 
     def __init__(self, model: Any, processes: int = 1, gpu: Callable[[torch.device], Nvml | None] | None = None):
         self._device = next(iter(model.parameters())).device

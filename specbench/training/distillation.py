@@ -25,9 +25,7 @@ class DistillationLesson(nn.Module):
     """A method's lesson for batches of texts, and distillation for those of the student's own answers.
 
     Args:
-        model: in training, a transformers causal LM, bare or with an adapter.
         own: indices of texts -> their prompts with the student's own answers.
-        distance: of the student's next tokens from the target's.
     """
 
     def __init__(

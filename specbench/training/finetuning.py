@@ -46,9 +46,6 @@ class Teaching:
         lesson: (model, frozen) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show;
             ``frozen`` is the target before training where ``labels`` ask for it, else None.
         collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
-        masked: the lesson's attention is masked by blocks.
-        size: tokens of a text as it is packed.
-        decoding: options of the method with which held-out prompts are decoded.
     """
 
     method: str
@@ -241,12 +238,8 @@ class Weights:
 
     Args:
         model: a transformers causal LM without any gradient; it is changed.
-        options: adapter or full, and the adapter's shape.
         base: what ``--model`` called it, so that the adapter finds it again.
         half: products are in bfloat16, so what does not learn may be too: it is then not rounded anew in every forward.
-
-    Attributes:
-        model: the transformers model, or PEFT's around it.
     """
 
     def __init__(self, model: Any, options: WeightOptions, base: str, seed: int, half: bool = False) -> None:
@@ -281,10 +274,7 @@ class Weights:
 
     @contextmanager
     def as_before(self) -> Iterator[Any]:
-        """The transformers model without what was learnt, for as long as this lasts; None where all its weights learn.
-
-        The weights are afterwards what they were, as with :meth:`as_decoded`.
-        """
+        """The transformers model without what was learnt, for as long as this lasts; None where all its weights learn."""
         if self._full:
             yield None
         else:

@@ -138,11 +138,7 @@ def has_answers(path: Path) -> bool:
 
 
 def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:
-    """Rows as texts to learn, each answer with the tokens that the model ends one with.
-
-    Raises:
-        UsageError: a row is longer than the model's context, or its tokenizer or template refuses it; names the line.
-    """
+    """Rows as texts to learn, each answer with the tokens that the model ends one with."""
     ends: dict[bool, list[int]] = {}
     texts = []
     for row in rows:

@@ -36,13 +36,11 @@ class Course:
     Attributes:
         lesson: called as ``lesson(**batch)``; ``loss`` of what it returns is learnt from, the rest is shown. What of
             its weights requires a gradient is trained, and is all that checkpoints hold.
-        texts: to learn from.
         collate: (how often the texts were gone through before, some texts) -> batch. Of the same arguments it makes
             the same batch.
         size: tokens of a text, by which neighbours in a batch are alike.
         look: at held-out texts, before the first step, each ``eval_every`` steps and behind the last one; None where
             there are none.
-        before_step: told (steps taken, steps in all) before each.
         ends: (figures of the first look, of this one) -> why the training ends here, with the weights of the look
             before; empty where it goes on. None: nothing ends it.
     """
@@ -62,7 +60,6 @@ class Done:
 
     Attributes:
         steps: that made these weights.
-        visits: passes over the texts.
         answer_tokens: learnt from, those of several visits counted each time.
         last: of each figure that steps have, the last value shown.
         curve: of each look its ``step``, the ``tokens_seen`` until then and its figures.

@@ -90,9 +90,7 @@ def evaluate(
     Args:
         scores: the LM head, [M, H] -> [M, V].
         states: [B × S, H].
-        pairs, targets: rows of ``states``.
         at_once: rows whose scores are held for the backward pass; more go in parts, which it computes again.
-        distance: of a student's scores from its teacher's.
         labels: int64 [M] rows -> scores [M, V] that ``targets`` learn in place of their tokens.
     """
     rows, place = torch.cat([targets.rows, pairs.teachers]).unique(return_inverse=True)
@@ -170,9 +168,6 @@ def local_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False)
 
     L = Σⱼ Σ_{t ≥ fⱼ − 1} sⱼₜ KL(sg pθ(· | x, l_<j, k′ⱼ[..t]) ‖ pθ(· | x, l_<j, kⱼ[..t])),
     fⱼ = min {t : kⱼ[t] ≠ k′ⱼ[t]}
-
-    Args:
-        packed: of two noisy streams, a state and the next, seen through windows of one block.
     """
     return global_consistency(packed, norm, last)
 
@@ -181,7 +176,6 @@ def autoregressive(packed: Packed, prompt: bool = False) -> Targets:
     """L = −1/M Σ log pθ(token | text before it), over the answer's tokens, or the prompt's too.
 
     Args:
-        packed: of any streams; the clean one is an ordinary causal text.
         prompt: include the prompt's own tokens, as both releases do.
     """
     follows = packed.following

@@ -76,7 +76,6 @@ class OnPolicy:
 
     Args:
         batches: step -> the texts of each of its batches, as indices, with how often they were met before.
-        decoded: see :data:`Decoded`.
 
     Raises:
         UsageError: several processes train together.
@@ -199,7 +198,6 @@ def own_answers(
     Args:
         loaded: the target, for all but its weights.
         model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
-        texts: at least one.
     """
     room = loaded.context or 1 << 30
     requests = [

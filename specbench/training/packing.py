@@ -27,9 +27,7 @@ class ConsistencyCollator(ABC):
 
     Args:
         max_tokens: of a packed text; last blocks are left out of longer ones.
-        noisy: streams beside the text.
         seed: with the visit and the text's id it decides every draw.
-        length: samples share sequences of up to so many tokens, see :func:`pack`.
 
     Attributes:
         visit: how often the data were gone through before; set by whoever loops.
@@ -66,7 +64,6 @@ class Sample:
         prompt: token ids, at least one.
         answer: token ids: l₀, l₁, ….
         noisy: one or more streams, each as long as the answer: k₀, k₁, ….
-        block_size: n.
     """
 
     prompt: Sequence[int]

@@ -52,11 +52,6 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
 
     Args:
         names: ``TASK-train``, or paths of files as ``--task prompts`` takes them.
-        chat: whether the model has a chat template.
-
-    Raises:
-        UsageError: see :func:`check_sets`; or conversations, whose later turns have no answer to follow yet.
-        EnvironmentRefused: a data file is nowhere on this machine.
     """
     check_sets(names)
     found: list[Prompt] = []

@@ -26,8 +26,6 @@ class Text:
     """A prompt with the target's own answer.
 
     Attributes:
-        id: of the prompt, the set it comes from included.
-        prompt: its token ids.
         answer: those of the answer, at least one; the stop token included where it ended by itself.
     """
 
@@ -41,7 +39,6 @@ class Job:
     """What is to be trained on what.
 
     Attributes:
-        target: the model that is drafted for.
         texts: to learn from: each a :class:`Text`, or a :class:`specbench.training.trajectory.Trajectory`, which is one
             with more to it.
         held_out: never learnt from; what progress is measured on.
@@ -67,19 +64,12 @@ class Recipe(Protocol):
 
     It may have a function ``check(options, target)``, called when the target is loaded and before any answer is made,
     which raises a UsageError for options that this target cannot take.
-
-    Attributes:
-        Options: its :class:`specbench.common.Options`, by which ``--set NAME=VALUE`` is checked.
     """
 
     Options: Any
 
     def train(self, options: Any, job: Job) -> Mapping[str, Any]:
-        """Trains, going on from the last checkpoint in ``job.out``.
-
-        Returns:
-            What there is to say of the result, for its card: plain values by name.
-        """
+        """Trains, going on from the last checkpoint in ``job.out``."""
         ...
 
 

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Trains what a method drafts with, going on where an interrupted training of the same folder stopped.
-
-    Returns:
-        The card, which is also written into the folder.
-    """
+    """Trains what a method drafts with, going on where an interrupted training of the same folder stopped."""
     card = registry.trainable(plan.method)
     check_sets(plan.sets)
     plan.drawn_by  # noqa: B018  says what is wrong with it before a model is loaded
@@ -128,9 +124,6 @@ def train(plan: TrainPlan) -> Trained:
 
     It is ``specbench train`` with its options as keyword arguments: what is interrupted is gone on with by the same
     call.
-
-    Returns:
-        The training: ``.summary``, ``.frame()`` and ``.folder``.
     """
     return Trained(plan.into, run_training(plan, noting(notes_of(plan))))
 

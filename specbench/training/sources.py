@@ -48,7 +48,6 @@ class Found:
 
     Attributes:
         texts: :class:`Text` or :class:`specbench.training.trajectory.Trajectory`.
-        about: for a card: their sets, and how the answers were made.
     """
 
     texts: Sequence[Any]
@@ -61,8 +60,6 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
 
     Args:
         loaded: the target, whose own they have to be.
-        asking: how prompts are asked that have no answer yet.
-        folder: receives those answers.
     """
     about: dict[str, Any] = {}
     made_in = wanted.answers or folder

@@ -38,7 +38,6 @@ class Run:
     """What came of one answer.
 
     Attributes:
-        blocks: as they were given.
         states: [block][state], from the initial one to the fixed point; None for a block that was given up.
         ties: places of the answer where this forward says another token than the answer has: two scores so close that
             their order depends on the shape of the forward. Such an answer is not a fixed point there.
@@ -57,10 +56,6 @@ class Jacobi:
             as determined as those of a greedy one.
         texts: the longest prompt and answer that will come have to be among them.
         rows: of a forward, at most, but for a block that is larger by itself.
-
-    Raises:
-        UsageError: the model is not one the engine can run.
-        EnvironmentRefused: the cache does not fit in memory.
     """
 
     def __init__(self, model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows: int) -> None:
@@ -204,7 +199,6 @@ class Blocks:
     """The blocks of one answer, and noise for them.
 
     Args:
-        size: n.
         vocab_size: token ids are below this.
         pad_id: what noise of kind ``pad`` repeats.
     """

@@ -36,11 +36,7 @@ def logged(look: Look, ended: str) -> dict[str, Any]:
 
 
 class Looks:
-    """Those of a training so far, the untrained weights' first.
-
-    Args:
-        tokens: (steps) -> tokens that they bring through the model.
-    """
+    """Those of a training so far, the untrained weights' first."""
 
     def __init__(self, log: Sequence[Mapping[str, Any]], tokens: Callable[[int], int]) -> None:
         self._rows = [row for row in log if any(name.startswith(_LOOKED) for name in row)]
@@ -84,7 +80,6 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
 
     Args:
         first: figures of the untrained weights' look (:meth:`specbench.training.held_out.Held.figures`).
-        now: those of this look, at the same prompts.
     """
     loops, before = now.get("loop_share"), first.get("loop_share")
     if options.max_loops is not None and loops is not None and loops - (before or 0.0) > options.max_loops:

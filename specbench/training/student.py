@@ -34,9 +34,6 @@ class Student:
     def states(self, packed: Packed, window: int | None = None) -> Tensor:
         """Last states [B, S, H] of packed texts.
 
-        Args:
-            window: of the mask, see :class:`Sight`.
-
         Raises:
             UsageError: the model's attention takes no mask.
         """

@@ -41,7 +41,6 @@ class Trajectory:
     Attributes:
         prompt: rendered prompt ids.
         answer: the target's own answer, up to and including its stop token.
-        block_size: n.
         pad: id that fills the last block behind the answer's end, in all its states. Which tokens those are is for the
             length of ``answer`` to say: the target may write this id itself.
         blocks: [block][state][n]; state 0 is the initial one, the last is the fixed point, which for block j is
@@ -61,8 +60,6 @@ class Header:
     """What all trajectories of a folder have in common.
 
     Attributes:
-        model: fingerprint of the target.
-        block_size: n.
         shards: how many the folder has once it is finished.
         settings: how they were made: plain values by name, for people and for resuming.
     """

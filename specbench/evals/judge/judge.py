@@ -130,7 +130,6 @@ def judge_all(
 
     Args:
         answers: AR's first, so that it is AR's judgments that the others take.
-        progress: called with (answers rated, answers), from the start on.
 
     Raises:
         UsageError: the judge refused several prompts in a row.

@@ -33,8 +33,6 @@ class JudgePrompt:
 
     Attributes:
         name: FastChat's name of the prompt ("single-math-v1").
-        system: system prompt.
-        user: the user turn, question and answer in it.
         published: what FastChat makes of the same, for those who compare with its files; "" where it is ``user``.
     """
 

@@ -89,7 +89,6 @@ def record(ask: Callable[[Any], Reply], cases: dict[str, Any], watch: Watch, fou
     """Call the reference on all inputs.
 
     Args:
-        ask: calls the program with packed arguments.
         cases: {"inputs": packed argument lists}.
         found: gets "expected" (replies) and "cpu_s" (seconds), an entry an input.
     """
@@ -130,8 +129,6 @@ def right(rule: str, atol: float, args: Any, reply: Reply, expected: Reply) -> t
 
     Args:
         rule: one of RULES.
-        atol: absolute tolerance of the problem.
-        args: packed arguments.
     """
     if "digest" in reply or "digest" in expected:
         if rule == "not_none":

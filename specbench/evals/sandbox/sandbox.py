@@ -72,7 +72,6 @@ class Program:
         lenient: ignore an exception at the end of ``sources`` once the entry point is defined.
         kind: "function"; "script": ``sources`` run as a whole for each call, which gives them a text to read and takes
             what they print; "query": a call is a query on ``database``. The latter two are for :meth:`Sandbox.compare`.
-        database: path of a file of SQLite's.
     """
 
     sources: tuple[str, ...]

@@ -38,7 +38,6 @@ def read(
 
     Args:
         cases: {"query", "limit": CPU seconds}.
-        found: gets "rows", packed.
     """
     found["rows"] = codec.pack(_rows(ask, cases, watch))
 
@@ -50,7 +49,6 @@ def check(
 
     Args:
         cases: beside those of :func:`read`, "expected" (packed rows) and "ordered" (whether their order counts).
-        found: gets "executes", true once there are rows.
     """
     rows, expected = _rows(ask, cases, watch), codec.unpack(cases["expected"])
     found["executes"] = True

@@ -35,8 +35,6 @@ class Exported:
 
     Attributes:
         path: a GGUF file, or a folder as transformers writes one.
-        format: "gguf" or "hf".
-        dtype: of the weights, by torch's name.
         sha256: of the file; of a folder :func:`digest_of` its weight files.
         bytes: of the file; of a folder those of its weight files together.
         fingerprint: of the weights in that precision, equal for equal values in any format, as ``ModelSpec`` has it.

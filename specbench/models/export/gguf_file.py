@@ -29,8 +29,6 @@ def export_gguf(model: LoadedModel, file: Path, *, dtype: str, vocabulary: Vocab
 
     Args:
         model: a Llama, Qwen2 or Qwen3, see :mod:`specbench.models.export.graph`.
-        file: must not be there.
-        dtype: "float32" or "bfloat16".
         vocabulary: the model's own "tokenizer", or "placeholders": no id of theirs ends an answer and none is special,
             so that ids in and ids out are all there is.
 

@@ -60,7 +60,6 @@ class Named:
     """A parameter under llama.cpp's name.
 
     Attributes:
-        name: llama.cpp's.
         own: transformers'.
         heads: whose rows are rotated by neighbours; None where none are.
     """

@@ -34,8 +34,6 @@ def export_hf(model: LoadedModel, folder: Path, *, dtype: str) -> Exported:
 
     Args:
         model: of any family whose weights transformers stores under the names that it computes with.
-        folder: must not be there.
-        dtype: "float32" or "bfloat16".
     """
     precision = precision_of(model, dtype)
     if model.model.is_remote_code():
