@@ -58,7 +58,7 @@ test-faults: $(READY)  ## does the suite notice 119 planted faults? seven minute
 mutation: $(READY)  ## does it notice 300 changes of what decides figures and answers? under an hour on two cores
 	$(BIN)/python tests/mutation/run.py --seed 0 --count 300 --minutes 60 --workers 2
 
-fuzz: $(READY)  ## hostile input to all that reads: MINUTES=5 SEED=1 ONLY=grids,models; GUIDED=1 by branches; SUBPROCESS=300 as a shell would
+fuzz: $(READY)  ## hostile input to all that reads: MINUTES=5 SEED=1 ONLY=rows,models; GUIDED=1 by branches; SUBPROCESS=300 as a shell would
 	$(BIN)/python tests/fuzz/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(GUIDED),--guided) $(if $(SUBPROCESS),--subprocess $(SUBPROCESS))
 
 chaos: $(READY)  ## kill, fill, stop and confuse commands while they work: SEED=1 TIMES=10, five minutes each

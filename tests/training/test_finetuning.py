@@ -193,13 +193,6 @@ def test_half_a_checkpoint_is_none_and_no_other_training_is_mixed_into_one(
     assert_same(whole, tmp_path / "parts")
 
 
-def test_how_often_it_is_looked_at_does_not_matter(whole: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    train("jf", {**PARTS, "eval_every": 1, "watched": 1}, job(tmp_path, said.append))
-    assert sum("held out: " in line for line in said) == 1 + 8  # before the first step, too
-    assert_same(whole, tmp_path)
-
-
 def _at_call(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[Any], Any]) -> None:
     """The loss of a step, as something changes it."""
     calls = itertools.count(1)
