@@ -1,9 +1,7 @@
-"""llama-server's stream: what a request to it sends back, read as target forwards.
+"""llama-server's stream, read as target forwards.
 
-A step's tokens come one by one, each with the server's counters so far. A step that verified a draft has raised
-``draft_n_accepted`` before it sends its first token, so that this one says how many are of its step: one more than were
-accepted, and one alone where there was no draft. They are one arrival, when the last of them is here; nothing of the
-next step is waited for.
+A step's tokens come one by one, each with the server's counters so far. A step that verified a draft raises
+``draft_n_accepted`` before its first token, which tells how many tokens it has: one more than were accepted.
 """
 
 from __future__ import annotations

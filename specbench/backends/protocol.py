@@ -1,8 +1,8 @@
 """What another engine has to be able to do to be a row of a run.
 
-An engine is started, or connected to; it takes a prompt's token ids and hands over its answer's as they arrive. When
-they arrived is noted outside of it. How an answer ends is the run's rule, whatever the engine's own: it is told the
-budget, and the ids that end an answer where it can be told, and what it sends behind an end is a fault.
+An engine is started or connected to, takes a prompt's token ids and yields its answer's as they arrive; arrival times
+are noted outside of it. The run's rule ends an answer: the engine gets the budget and, where it takes them, the stop
+ids; anything it sends after the end is a fault.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Plug-ins: methods and tasks, trusted code of anybody that may be faulty and runs in this process.
+"""Plug-ins: methods and tasks, trusted code that may be faulty and runs in this process.
 
-Whatever a plug-in raises, ``sys.exit`` and its own kinds of BaseException included, is caught where it is called and
-becomes an error that names it. What ends the process past Python is seen by the process that watches this one
-(:mod:`specbench.cli.supervisor`), with what :mod:`specbench.common.pulse` says.
+Whatever a plug-in raises, ``SystemExit`` included, becomes an error that names it. What ends the process is seen by
+:mod:`specbench.cli.supervisor`.
 """
 
 from __future__ import annotations

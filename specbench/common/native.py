@@ -1,9 +1,8 @@
-"""Native code: a C++ source of ours, compiled on the machine that runs it and kept for the next time.
+"""Native code: a C++ source of ours, compiled once on the machine that runs it.
 
-A wheel would need a build for every kind of CPU. Builds lie under ``$XDG_CACHE_HOME/specbench/native``, named by what
-they depend on: source, compiler, options and the CPU's instructions. They can be deleted at any time and are never out
-of date. A build gets its name when it is finished, so a killed one, or two at once, leave nothing broken. What another
-user could have written is not loaded.
+Builds lie under ``$XDG_CACHE_HOME/specbench/native``, named after source, compiler, options and the CPU's instructions,
+so they are never out of date. A build gets its name when it is finished. What another user could have written is not
+loaded.
 """
 
 from __future__ import annotations

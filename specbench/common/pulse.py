@@ -1,8 +1,7 @@
-"""What this process is at, in memory that a process which watches it reads.
+"""What this process is doing, in shared memory that the supervisor reads even when this process hangs.
 
-Whoever calls a guest's code or a forward says so here; nobody asks this one, which may be beyond answering. Writing is
-two stores of an integer, a twentieth of a microsecond each, because some of it is on the clock. What a forked child
-writes goes to the same place, so only processes that decode write.
+Whoever calls a plug-in or a forward records it here: two stores of an integer, since some of it is on the clock. A
+forked child writes to the same place, so only processes that decode write.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Reader: files and replies in, within limits of size and depth, or one sentence on what is wrong with them.
+"""Reads files and replies within limits of size and depth.
 
-Nothing that is read is trusted: a folder, a pipe or a device may stand where a file should, and it may say anything.
-Whatever it is, there is a value or a UsageError that names the file, the line and the field, and says what helps.
-Settings files are read by :mod:`specbench.common.toml` and :mod:`specbench.common.yaml`, which stand on this module.
+Nothing that is read is trusted: the result is a value, or a UsageError that names file, line and field and what helps.
+:mod:`specbench.common.toml` and :mod:`specbench.common.yaml` read settings files on top of this.
 """
 
 from __future__ import annotations

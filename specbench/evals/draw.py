@@ -63,11 +63,7 @@ def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
 
 
 def draw(items: Sequence[ItemT], limit: int | None, seed: int | None) -> list[ItemT]:
-    """The first ``limit`` of the permutation, in the order of the data.
-
-    Readers find their way in that order, and equal sets are then equal runs: what matters of the draw is which, not
-    when.
-    """
+    """The first ``limit`` of the permutation, in the order of the data, so that equal sets are equal runs."""
     if limit is None or limit >= len(items):
         return list(items)
     taken = {item.id for item in permutation(items, seed)[:limit]}
@@ -79,9 +75,8 @@ def draw_apart(
 ) -> tuple[list[ItemT], list[ItemT]]:
     """Prompts to choose by and prompts to judge the choice by, both in the order in which they are used.
 
-    The former are those that a run with this limit takes, the latter come from the end of the permutation. So a larger
-    limit takes none of the held-out ones and changes none of them, as it would were they the next ones; and more held
-    out are those few and others.
+    The former are those of a run with this limit, the latter come from the end of the permutation: a larger limit
+    changes none of the held-out ones, and holding out more keeps them.
     """
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):

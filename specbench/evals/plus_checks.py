@@ -1,10 +1,8 @@
 """EvalPlus: its prompts, and its tests (Liu et al. 2023, arXiv 2305.01210) run in our sandbox.
 
-What is right is what the canonical solution returns, so that runs first, once for each problem and process, in the same
-sandbox. Its CPU time sets the limits of the answers to it. Nothing is kept from one process to the next: a limit taken
-on another machine, or on this one when it was busy, would be a wrong one. Prompts are those of EvalPlus 0.3.1
-(``codegen.py`` and ``provider/utility.py``), which most published figures share; its package (extra ``eval``) is asked
-through a worker process.
+What is right is what the canonical solution returns, so it runs first, once per problem and process, in the same
+sandbox; its CPU time sets the limits. Prompts are those of EvalPlus 0.3.1 (``codegen.py``, ``provider/utility.py``);
+its package (extra ``eval``) is asked through a worker process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What else the machine did between two samples of the kernel's counters.
 
-Other processes took what the cores in reach were busy, less what this process, its threads and its descendants took. In
-a container with only a quota these are all of the host's cores. Time that a hypervisor took (steal) is told apart. A
-figure that the kernel does not give is None, and nothing is an error.
+Other processes took the busy time of the cores in reach, less that of this process and its descendants; with only a
+quota these are all cores of the host. Time that a hypervisor took (steal) is separate. None: the kernel has no figure.
 """
 
 from __future__ import annotations

@@ -192,13 +192,10 @@ def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
 class StepTimes:
     """Step seconds anywhere, from measured ones.
 
-    What is interpolated is the share of the bound that a step reaches, bound over seconds: it varies little where the
-    seconds vary much. Piecewise linear in logarithms: over rows along each measured context, then over ``1 + context``
-    between them. Several slots take the share of one slot with all their rows, times a correction that their own
-    measurements give, interpolated over rows and slots. Every measured point is met exactly.
-
-    Outside of what was measured the share of the nearest point is kept, so seconds grow as the bound does;
-    :meth:`covers` tells inside from outside.
+    Interpolated is the share of the bound that a step reaches, which varies little: piecewise linear in logarithms,
+    over rows along each measured context, then over ``1 + context``. Several slots take the share of one slot with all
+    their rows, times a correction interpolated from their own measurements. Every measured point is met exactly;
+    outside, the share of the nearest point is kept (:meth:`covers` tells inside from outside).
 
     Args:
         points: measured; at least one of one slot.

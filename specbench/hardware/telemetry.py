@@ -1,9 +1,8 @@
 """The GPU's clocks, heat and power over each request, through NVML.
 
-Looked at when a request starts and when it ends, and never between: a thread that polls would contend with the measured
-loop for the interpreter. What happens between two looks is in counters that the driver keeps: energy, and time lost to
-power and heat. Both are updated every few tens of milliseconds, so that shorter requests get a coarse share each, and
-sums over many of them are right.
+NVML is asked when a request starts and when it ends, never between: polling would contend for the interpreter. What
+happens between is in counters of the driver (energy, time lost to power and heat), which it updates every few tens of
+milliseconds: sums over many short requests are right.
 """
 
 from __future__ import annotations
@@ -104,9 +103,8 @@ class _Open:
 class GpuMeter:
     """What each request had of the GPU.
 
-    The sequences in the slots change only when one begins or ends, and both are looked at. So the energy between two
-    looks has been spent on the same sequences, and each gets an even share of it, as it does of the engine's time: the
-    shares of all requests add up to what the GPU consumed while any ran.
+    The sequences in the slots change only when one begins or ends, and NVML is asked at both. The energy between is
+    split evenly among those sequences, so the shares of all requests add up to what the GPU consumed.
     """
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:

@@ -1,9 +1,8 @@
 """Dummy weights: random ones in which rounding grows with depth as it does in trained ones.
 
-As libraries initialise them, an embedding is small next to what the layers add. Then every layer works on the noise of
-the layers before it, and the rounding of half precision grows to several per cent of the scores: two right orders of
-the same sums choose another token at every tenth position. In trained models few large parts, which come early, carry
-the residual stream, and so they do here.
+With the usual initialisation, rounding in half precision grows to several per cent of the scores, and two correct
+orders of the same sums disagree on every tenth token. In trained models a few large early parts carry the residual
+stream; here the embedding does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The safetensors files of a folder, and what their headers say of it, before a tensor is read.
+"""The safetensors files of a folder and what their headers say, before a tensor is read.
 
-A pickle (``pytorch_model.bin``, ``.pt``) runs what its writer wanted when it is read in the usual way, so none is
-opened, whatever else is in the folder. The library reads a header of up to 100 MB and refuses one whose tensors
-overlap, leave gaps, lie beyond the file, or have not the bytes that their shape needs.
+A pickle (``pytorch_model.bin``, ``.pt``) can run code when it is read, so none is opened.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The target's own, to training prompts; what a head or an adapter learns to foresee.
+"""The target's own answers to training prompts.
 
-They come from the engine, many sequences at a time, and each is on disk before the next is waited for. Interrupted, the
-same call goes on where it stopped. Answers that go round in circles, which small models' greedy ones do, are learnt
-from once.
+The engine decodes many at a time; each is on disk as it ends, and the same call resumes after an interruption. Circles
+at an answer's end, which small models' greedy answers have, are learnt from once.
 """
 
 from __future__ import annotations

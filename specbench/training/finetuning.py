@@ -274,7 +274,7 @@ class Weights:
 
     @contextmanager
     def as_before(self) -> Iterator[Any]:
-        """The transformers model without what was learnt, for as long as this lasts; None where all its weights learn."""
+        """The transformers model without what was learnt, within the ``with``; None where all its weights learn."""
         if self._full:
             yield None
         else:

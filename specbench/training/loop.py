@@ -76,15 +76,15 @@ class Done:
 
 
 def fit(course: Course, options: LoopOptions, job: Job) -> Done:
-    """Trains ``course.lesson`` in place, going on from the last whole checkpoint in ``job.out``.
+    """Train ``course.lesson`` in place, resuming from the last whole checkpoint in ``job.out``.
 
-    Interrupted and gone on with, it takes the same steps: order and draws depend on the seed and the visit alone, and a
-    checkpoint has the optimiser's state and that of every random generator.
+    A resumed training takes the same steps: order and draws depend on seed and visit alone, and a checkpoint has the
+    state of the optimiser and of every random generator.
 
     Raises:
-        UsageError: there is nothing to learn from, the loss is not finite, the first look behind a step ends it, or
-            the only one would be behind the last.
-        EnvironmentRefused: memory does not suffice, or the disk is full. The last whole checkpoint stays.
+        UsageError: there is nothing to learn from, the loss is not finite, or the first evaluation ends it or would
+            come after the last step.
+        EnvironmentRefused: memory or disk does not suffice. The last whole checkpoint stays.
     """
     if not course.texts:
         raise UsageError("there is no text to learn from; give more prompts, or longer answers")

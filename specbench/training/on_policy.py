@@ -1,10 +1,8 @@
-"""On-policy distillation: batches of the student's own answers, which the frozen target says the next tokens of.
+"""On-policy distillation: batches of the student's own answers, with next tokens from the frozen target.
 
-Generalised knowledge distillation (Agarwal et al. 2024, arXiv:2306.13649; CLLM's discussion names it): what a student
-writes by itself is not what it was shown, and there it hears what the target would say. A share of the batches is drawn
-by seed and visit. Every ``on_policy_every`` steps the engine decodes the answers of those to come, with the weights as
-they are by then, and they are on disk before any is learnt from: gone on with, a training learns from the same ones.
-What is learnt of them is in :mod:`specbench.training.distillation`.
+Generalised knowledge distillation (Agarwal et al. 2024, arXiv:2306.13649). Seed and visit decide which batches. Every
+``on_policy_every`` steps the engine decodes the answers of the batches to come with the current weights; they are on
+disk before any is learnt from, so a resumed training learns from the same ones.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
 
-kⱼ is a state of block j on its way to the fixed point lⱼ, which is the answer's own text. A token of kⱼ and the one of
-lⱼ in the same place have the same position, so that one forward says what follows both. The last block ends where the
-answer does: what decoding put behind that is neither packed, nor seen, nor learnt. (The released code packs it as pads
-that it recognises by their id, which is wrong where the pad token is the end token, as in many models.) Which states of
-a trajectory's blocks go beside the text is a method's choice.
+kⱼ is a state of block j on its way to the fixed point lⱼ, the answer's own text. Tokens in the same place of kⱼ and lⱼ
+have the same position, so that one forward says what follows both. The last block ends where the answer does. (The
+released code packs pads there and recognises them by id, which is wrong where the pad token is the end token.)
 """
 
 from __future__ import annotations

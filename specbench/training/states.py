@@ -1,13 +1,9 @@
 """Jacobi states of known answers: whole trajectories by forwards of many blocks, and states that need no forward.
 
-To run a block takes the text before it. The answer being known, that is known for all of its blocks, so none of them
-waits for another: the text is cached once, and every forward advances as many blocks, of as many answers, as fit. What
-is right from the block's start is what the cache holds, so only what is behind it is computed.
-
-The states are those of ``jacobi`` with ``window=block`` and of ``cllm``: ``x'[i + 1]`` is what the target says after
-``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM §3.1). Without a forward: what a block is begun
-with, JF's artificial trajectories, CLLM's augmentation. All are drawn by (seed, prompt id, block), so that they depend
-neither on the order of the answers nor on what shares a forward with them.
+The answer is known, so no block waits for another: the text is cached once, and every forward advances as many blocks,
+of as many answers, as fit. The states are those of ``jacobi`` with ``window=block`` and of ``cllm``: ``x'[i + 1]`` is
+what the target says after ``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM §3.1). All noise is
+drawn by (seed, prompt id, block).
 """
 
 from __future__ import annotations

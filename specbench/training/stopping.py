@@ -94,10 +94,10 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
 
 
 class Sound:
-    """What a training goes back to when a look ends it.
+    """The weights that a training goes back to when an evaluation ends it.
 
-    Two are kept, because a training that is broken off behind a look and gone on with from the checkpoint before it
-    comes to that look again, and may then be ended by it.
+    Two are kept: a training that is interrupted after an evaluation resumes from the checkpoint before it and evaluates
+    again.
     """
 
     def __init__(self, folder: Path) -> None:

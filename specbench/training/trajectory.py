@@ -1,8 +1,7 @@
 """Jacobi states of the target's own answers on disk: what consistency training learns from (CLLM §3.1; JF stage 1, 2).
 
-A folder holds ``trajectories.json``, which says of what model and how they were made, and numbered parquet shards of
-some answers each. A shard has its name only once it is whole, and carries its own statistics, so that collecting can be
-killed at any moment and gone on with.
+A folder holds ``trajectories.json`` and numbered parquet shards of some answers each. A shard gets its name once it is
+whole and carries its own statistics, so collecting can be killed at any moment and resumed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The program's side of a program that reads standard input and prints, run anew for every input.
 
-Descriptors 0 and 1 are memory files made before the process is confined, not stand-ins for ``sys.stdin`` and
-``sys.stdout``: ``input()``, ``open(0)``, ``os.read(0, n)`` and ``os.write(1, …)`` all work as they do in a shell, and
-what is printed is bounded by the limit on a file's size. Everything here runs beside the program and may be patched by
-it, which harms nobody else: what leaves this process is a text, and the judge compares it.
-
-Standard library only.
+Descriptors 0 and 1 are memory files made before the process is confined, so that ``input()``, ``open(0)`` and
+``os.write(1, …)`` work as in a shell and the limit on a file's size bounds the output. The program may patch everything
+here: only a text leaves this process, and the judge compares it. Standard library only.
 """
 
 from __future__ import annotations

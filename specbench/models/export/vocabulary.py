@@ -1,8 +1,7 @@
 """The tokens of a GGUF file, the model's own or placeholders.
 
-llama.cpp has code for each kind of splitting into words that comes before byte pairs, and a file names the one that it
-wants. Which one a tokenizer's is, llama.cpp's converter tells by a sum over the ids of one text, and so does this. Its
-code may still split a rare text otherwise (SmolLM2's: line breaks before a digit), so what is compared is given as ids.
+A file names the code with which llama.cpp splits text into words. As in llama.cpp's converter, a checksum of the ids of
+one text tells which. It may still split a rare text otherwise, so comparisons are given as ids.
 """
 
 from __future__ import annotations
