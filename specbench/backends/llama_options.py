@@ -1,8 +1,7 @@
 """llama.cpp's modes: how each speculates, what ``--set`` takes for it, what the server is given.
 
 The KV cache has the row's precision and flash attention is off: with it build 0c1e57098 rounds a float32 cache to
-float16 in every step, which takes longer and gives other ids. All else is as the server has it by default, but for its
-memory of earlier prompts, which is off.
+float16. All else is the server's default, except that its memory of earlier prompts is off.
 """
 
 from __future__ import annotations

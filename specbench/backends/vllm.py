@@ -1,8 +1,7 @@
-"""A worker process in an environment of its own, started here, or a server that the user runs, by URL.
+"""vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL.
 
-Started here its engine runs in the worker's own process, so that every step is seen: one message a step, and a step is
-one target forward. At rest the process groups that vLLM makes also for one process look for messages a hundred times a
-second each, which takes more of a core than a neighbour may: a run stops the worker by signal between its turns.
+Started here its engine runs in the worker's process, so every step, one target forward, is seen. At rest its process
+groups poll a hundred times a second, so a run stops the worker by signal between its turns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Worker: vLLM in a process of its own environment. Prompts come in on stdin, answers go out on stdout, a JSON a line.
+"""vLLM in a process of its own environment. Prompts come in on stdin, answers go out on stdout, a JSON a line.
 
-Run as a file by the interpreter of that environment, which has no specbench. The first line in says how to start. Then
-each ``ask`` is answered by a line for every engine step that brought tokens, and by one ``end``, also where it is given
-up in between. The engine runs in this very process, so that a step is one target forward.
+Run as a file by that environment's interpreter, which has no specbench. The first line in says how to start. Each
+``ask`` is answered by a line for every engine step that brought tokens, and by one ``end``, also when given up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Data files of the tasks: where they come from (DESIGN §7), and that they are the files the task was written for.
 
-A file that may not be shipped or is not to be had here has no hash to be checked by: what was read is then recorded,
-and said to be unverified wherever figures are shown.
+A file without a published hash is recorded as it was read, and reported as unverified with every figure.
 """
 
 from __future__ import annotations

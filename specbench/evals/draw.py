@@ -1,7 +1,7 @@
-"""Which prompts ``--limit N`` takes, the first N of one permutation of all that a task has.
+"""Which prompts ``--limit N`` takes: the first N of one permutation of all that a task has.
 
-Data files have an order, MT-Bench's and Spec-Bench's is by category, so that the first N say little of the rest. The
-seed is the draw's own: who samples anew still asks the same. A larger N extends a smaller one.
+Data files are often sorted by category, so their first N say little. The seed is the draw's own; a larger N extends a
+smaller one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ItemT = TypeVar("ItemT", bound=Item)
 def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
     """All items in the order in which a growing limit takes them.
 
-    The first n hold n times each category's share of the whole, rounded down or up; so do the last n. An item's place
-    hangs on the seed, on the ids and on the categories, never on the order of the file, nor on Python's version.
+    The first n, and the last n, hold n times each category's share of the whole, rounded down or up. An item's place
+    depends on seed, ids and categories alone.
 
     Args:
         items: of different ids; their ``category``, where they have one, is a stratum.
-        seed: of the lot; None is the order of the data.
+        seed: None is the order of the data.
     """
     if seed is None:
         return list(items)

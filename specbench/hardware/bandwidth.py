@@ -1,7 +1,7 @@
 """What this machine reads from memory in a second, now and with so many threads.
 
-A step of few rows has to read every weight, so it cannot take less than their bytes over this figure. A machine's
-bandwidth is its neighbours' too and differs from minute to minute: it is read beside what it is compared with.
+A step of few rows reads every weight, so it takes at least their bytes over this figure. Bandwidth is shared with other
+users and varies, so it is read together with what it is compared with.
 """
 
 from __future__ import annotations

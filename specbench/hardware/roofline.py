@@ -176,10 +176,9 @@ def knee(shape: ModelShape, ceilings: Ceilings, context: int, slots: int = 1) ->
 
 
 def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
-    """How many rows cost at most ``tolerance`` over one row.
+    """How many rows cost at most ``tolerance`` over one row: the largest measured count that does.
 
-    The largest measured count that does. A smaller one that costs more is no obstacle: a step can be padded with rows.
-    Between measured counts nothing is assumed: step times are stairs, by tiles of kernels and buckets of graphs.
+    A smaller count that costs more is no obstacle: a step can be padded with rows. Nothing is assumed between counts.
 
     Args:
         curve: seconds by rows, 1 among them.

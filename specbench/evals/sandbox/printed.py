@@ -1,9 +1,8 @@
 """LiveCodeBench's way of testing, on the judge's side of ``child.py``: outputs are compared.
 
 The rules are those of ``lcb_runner/evaluation/testing_util.py`` (commit 28fef95). Printed text is compared line by
-line, all of them stripped, and a line that differs is equal if its words are the same decimal numbers. A returned value
-is compared with ``==``, after a tuple has become a list. Values are plain data (``codec.py``), so no object claims to
-equal everything. Standard library only.
+line, stripped; a line that differs is equal if its words are the same decimal numbers. A returned value is compared
+with ``==``, tuples as lists. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Spider's way of testing, on the judge's side of ``child.py``: two queries have to give the same result.
 
 The rule is that of ``exec_eval.py`` of taoyds/test-suite-sql-eval (commit e97acc5) on one database: the same bag of
-rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns; two empty results are
-equal. It is found without trying all orders of the columns: of a hundred that would take for ever, and an answer may
-have been written to have that many. Standard library only.
+rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns, found without trying all
+orders; two empty results are equal. Standard library only.
 """
 
 from __future__ import annotations
