@@ -55,26 +55,6 @@ def test_it_reads_at_the_speed_of_some_memory_and_more_threads_are_not_half_as_f
 
 
 @pytest.mark.usefixtures("built")
-def test_what_is_read_to_settle_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, read = [10.0], []
-
-    def probe_read(*_: object) -> float:
-        read.append(now[0])
-        now[0] += 0.25
-        return 1.0 if now[0] <= 11.0 else 9.0
-
-    monkeypatch.setattr("specbench.hardware.bandwidth.time.monotonic", lambda: now[0])
-    with BandwidthProbe(1 << 20) as probe:
-        library = type("Library", (), {"probe_read": probe_read, "probe_close": lambda *_: None})
-        monkeypatch.setattr(probe, "_library", library())
-        assert probe.read(1, settle_s=1.0) == 9.0
-        assert len(read) == 4 + 5
-        library.probe_read = lambda *_: 0.0  # type: ignore[attr-defined]
-        with pytest.raises(EnvironmentRefused, check=wording):
-            probe.read(1, settle_s=1.0)
-
-
-@pytest.mark.usefixtures("built")
 def test_its_memory_is_there_and_given_back() -> None:
     said = subprocess.run([sys.executable, "-c", RESIDENT], check=True, capture_output=True, text=True).stdout
     there, behind = map(int, said.split())

@@ -104,25 +104,6 @@ def test_a_gpu_is_described_by_torch_and_nvml(nvml: FakeNvml) -> None:
     assert nvml.open == 0
 
 
-@pytest.mark.parametrize("missing", ["library", "driver", "device"])
-def test_a_gpu_without_nvml_is_described_by_torch(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    def refuse(*_: object) -> None:
-        raise nvml.NVMLError
-
-    if missing == "library":
-        monkeypatch.setitem(sys.modules, "pynvml", None)
-    else:
-        call = {"driver": "nvmlInit", "device": "nvmlDeviceGetHandleByUUID"}[missing]
-        monkeypatch.setattr(nvml, call, refuse, raising=False)
-    monkeypatch.setattr(environment, "kernel_driver", lambda: "580.00")
-    device = capture("cuda").device
-    assert (device.name, device.driver) == ("NVIDIA H200", "580.00")
-    assert device.sm_clock_mhz is device.throttle_reasons is None
-    assert nvml.open == 0
-
-
 def test_a_fingerprint_is_stable_and_moves_with_code_and_machine(versions: dict[str, str | None]) -> None:
     captured = capture("cpu")
     first = fingerprint(captured)

@@ -33,26 +33,6 @@ def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -
     assert nvml.open == 0
 
 
-@pytest.mark.parametrize(
-    ("silent", "without"),
-    [
-        ("nvmlDeviceGetClockInfo", {"sm_clock_mhz": None, "memory_clock_mhz": None}),
-        ("nvmlDeviceGetTemperature", {"temperature_c": None}),
-        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_mj": None}),
-        ("nvmlDeviceGetCurrentClocksEventReasons", {"faults": None}),
-        ("nvmlDeviceGetViolationStatus", {"lost_ns": {}}),
-    ],
-)
-def test_what_a_gpu_does_not_tell_is_none_and_the_rest_is_told(
-    nvml: FakeNvml, silent: str, without: dict[str, Any]
-) -> None:
-    gpu = known(Nvml.open(UUID))
-    whole = gpu.look()
-    nvml.silent = {silent}
-    found = gpu.look()
-    assert found == replace(whole, at_ns=found.at_ns, **without)
-
-
 # ------------------------------------------------------------------ what one request had
 
 QUIET = Snapshot(at_ns=0, sm_clock_mhz=210, memory_clock_mhz=3201, temperature_c=70, energy_mj=1000, faults=())

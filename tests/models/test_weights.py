@@ -279,40 +279,6 @@ def test_an_adapter_does_not_take_memory_by_its_configuration(good: Path, tmp_pa
             load(str(tmp_path / "own"))
 
 
-def _replace(letter: str, content: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {"String": letter}, "content": content}
-
-
-def _adding(places: int, each: int) -> dict[str, Any]:
-    token = {"id": "x", "ids": [0] * each, "tokens": ["x"] * each}
-    single = [{"SpecialToken": {"id": "x", "type_id": 0}}] * places
-    return {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {"x": token}}
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (
-            {"normalizer": {"type": "Sequence", "normalizers": [_replace("a", "a" * 9)] * 6}},
-            "its normalizer makes a text",
-        ),
-        ({"decoder": {"type": "Sequence", "decoders": [_replace("a", "a" * 300)]}}, "its decoder makes a text"),
-        ({"post_processor": _adding(100_000, 1000)}, r"its post_processor adds 1e\+08 tokens"),
-        ({"post_processor": {"type": "Sequence", "processors": [_adding(5000, 1)]}}, "its post_processor adds 5000"),
-        (
-            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 60_000}},
-            "its steps before",
-        ),
-        ({"padding": {"strategy": {"Fixed": 10**9}}}, r"it pads every text to 1e\+09 tokens"),
-        ({"padding": {"strategy": {"Fixed": 10**400}}}, r"it pads every text to 1e\+300 tokens"),
-    ],
-)
-def test_a_tokenizer_that_makes_gigabytes_of_a_line_is_refused(values: Any, says: str, folder: Path) -> None:
-    change(folder / "tokenizer.json", **values)
-    with pytest.raises(UsageError, check=wording):
-        load(str(folder))
-
-
 def test_a_tokenizer_that_panics_is_one_sentence(folder: Path) -> None:
     wanders = {"type": "Split", "pattern": {"Regex": "(a+)+$b"}, "behavior": "Isolated", "invert": False}
     change(folder / "tokenizer.json", pre_tokenizer=wanders)

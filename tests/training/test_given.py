@@ -86,14 +86,9 @@ def test_without_a_template_they_are_plain_text(tmp_path: Path) -> None:
     [
         ("{", "is damaged (not JSON"),
         ({"text": "x"}, "has none of messages, conversations, prompt, instruction, problem"),
-        ({"prompt": "x", "instruction": "y", "output": "z"}, "has prompt and instruction of messages"),
         ({"instruction": "x"}, "'instruction' without 'output' or 'response', which would be its answer"),
-        ({"conversations": ["q", "a", "q"]}, "'conversations' does not end with a question and its answer"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "'messages' does not end with a question and its"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "field 'messages.0.role'"),
-        ({"conversations": [{"from": "human", "value": "q"}]}, "field 'conversations.0'"),
         ({"prompt": "x", "answer": " \n"}, "an empty answer"),
-        ({"problem": "", "solution": "y"}, "an empty question"),
         ({"prompt": "x", "answer": 3}, "field 'answer'"),
     ],
 )

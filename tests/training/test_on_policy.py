@@ -6,7 +6,6 @@ import copy
 import importlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -255,23 +254,3 @@ def test_the_loss_is_the_distance_from_the_frozen_target_behind_each_own_token(
     for name, parameter in weights.model.named_parameters():
         if parameter.requires_grad:
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-7)
-
-
-def test_batches_are_those_that_the_loop_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[tuple[int, ...]] = []
-    cllm = importlib.import_module("specbench.methods.cllm.learning")
-    own = cllm.Collator.__call__
-
-    def collated(self: Any, trajectories: Any) -> Any:
-        met.append((self.visit, *(int(text.id.split("/")[1]) for text in trajectories)))
-        return own(self, trajectories)
-
-    monkeypatch.setattr(cllm.Collator, "__call__", collated)
-    options = {**PARTS, "on_policy": 0, "accumulation": 2, "steps": 7}
-    train("cllm", options, job(tmp_path))
-    recipe = importlib.import_module("specbench.methods.cllm.train")
-    # As methods/cllm/train.py sizes a text.
-    batches = Batches(texts(), lambda text: len(text.prompt) + 2 * len(text.answer), recipe.Options(**options), 0)
-    expected = [(batch[0][0], *(index for _, index in batch)) for step in range(7) for batch in batches(step)]
-    assert met[: len(expected)] == expected  # the loop collates a batch ahead
-    assert Counter(len(batches(step)) for step in range(7)) == {2: 7}
