@@ -54,19 +54,15 @@ from specbench.runner.methods import labels_of
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
-from specbench.tasks.aime25 import task as aime25
-from specbench.tasks.codesearchnet import task as codesearchnet
 from specbench.tasks.gsm8k.task import Problem as Gsm8kProblem
 from specbench.tasks.humaneval import rows as humaneval
 from specbench.tasks.livecodebench import packed as packed_tests
 from specbench.tasks.livecodebench import rows as livecodebench
 from specbench.tasks.math import task as math_task
-from specbench.tasks.math500.task import Problem as Math500Problem
 from specbench.tasks.mbpp import rows as mbpp
 from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
-from specbench.tasks.speed_bench import task as speed_bench
 from specbench.tasks.spider import rows as spider
 from specbench.training import answers, given, on_policy, trajectory
 from specbench.training.choose import choose
@@ -289,15 +285,9 @@ PLUS = {
     "task_id": "Mbpp/2", "prompt": "", "entry_point": "f", "canonical_solution": "", "base_input": [[1]],
     "plus_input": [], "atol": 0, "contract": "", "assertion": "",
 }  # fmt: skip
-FULL = {
-    "task_id": 2, "text": "", "code": "", "test_setup_code": "", "test_list": ["assert f()"], "challenge_test_list": []
-}  # fmt: skip
-SANITIZED = {"task_id": 2, "prompt": "", "code": "", "test_imports": [], "test_list": [], "source_file": ""}
 MATH = {
     "problem": "?", "solution": "$\\boxed{2}$", "answer": "2", "subject": "Algebra", "level": 1, "unique_id": "a"
 }  # fmt: skip
-FUNCTION = {"docstring": "Twice.", "code": "def f(x): return 2 * x", "language": "python", "func_name": "f"}
-SPEED = {"question_id": "a", "category": "mixed", "sub_category": "x", "turns": ["a", "b"], "multiturn": True}
 ASKED: dict[str, Any] = {"question_id": 81, "category": "math", "turns": ["a", "b"]}
 ANSWER = {"question_id": 81, "choices": [{"index": 0, "turns": ["c", "d"]}]}
 TEXT = {"id": "set/a", "prompt": [1, 2], "answer": [3, 4, 5], "stop": "length"}
@@ -438,8 +428,6 @@ KINDS: dict[str, Kind] = {
         "x.json", "json", lambda: as_json([{"question": "?", "answer": "#### 2"}]), rows_of(Gsm8kProblem)
     ),
     "mbpp plus": Kind("x.jsonl", "lines", lambda: as_lines(PLUS), mbpp.load_plus),
-    "mbpp": Kind("x.jsonl", "lines", lambda: as_lines(FULL), mbpp.load_full),
-    "sanitized mbpp": Kind("x.json", "json", lambda: as_json([SANITIZED]), mbpp.load_sanitized),
     "livecodebench": Kind(
         "x.jsonl", "lines", lambda: as_lines(contests.MADE[0].row, contests.MADE[3].row), tests_of_a_problem
     ),
@@ -448,12 +436,7 @@ KINDS: dict[str, Kind] = {
     ),
     "questions of spider": Kind("x.json", "json", lambda: as_json(queries.DEV), spider_with(tables=queries.TABLES)),
     "tables of spider": Kind("x.json", "json", lambda: as_json(queries.TABLES), spider_with(dev=queries.DEV)),
-    "gsm8k": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "#### 2"}), rows_of(Gsm8kProblem)),
-    "math500": Kind("x.jsonl", "lines", lambda: as_lines(MATH), rows_of(Math500Problem)),
-    "aime25": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "070", "id": 1}), aime25.load),
     "math": Kind("x.jsonl", "lines", lambda: as_lines(MATH), math_task.load),
-    "codesearchnet": Kind("x.jsonl", "lines", lambda: as_lines(FUNCTION), codesearchnet.load),
-    "speed-bench": Kind("x.jsonl", "lines", lambda: as_lines(SPEED), speed_bench.load),
     "mt-bench": Kind("x.jsonl", "lines", lambda: as_lines(ASKED), asked_again),
     "references": Kind(
         "x.jsonl", "lines", lambda: as_lines(ANSWER), lambda p: mt_bench.load_references(p, [mt_bench.Row(**ASKED)])
@@ -514,7 +497,6 @@ KINDS: dict[str, Kind] = {
         "tree.json", "json", lambda: as_json([[0], [1], [0, 0]]), lambda path: RECYCLED.named(str(path))
     ),
     "corpus of sam": Kind("corpus.jsonl", "lines", lambda: as_lines({"text": "a b"}, {"text": "ö", "id": 3}), corpus),
-    "text of sam": Kind("corpus.txt", "text", lambda: "A text.\nAnd ö.\n".encode(), corpus),
     "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
     "run": Kind("run.json", "json", of_a_run(runs.RUN), runs.beside(run_config)),
     "requests": Kind(

@@ -1,4 +1,4 @@
-"""Catalog: the engines whose rows a run can have, by name. No torch: each engine's own imports wait for its start."""
+"""The engines whose rows a run can have, by name. No torch: each engine's own imports wait for its start."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ def engines() -> Mapping[str, type[Backend]]:
 
 
 def engine(name: str) -> type[Backend]:
-    """An engine by name.
-
-    Raises:
-        UsageError: there is none, with the nearest names.
-    """
+    """An engine by name."""
     if name not in _MODULES:
         raise unknown("engine", name, _MODULES)
     found: type[Backend] = import_module(f"specbench.backends.{_MODULES[name]}").Backend
@@ -35,11 +31,7 @@ def engine(name: str) -> type[Backend]:
 
 
 def mode_of(name: str) -> tuple[type[Backend], str, Mode]:
-    """The engine and the mode of a row by its name, ENGINE:MODE.
-
-    Raises:
-        UsageError: no such engine, or it has no such mode; with the nearest names.
-    """
+    """The engine and the mode of a row by its name, ENGINE:MODE."""
     owner, _, mode = name.partition(":")
     backend = engine(owner)
     if mode not in backend.modes:

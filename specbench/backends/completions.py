@@ -1,4 +1,4 @@
-"""Completions: a prompt to ``/v1/completions`` of an OpenAI-compatible server, its tokens back. No torch.
+"""A prompt to ``/v1/completions`` of an OpenAI-compatible server, its tokens back.
 
 Token ids go in and come out where the server takes and gives them (``prompt`` as a list, ``return_token_ids``). Else
 text goes in and comes out, and a tokenizer reads it anew.
@@ -25,18 +25,15 @@ _TAKES_NO_IDS = {400, 415, 422, 500}  # what servers say to a list, or to a fiel
 
 
 class Completions:
-    """Completions: one server and one of its models.
+    """One server and one of its models.
 
     Args:
-        server: where.
         name: of the model there; "" takes its only one.
-        model: the run's, whose tokenizer writes and reads text.
 
     Attributes:
         ids: whether token ids go in and come out; known after :meth:`probe`.
         sent: tokens of the answer asked for last, as far as it came; of text, its events.
         arrivals: events with tokens of that answer.
-        whole: whether it came to its end.
         finish: how it says that it ended, of the words that the run has too.
     """
 
@@ -48,11 +45,7 @@ class Completions:
         self.finish: Literal["stop", "length"] | None = None
 
     def probe(self) -> None:
-        """Has it answer a short prompt, with ids if it can.
-
-        Raises:
-            EngineFault: it does not answer.
-        """
+        """Has it answer a short prompt, with ids if it can."""
         ids = list(self._model.tokenizer("Hello", add_special_tokens=False)["input_ids"])
         question = Question(ids=ids, budget=1, stop_ids=frozenset())
         try:
@@ -68,7 +61,6 @@ class Completions:
         """Yields what arrives; closing it closes the connection.
 
         Args:
-            question: what to ask.
             loose: text in place of ids is no fault.
 
         Raises:

@@ -1,8 +1,8 @@
-"""hf: transformers' ``generate`` in this process, on the run's own model with the attention that transformers gave it.
+"""transformers' ``generate`` in this process, on the run's own model with the attention that transformers gave it.
 
 Its streamer gets the tokens of every forward as they come, so each arrival is a forward. Candidates and matches are
 counted at the hook that transformers calls once a step (``CandidateGenerator.update_candidate_strategy``). The first
-forward of prompt lookup verifies candidates along with the prompt: its tokens arrive together and are nobody's decode.
+forward of prompt lookup verifies candidates with the prompt and is no decode step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Install: makes the engines that rows start here, once, in this user's cache; ``make engines`` calls it. No torch.
+"""Makes the engines that rows start here, once, in this user's cache; ``make engines`` calls it.
 
     python -m specbench.backends.install [vllm] [llama.cpp] [--python PYTHON]
 
@@ -34,11 +34,7 @@ _FLAGS = (
 
 
 def install_vllm(folder: Path, python: str, say: Callable[[str], None]) -> None:
-    """Makes an environment with vLLM: its makers' build where there is a CUDA device, else the repack for CPUs.
-
-    Raises:
-        EnvironmentRefused: no room, or pip cannot install it.
-    """
+    """Makes an environment with vLLM: its makers' build where there is a CUDA device, else the repack for CPUs."""
     inside = folder / "bin" / "python"
     try:
         there = Program(str(inside), "vllm:ar")
@@ -62,11 +58,7 @@ def install_vllm(folder: Path, python: str, say: Callable[[str], None]) -> None:
 
 
 def install_llama(folder: Path, python: str, say: Callable[[str], None]) -> None:
-    """Builds llama.cpp's server.
-
-    Raises:
-        EnvironmentRefused: no room, no compiler, or it cannot be fetched or built.
-    """
+    """Builds llama.cpp's server."""
     server, mark = folder / "llama-server", folder / "version"
     if server.is_file() and (not mark.is_file() or mark.read_text().strip() == LLAMA):
         say(f"llama-server is there: {server}")
@@ -119,11 +111,7 @@ def _check_room(folder: Path) -> None:
 
 
 def _run(command: Sequence[str], fault: str) -> None:
-    """Runs a program to its end.
-
-    Raises:
-        EnvironmentRefused: it failed; with what it said of it.
-    """
+    """Runs a program to its end."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=environment, check=False)

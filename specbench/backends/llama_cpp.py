@@ -1,4 +1,4 @@
-"""llama.cpp: ``llama-server`` on the run's weights, started here, or one of the user's by URL. No torch.
+"""llama.cpp: ``llama-server`` on the run's weights, started here, or one of the user's by URL.
 
 One server a row, one request at a time, which ends where the budget is used up or the run closes it. What it is asked
 with is in :func:`_body`, what it is started with in :mod:`specbench.backends.llama_options`.

@@ -1,8 +1,7 @@
-"""llama.cpp's modes: how each speculates, what ``--set`` takes for it, what the server is given. No torch.
+"""llama.cpp's modes: how each speculates, what ``--set`` takes for it, what the server is given.
 
 The KV cache has the row's precision and flash attention is off: with it build 0c1e57098 rounds a float32 cache to
-float16 in every step, which takes longer and gives other ids. All else is as the server has it by default, but for its
-memory of earlier prompts, which is off.
+float16. All else is the server's default, except that its memory of earlier prompts is off.
 """
 
 from __future__ import annotations
@@ -79,11 +78,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def flags(mode: str, options: ServerOptions, served: Served) -> dict[str, object]:
-    """What a server is started with, beside the file and the port: it decides speed and rounding.
-
-    Raises:
-        EngineFault: there is no draft model where one is needed.
-    """
+    """What a server is started with, beside the file and the port: it decides speed and rounding."""
     cache = _CACHES[served.dtype] if options.cache_type == "auto" else options.cache_type
     found: dict[str, object] = {
         "--host": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""llama-server's program: where it is, what it says of itself, and the options that it knows. No torch."""
+"""llama-server's program: where it is, what it says of itself, and the options that it knows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ _NAME = "llama-server"
 
 
 class Program:
-    """Program: a llama-server on this machine.
+    """A llama-server on this machine.
 
     Args:
         path: of it; empty is the one of ``make engines``, or else that on the PATH.
-
-    Raises:
-        EngineFault: there is none.
     """
 
     def __init__(self, path: str) -> None:
@@ -44,10 +41,6 @@ class Program:
 
         Args:
             options: by their names; of ``--spec-type`` the value has to be there too.
-            more: the user's own, as on a command line.
-
-        Raises:
-            EngineFault: one is not there, or the user's are among those that the run sets.
         """
         ours = {"--model": "", "--port": "", **options}
         for name in (*ours, *(str(value) for option, value in options.items() if option == "--spec-type")):

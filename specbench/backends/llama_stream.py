@@ -1,9 +1,7 @@
-"""llama-server's stream: what a request to it sends back, read as target forwards. No torch.
+"""llama-server's stream, read as target forwards.
 
-A step's tokens come one by one, each with the server's counters so far. A step that verified a draft has raised
-``draft_n_accepted`` before it sends its first token, so that this one says how many are of its step: one more than were
-accepted, and one alone where there was no draft. They are one arrival, when the last of them is here; nothing of the
-next step is waited for.
+A step's tokens come one by one, each with the server's counters so far. A step that verified a draft raises
+``draft_n_accepted`` before its first token, which tells how many tokens it has: one more than were accepted.
 """
 
 from __future__ import annotations
@@ -20,14 +18,12 @@ DRAFTED = ("draft_n", "draft_n_accepted")
 
 
 class Steps:
-    """Steps: the arrivals of one request, and the server's counters behind them.
+    """The arrivals of one request, and the server's counters behind them.
 
     Args:
-        question: what was asked.
         drafts: it speculates, and was asked for its timings with every token; else each token is a forward.
 
     Attributes:
-        sent: ids so far.
         verified: steps so far that had a draft.
         timings: the server's, as of its last event.
         finished: it has said that the answer is complete.
@@ -42,11 +38,7 @@ class Steps:
         self._expected = 1  # tokens of the step whose first one came last
 
     def of(self, events: Iterator[tuple[int, Any]]) -> Iterator[Arrival]:
-        """An arrival per target forward. The last of a whole budget waits for the server's word that this is all.
-
-        Raises:
-            EngineFault: no ids, too many, or an end that is none in this run.
-        """
+        """An arrival per target forward. The last of a whole budget waits for the server's word that this is all."""
         ids: list[int] = []
         here = last = 0
         for at_ns, event in events:

@@ -1,10 +1,8 @@
-"""Neighbours: the other engines of a run, kept quiet while one is timed. No torch.
+"""Keeps the other engines of a run quiet while one is timed.
 
-Looked at before and behind each stretch of a row and never in between, so that it costs nothing that is timed. What an
-engine's processes took of a core is summed over stretches until these are long enough to tell 1% from the kernel's
-rounding, which is a hundredth of a second a figure. From the first such window with more than that, the engine is
-stopped by signal whenever another row's turn begins, and wakes for its own. The idle share on the record is the largest
-of all windows, those before it was stopped too, as it is they that disturbed somebody.
+CPU time of each engine is read before and after each segment of a row, never within it, and summed over segments until
+1% of a core can be told from the kernel's rounding (0.01 s). An engine that took more is stopped by signal during the
+turns of other rows. The recorded idle share is the largest of all windows.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class _Tally:
 
 
 class Neighbours:
-    """Neighbours: who of a run's engines is timed now, and how busy the others are meanwhile.
+    """Who of a run's engines is timed now, and how busy the others are meanwhile.
 
     At its end, however that comes, all of them are awake.
 
@@ -95,7 +93,6 @@ class Neighbours:
         """It has ended.
 
         Args:
-            row: as of :meth:`before`.
             timed: its figures are recorded; else it was a warm-up.
         """
         (began, before), (ended, after) = self._seen, self._see()

@@ -1,4 +1,4 @@
-"""openai: any server with OpenAI-compatible completions, by its URL. What it decodes with is the user's word. No torch.
+"""Any server with OpenAI-compatible completions, by its URL. What it decodes with is the user's word.
 
 Of such a server nothing is known but its tokens and when they arrived: not its forwards, its weights or its settings.
 """

@@ -1,8 +1,8 @@
-"""Protocol: what another engine has to be able to do to be a row of a run. No torch.
+"""What another engine has to be able to do to be a row of a run.
 
-An engine is started, or connected to; it takes a prompt's token ids and hands over its answer's as they arrive. When
-they arrived is noted outside of it. How an answer ends is the run's rule, whatever the engine's own: it is told the
-budget, and the ids that end an answer where it can be told, and what it sends behind an end is a fault.
+An engine is started or connected to, takes a prompt's token ids and yields its answer's as they arrive; arrival times
+are noted outside of it. The run's rule ends an answer: the engine gets the budget and, where it takes them, the stop
+ids; anything it sends after the end is a fault.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ class EngineOptions(Options):
 
 @dataclass(frozen=True)
 class Mode:
-    """Mode: one way in which an engine decodes; a row is written ENGINE:MODE.
+    """One way in which an engine decodes; a row is written ENGINE:MODE.
 
     Attributes:
-        help: one line.
-        options: what ``--set`` takes for it.
         lossless: it claims to emit what plain decoding emits.
         measures: the engine's own figures of a request, by its own names, with what they are.
     """
@@ -53,10 +51,8 @@ class Served:
     """What a row is served with.
 
     Attributes:
-        label: the row's, for errors.
         model: of the run; its weights are what an engine is given, its tokenizer what reads text back.
         dtype: of the row's weights: "float32", "bfloat16" or "float16".
-        threads: of a step on a CPU.
         capacity: tokens of the longest prompt and its answer.
         url: of a server that the user runs; None where it is started here.
         apart: in it the run's model is as transformers made it, for an engine in this process.
@@ -76,13 +72,10 @@ class Question:
     """One prompt to answer.
 
     Attributes:
-        ids: of the prompt.
         budget: tokens of the answer at most.
-        stop_ids: ids that end it.
         temperature: 0 is greedy.
         top_k: 0 is off.
         top_p: 1 is off.
-        seed: of the engine's own noise.
         ended: whether an answer that begins so has ended, by the run's whole rule, stop strings included: for an engine
             in this process, which cannot be told so while it decodes.
     """
@@ -99,7 +92,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Arrival: tokens of an answer that came together.
+    """Tokens of an answer that came together.
 
     Attributes:
         at_ns: when they were here, on the clock of ``time.perf_counter_ns``.
@@ -114,13 +107,11 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Told:
-    """Told: what an engine says of the request that it answered last. None is what it does not say.
+    """What an engine says of the request that it answered last. None is what it does not say.
 
     Attributes:
         forwards: target forwards behind the first arrival, those without a draft included, as this engine counts them
             or as it follows from its counters; for all that it sent. Where every arrival is a forward it is None.
-        draft_tokens: that were verified.
-        accepted_tokens: of these.
         own: further figures under the engine's own names, see :attr:`Mode.measures`.
         finish: how an answer in text ended by itself, of which nobody here can count the tokens as the engine did.
     """
@@ -137,11 +128,6 @@ class Backend(ABC):
 
     Nothing is started by making one. What goes wrong is raised as an EngineFault of one sentence, without the row's
     name, which is put before it. One request runs at a time.
-
-    Args:
-        mode: one of :attr:`modes`.
-        options: the mode's.
-        served: what it is served with.
     """
 
     #: What people call it.
@@ -161,11 +147,7 @@ class Backend(ABC):
 
     @classmethod
     def version(cls, options: Any) -> str | None:
-        """The version that is installed here, found without starting it; None where that is not known before.
-
-        Raises:
-            EngineFault: it is not installed; says how to install it.
-        """
+        """The version that is installed here, found without starting it; None where that is not known before."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Rows: methods of a plan that are other engines', ENGINE:MODE with checked options. No torch."""
+"""Methods of a plan that are other engines', ENGINE:MODE with checked options."""
 
 from __future__ import annotations
 
@@ -16,13 +16,9 @@ from specbench.results.schema import MethodSpec
 
 @dataclass(frozen=True)
 class Row:
-    """Row: another engine in one mode, ready to be started. It has what a method has, for whoever lists both.
+    """Another engine in one mode, ready to be started. It has what a method has, for whoever lists both.
 
     Attributes:
-        label: how a run names it.
-        name: ENGINE:MODE.
-        options: validated.
-        backend: its class.
         url: of the server that the user runs; None where it is started here.
     """
 
@@ -74,12 +70,7 @@ class Row:
 
 
 def make_row(label: str, name: str, raw: Mapping[str, Any], url: str | None = None) -> Row:
-    """A row with options as written.
-
-    Raises:
-        UsageError: no such engine or mode, an option that is not allowed, a URL for an engine that has none, or none
-            for one that is only reached by it.
-    """
+    """A row with options as written."""
     backend, _, mode = mode_of(name)
     options = parse(mode.options, raw, name)
     owner = name.partition(":")[0]

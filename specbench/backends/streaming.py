@@ -1,4 +1,4 @@
-"""Streaming: answers over HTTP as server-sent events, each with the time at which it was here. No torch.
+"""Answers over HTTP as server-sent events, each with the time at which it was here.
 
 A request makes a connection of its own, so what that takes is part of the time to the first token.
 """
@@ -24,11 +24,7 @@ _READ = 1 << 12  # characters of a text of which the beginning is shown
 
 
 class Refused(EngineFault):
-    """A server's answer that is none, of an HTTP status.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """A server's answer that is none, of an HTTP status."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -40,15 +36,12 @@ class Lost(EngineFault):
 
 
 class Server:
-    """Server: an HTTP endpoint, the user's or one that was started here.
+    """An HTTP endpoint, the user's or one that was started here.
 
     Args:
         url: its address, with or without the ``/v1`` at the end.
         timeout: seconds for a connection with what comes first, for a body, and between two events.
         key_env: name of the environment variable with the key; "" where it needs none.
-
-    Attributes:
-        timeout: as above.
 
     Raises:
         UsageError: no web address, or one that holds what nobody should see; or there is no such variable.
@@ -65,12 +58,7 @@ class Server:
         return text[:_READ] if self._secret is None else self._secret.scrub(text[:_READ])
 
     def get(self, path: str) -> bytes:
-        """A body.
-
-        Raises:
-            Refused: another status than 200.
-            EngineFault: no answer.
-        """
+        """A body."""
         with self._open(path, None, Deadline(self.timeout)) as response:
             content = response.beginning(_LARGEST + 1)
         if len(content) > _LARGEST:
@@ -78,11 +66,7 @@ class Server:
         return content
 
     def json(self, path: str) -> Any:
-        """A body that is JSON.
-
-        Raises:
-            EngineFault: as :meth:`get`, or it is none.
-        """
+        """A body that is JSON."""
         return self._parsed(self.get(path))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[int, Any], None, None]:

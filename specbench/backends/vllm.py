@@ -1,8 +1,7 @@
-"""vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL. No torch.
+"""vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL.
 
-Started here its engine runs in the worker's own process, so that every step is seen: one message a step, and a step is
-one target forward. At rest the process groups that vLLM makes also for one process look for messages a hundred times a
-second each, which takes more of a core than a neighbour may: a run stops the worker by signal between its turns.
+Started here its engine runs in the worker's process, so every step, one target forward, is seen. At rest its process
+groups poll a hundred times a second, so a run stops the worker by signal between its turns.
 """
 
 from __future__ import annotations
@@ -152,11 +151,7 @@ class Backend(protocol.Backend):
 
 
 def _heard(child: Child, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
-    """The worker's next line and when it was here.
-
-    Raises:
-        EngineFault: see :meth:`Child.next`; or the worker says that it failed.
-    """
+    """The worker's next line and when it was here."""
     at_ns, found = child.next(within_s, doing)
     if "failed" in found:
         raise EngineFault(one_line(str(found["failed"]), 300))

@@ -1,4 +1,4 @@
-"""vLLM's modes, what ``--set`` takes for each, and the ``speculative_config`` that this makes. No torch."""
+"""vLLM's modes, what ``--set`` takes for each, and the ``speculative_config`` that this makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's own environment: where its interpreter is, which version it has, and what that is started with. No torch."""
+"""vLLM's own environment: where its interpreter is, which version it has, and what that is started with."""
 
 from __future__ import annotations
 
@@ -21,14 +21,10 @@ def made_here() -> Path | None:
 
 
 class Program:
-    """Program: an environment with vLLM in it.
+    """An environment with vLLM in it.
 
     Args:
         python: its interpreter; "" is that of :func:`made_here`.
-        label: of the row, for errors.
-
-    Raises:
-        EngineFault: there is none; says how to make one.
     """
 
     def __init__(self, python: str, label: str) -> None:

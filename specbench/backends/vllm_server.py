@@ -1,4 +1,4 @@
-"""vLLM by URL: a server that the user runs, asked as any other, its counters read before and after. No torch."""
+"""vLLM by URL: a server that the user runs, asked as any other, its counters read before and after."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ _SETTLING_S, _LOOK_S = 2.0, 0.01
 
 
 class VllmServer:
-    """VllmServer: one row's connection. Arguments as of a backend.
-
-    Raises:
-        EngineFault: an option that only holds where vLLM is started here.
-    """
+    """One row's connection. Arguments as of a backend."""
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         assert served.url is not None
@@ -46,11 +42,7 @@ class VllmServer:
         self._told: Told | None = None
 
     def connect(self) -> EngineFacts:
-        """Has it answer once.
-
-        Raises:
-            EngineFault: it does not, or has no token ids.
-        """
+        """Has it answer once."""
         begun = time.perf_counter()
         self._completions.probe()
         if not self._completions.ids:

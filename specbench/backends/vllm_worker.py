@@ -1,8 +1,7 @@
-"""Worker: vLLM in a process of its own environment. Prompts come in on stdin, answers go out on stdout, a JSON a line.
+"""vLLM in a process of its own environment. Prompts come in on stdin, answers go out on stdout, a JSON a line.
 
-Run as a file by the interpreter of that environment, which has no specbench. The first line in says how to start. Then
-each ``ask`` is answered by a line for every engine step that brought tokens, and by one ``end``, also where it is given
-up in between. The engine runs in this very process, so that a step is one target forward.
+Run as a file by that environment's interpreter, which has no specbench. The first line in says how to start. Each
+``ask`` is answered by a line for every engine step that brought tokens, and by one ``end``, also when given up.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _SPECULATION, _STEPS = "vllm:spec_decode_num_", "vllm:inter_token_latency_second
 
 
 class Asks:
-    """Asks: the lines that come in, read without a thread: one would take turns with the engine's own."""
+    """The lines that come in, read without a thread: one would take turns with the engine's own."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._rest = fd, b""
@@ -40,7 +39,7 @@ class Asks:
 
 
 class Replies:
-    """Replies: the lines that go out."""
+    """The lines that go out."""
 
     def __init__(self, fd: int) -> None:
         self._file = os.fdopen(fd, "wb", buffering=0)
@@ -51,11 +50,7 @@ class Replies:
 
 
 def start(settings: Mapping[str, Any]) -> Any:
-    """The engine.
-
-    Args:
-        settings: keyword arguments of ``vllm.LLM``.
-    """
+    """The engine."""
     from vllm import LLM
 
     return LLM(**settings)

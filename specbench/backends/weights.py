@@ -1,4 +1,4 @@
-"""Weights: the run's own, as a file or folder that another engine reads. No torch until they are asked for."""
+"""The run's own, as a file or folder that another engine reads. No torch until they are asked for."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from specbench.results.engines import ServedWeights
 
 
 def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, ServedWeights]:
-    """The copy of a run's weights at a row's precision, compared with them bit for bit when it was written.
-
-    Args:
-        served: the row.
-        kind: GGUF, or a folder as transformers has it.
-
-    Raises:
-        EngineFault: the model has no such form, or the copy cannot be written.
-    """
+    """The copy of a run's weights at a row's precision, compared with them bit for bit when it was written."""
     from specbench.models.export.copies import exported
 
     try:

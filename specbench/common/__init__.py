@@ -1,4 +1,4 @@
-"""Common: errors, files, typed options, prompts, and the registry of methods and tasks. No torch."""
+"""Common: errors, files, typed options, prompts, and the registry of methods and tasks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Cache: the folder of this user for what specbench makes once on a machine and uses again."""
+"""The folder of this user for what specbench makes once on a machine and uses again."""
 
 from __future__ import annotations
 

@@ -57,13 +57,9 @@ class Child:
     The kernel kills it when this process ends, even when this process is killed.
 
     Args:
-        command: program and arguments.
         environment: variables to set in addition to this process's own; API keys are left out.
         pipes: its stdin and stdout are pipes, see :meth:`send` and :meth:`next`; else it has neither.
         longest: most bytes of a line that it writes.
-
-    Raises:
-        EngineFault: it cannot be started.
     """
 
     def __init__(
@@ -108,11 +104,7 @@ class Child:
         return self.process.poll() is None
 
     def send(self, **line: Any) -> None:
-        """Write a line of JSON.
-
-        Raises:
-            Ended: the process has ended.
-        """
+        """Write a line of JSON."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(line).encode() + b"\n")
@@ -122,10 +114,6 @@ class Child:
 
     def next(self, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
         """Return the next line and the ``time.perf_counter_ns`` at which its last byte arrived.
-
-        Args:
-            within_s: seconds to wait.
-            doing: what it has to do meanwhile, for errors.
 
         Raises:
             Stalled: there was no line in time.

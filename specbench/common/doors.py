@@ -1,4 +1,4 @@
-"""Doors: the names that a room hands out, each imported when it is first asked for. No torch.
+"""The names that a room hands out, each imported when it is first asked for.
 
 A room's ``__init__`` names them once, as imports for type checkers:
 
@@ -21,14 +21,7 @@ from typing import Any
 
 
 def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names stand in its ``if TYPE_CHECKING`` block.
-
-    Args:
-        room: the package's ``__name__``.
-
-    Returns:
-        (gives a name, lists all names).
-    """
+    """``__getattr__`` and ``__dir__`` of a package whose names stand in its ``if TYPE_CHECKING`` block."""
     package = sys.modules[room]
     assert package.__spec__ is not None
     source = package.__spec__.loader.get_source(room)  # type: ignore[union-attr]

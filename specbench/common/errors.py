@@ -128,13 +128,7 @@ def _printable(text: str) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """An error for a name that does not exist, naming the nearest ones that do.
-
-    Args:
-        kind: what was looked up, singular ("method").
-        name: what the user typed.
-        known: every valid name.
-    """
+    """An error for a name that does not exist, naming the nearest ones that do."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"

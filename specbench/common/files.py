@@ -23,11 +23,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file si
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
-    """
+    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
     try:
         with draft.open("wb") as file:
@@ -45,12 +41,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_json_atomic(path: Path, obj: Any) -> None:
-    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
-        TypeError, ValueError: ``obj`` is not JSON (nan is not).
-    """
+    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut."""
     write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
 
 
@@ -72,11 +63,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
-
-    Raises:
-        EnvironmentRefused: it cannot be made, or files cannot be put into it.
-    """
+    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent."""
     try:
         make_folder(out)
         if not os.access(out, os.W_OK | os.X_OK):
@@ -86,11 +73,7 @@ def check_writable(out: Path) -> None:
 
 
 def check_can_make(out: Path) -> None:
-    """As :func:`check_writable`, and makes nothing: a command that is refused later leaves no folder behind.
-
-    Raises:
-        EnvironmentRefused: what there is of the path is no folder, or cannot be written.
-    """
+    """As :func:`check_writable`, and makes nothing: a command that is refused later leaves no folder behind."""
     there = next(place for place in (out, *out.absolute().parents) if _is_there(place))
     code = errno.ENOTDIR if not there.is_dir() else 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
     if code:
@@ -98,10 +81,7 @@ def check_can_make(out: Path) -> None:
 
 
 def _is_there(place: Path) -> bool:
-    """
-    Raises:
-        EnvironmentRefused: the path leads in circles, or has a name that is too long: nothing will ever be there.
-    """
+    """"""
     try:
         place.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -143,16 +123,7 @@ def _utc() -> datetime:
 
 
 def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None]) -> Path:
-    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it.
-
-    Args:
-        out: parent folder; made when missing.
-        stem, digest: as for :meth:`RunFolder.create`.
-        write: writes the files into the folder it is given.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``out`` cannot be written; nothing is left behind.
-    """
+    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it."""
     name = folder_name(stem, digest)
     draft = out / f".{name}.{os.getpid()}.tmp"
     try:
@@ -186,11 +157,7 @@ def sole_use(path: Path, todo: str = "wait for it, or choose another --out") -> 
     """Keeps other processes out of a folder, or from a file, for as long as this lasts.
 
     Args:
-        path: is there.
         todo: what helps where another process is at it, as an order.
-
-    Raises:
-        EnvironmentRefused: another process is at it.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,8 +1,7 @@
-"""Plug-ins: methods and tasks, trusted code of anybody that may be faulty and runs in this process.
+"""Plug-ins: methods and tasks, trusted code that may be faulty and runs in this process.
 
-Whatever a plug-in raises, ``sys.exit`` and its own kinds of BaseException included, is caught where it is called and
-becomes an error that names it. What ends the process past Python is seen by the process that watches this one
-(:mod:`specbench.cli.supervisor`), with what :mod:`specbench.common.pulse` says.
+Whatever a plug-in raises, ``SystemExit`` included, becomes an error that names it. What ends the process is seen by
+:mod:`specbench.cli.supervisor`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from specbench.common.errors import PluginFault, SpecbenchError, one_line
 
 
 class Overdue(BaseException):
-    """What a call that takes longer than it may is broken off by; a guest's ``except Exception`` does not stop it.
-
-    Args:
-        seconds: that it might have taken.
-    """
+    """What a call that takes longer than it may is broken off by; a guest's ``except Exception`` does not stop it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"took more than {seconds:g} s")
@@ -50,12 +45,7 @@ _guests: dict[str, str] = {}  # package -> whose it is
 
 
 def expect(package: str, who: str) -> None:
-    """Register whose a package is, before anything of it is imported.
-
-    Args:
-        package: its import name.
-        who: how an error names the guest: kind, name, and where it comes from.
-    """
+    """Register whose a package is, before anything of it is imported."""
     _guests[package] = who
 
 
@@ -63,10 +53,8 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
     """The error for what a guest raised, also where that would have ended the command.
 
     Args:
-        raised: what it raised.
         who: how to name it; None looks for it in the traceback.
         where: which call of it that was, as "in draft".
-        row: label of the row that it decodes.
     """
     if isinstance(raised, PluginFault):  # it says all of that
         raised.row = raised.row or row

@@ -79,11 +79,7 @@ class Deadline:
 
 
 class Response:
-    """An answer whose status and headers are here.
-
-    Attributes:
-        status: HTTP status.
-    """
+    """An answer whose status and headers are here."""
 
     def __init__(self, response: Any, deadline: Deadline) -> None:
         self.status: int = response.status
@@ -121,13 +117,8 @@ def send(url: str, body: bytes | None, key: str | None, deadline: Deadline) -> I
     Proxies of the environment are used, except for this machine itself.
 
     Args:
-        url: as :func:`check_address` accepts it.
-        body: what to post.
         key: sent as a bearer token.
         deadline: for everything until the block ends.
-
-    Raises:
-        TimeoutError, GivenUp, ConnectionLost: see :class:`Deadline`.
     """
     with _failures():
         import httpcore2
@@ -279,8 +270,6 @@ def check_address(url: str, flag: str, key_flag: str, scrub: Callable[[str], str
     """Return host and port of a web address, as the address writes them.
 
     Args:
-        url: as the user gave it.
-        flag: for errors: "--base-url".
         key_flag: how a key is given instead, for errors: "--api-key-env".
         scrub: removes the key from a text.
 

@@ -1,9 +1,8 @@
-"""Native code: a C++ source of ours, compiled on the machine that runs it and kept for the next time.
+"""Native code: a C++ source of ours, compiled once on the machine that runs it.
 
-A wheel would need a build for every kind of CPU. Builds lie under ``$XDG_CACHE_HOME/specbench/native``, named by what
-they depend on: source, compiler, options and the CPU's instructions. They can be deleted at any time and are never out
-of date. A build gets its name when it is finished, so a killed one, or two at once, leave nothing broken. What another
-user could have written is not loaded.
+Builds lie under ``$XDG_CACHE_HOME/specbench/native``, named after source, compiler, options and the CPU's instructions,
+so they are never out of date. A build gets its name when it is finished. What another user could have written is not
+loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Native:
     """A library of one C++ source, the headers next to it included.
 
     Args:
-        source: the file.
         options: of the compiler, in addition to those of every build.
     """
 
@@ -49,14 +47,7 @@ class Native:
         return compiler is not None and self._built(compiler) is not None
 
     def load(self, say: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
-        """Load the library, building it first if necessary.
-
-        Args:
-            say: takes a line before a build.
-
-        Raises:
-            EnvironmentRefused: there is no compiler, or it fails; in one line, without advice.
-        """
+        """Load the library, building it first if necessary."""
         compiler = _compiler()
         if compiler is None:
             asked = os.environ.get("CXX")
@@ -179,11 +170,7 @@ _own: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process en
 
 
 def _folder() -> Path:
-    """Where a build is kept: the cache, or a folder of this process's own where the cache takes no files.
-
-    Raises:
-        OSError: there is no place for temporary files either.
-    """
+    """Where a build is kept: the cache, or a folder of this process's own where the cache takes no files."""
     keep = cache_folder("native")
     if keep is not None:
         with contextlib.suppress(OSError):

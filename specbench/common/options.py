@@ -75,9 +75,7 @@ def option(default: Any, *short: str, help: str, **limits: Any) -> Any:
     """A field of :class:`Options`.
 
     Args:
-        default: its value when not set.
         short: other names it is accepted under, such as the paper's symbol.
-        help: one line, shown by ``specbench list methods --json`` and in errors.
         limits: pydantic constraints (``ge``, ``le``, …).
     """
     return Field(default, validation_alias=AliasChoices(*short) if short else None, description=help, **limits)
@@ -100,9 +98,7 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
     """Options from what the user wrote.
 
     Args:
-        options: the options class.
         raw: name (or short name, dashes allowed) -> value; values may be strings.
-        owner: whose options these are, for errors ("jacobi").
 
     Raises:
         UsageError: an unknown name, one option given twice, or a value that is not allowed.
@@ -128,7 +124,7 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
 
 
 class Flags(BaseModel):
-    """Flags: base of the options of a command. One field made by :func:`flag` is one option, there and in Python."""
+    """Base of the options of a command. One field made by :func:`flag` is one option, there and in Python."""
 
     # Deferred: every command line imports the options of all commands, and checks those of one. No infinity or NaN: no
     # option means one, and no record can hold it.
@@ -147,7 +143,6 @@ class Flag:
 
     Attributes:
         name: with its dashes; without them it is an argument, called so in the help.
-        short: with one dash.
         metavar: what stands for its value in the help.
         shown: its default in words, where the value does not say it.
         exists: what a path has to be the path of; None where it may be made.
@@ -174,14 +169,7 @@ def flag(
     recorded: bool = True,
     **limits: Any,
 ) -> Any:
-    """A field of :class:`Flags`.
-
-    Args:
-        default: its value when not given.
-        name, short, metavar, shown, exists, recorded: see :class:`Flag`.
-        help: one line.
-        limits: pydantic constraints (``ge``, ``le``, ``pattern``, …); the command line checks the same.
-    """
+    """A field of :class:`Flags`."""
     written = Flag(name, short, metavar, shown, exists, recorded)
     return Field(default, description=help, json_schema_extra={"flag": written}, **limits)  # type: ignore[dict-item]
 
@@ -197,11 +185,7 @@ F = TypeVar("F", bound=Flags)
 
 
 def given(owner: type[F], values: Mapping[str, Any]) -> F:
-    """The options of a command from what the user gave, by the names of the fields.
-
-    Raises:
-        UsageError: an unknown name, a value that is not allowed, or a path that is not there.
-    """
+    """The options of a command from what the user gave, by the names of the fields."""
     for name in values:
         if name not in owner.model_fields:
             raise unknown("option", name, owner.model_fields)
@@ -241,11 +225,7 @@ R = TypeVar("R")
 
 
 def keywords(owner: Callable[P, F]) -> Callable[[Callable[[F], R]], Callable[P, R]]:
-    """Makes of a function of some options one that takes them as keyword arguments, typed as the fields are.
-
-    Args:
-        owner: a class derived from :class:`Flags`.
-    """
+    """Makes of a function of some options one that takes them as keyword arguments, typed as the fields are."""
     fields = cast("type[Flags]", owner).model_fields
 
     def taking(function: Callable[[F], R]) -> Callable[P, R]:

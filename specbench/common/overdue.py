@@ -1,4 +1,4 @@
-"""Overdue: a guest's call that takes longer than it may is broken off, as far as Python can. No torch."""
+"""A guest's call that takes longer than it may is broken off, as far as Python can."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ _PACE_S = 1.0  # between looks; where little time is allowed, a quarter of that
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises :class:`~specbench.common.guests.Overdue` in what takes longer, inside.
+    """Raise :class:`~specbench.common.guests.Overdue` in what takes longer, within the ``with``.
 
-    It comes from a signal between two steps of Python: a loop and a sleep end by it, what hangs in a library does not.
-    That only another process can end, and the command line has one. In threads, and where somebody has a handler for
-    SIGUSR1, nothing is broken off from in here.
+    It comes from a signal: it ends a loop or a sleep, but nothing that hangs in a library; only the supervisor can. In
+    threads, and where SIGUSR1 has a handler, nothing is broken off.
 
     Args:
-        seconds: of a call or a forward; what is not timed, such as loading a draft model, has ten times that. 0 is for
-            ever.
+        seconds: of a call or a forward; what is not timed (loading a draft model) has ten times that. 0 is for ever.
     """
     before = pulse.CELLS[pulse.LIMIT_MS]
     pulse.CELLS[pulse.LIMIT_MS] = int(1000 * seconds)

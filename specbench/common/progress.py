@@ -16,8 +16,6 @@ class Tenths:
     """Report progress at the start and whenever another tenth is done; call with (done, total).
 
     Args:
-        say: takes the line.
-        line: makes it of (done, total).
         seconds: least time between two lines.
     """
 
@@ -74,12 +72,7 @@ class Live:
             self._bar.start()
 
     def advance(self, text: str, left: str = "") -> None:
-        """Count one more.
-
-        Args:
-            text: about all so far.
-            left: words before the time left.
-        """
+        """Count one more."""
         self._done, self._fresh = self._done + 1, self._fresh + 1
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._done, description=text)

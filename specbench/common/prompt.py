@@ -1,4 +1,4 @@
-"""Prompt: one item of a task as text, before a chat template and a tokenizer make ids of it. No torch."""
+"""One item of a task as text, before a chat template and a tokenizer make ids of it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ class Prompt:
         return 1 + len(self.follow_ups)
 
     def after(self, answers: Sequence[str]) -> Prompt:
-        """The prompt of the next turn, the turns so far in its history.
-
-        Args:
-            answers: texts of the answers so far, fewer than ``turns``.
-        """
+        """The prompt of the next turn, the turns so far in its history."""
         if not self.chat:
             text = self.text + "".join(map("".join, zip(answers, self.follow_ups, strict=False)))
             return replace(self, text=text, follow_ups=self.follow_ups[len(answers) :])

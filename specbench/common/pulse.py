@@ -1,8 +1,7 @@
-"""Pulse: what this process is at, in memory that a process which watches it reads. No torch.
+"""What this process is doing, in shared memory that the supervisor reads even when this process hangs.
 
-Whoever calls a guest's code or a forward says so here; nobody asks this one, which may be beyond answering. Writing is
-two stores of an integer, a twentieth of a microsecond each, because some of it is on the clock. What a forked child
-writes goes to the same place, so only processes that decode write.
+Whoever calls a plug-in or a forward records it here: two stores of an integer, since some of it is on the clock. A
+forked child writes to the same place, so only processes that decode write.
 """
 
 from __future__ import annotations
@@ -52,13 +51,10 @@ class Reading:
     """What was read.
 
     Attributes:
-        at: what was done.
         beats: grows with every step.
         limit_s: seconds that a call may take; 0 is for ever.
         ended: the exit code that the command came to; None before.
         who: the guest, as an error names it; empty where none is known.
-        row: label of the row that decodes.
-        folder: of the run.
     """
 
     at: At

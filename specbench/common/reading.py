@@ -1,8 +1,7 @@
-"""Reader: files and replies in, within limits of size and depth, or one sentence on what is wrong with them. No torch.
+"""Reads files and replies within limits of size and depth.
 
-Nothing that is read is trusted: a folder, a pipe or a device may stand where a file should, and it may say anything.
-Whatever it is, there is a value or a UsageError that names the file, the line and the field, and says what helps.
-Settings files are read by :mod:`specbench.common.toml` and :mod:`specbench.common.yaml`, which stand on this module.
+Nothing that is read is trusted: the result is a value, or a UsageError that names file, line and field and what helps.
+:mod:`specbench.common.toml` and :mod:`specbench.common.yaml` read settings files on top of this.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ def damaged(where: object, why: str, todo: str) -> UsageError:
     """The error for content that is not what it should be.
 
     Args:
-        where: the file, with line or entry.
-        why: what is wrong.
         todo: what helps, as an order.
     """
     return UsageError(f"{one_line(str(where), 400)} is damaged ({one_line(why)}); {todo}")
@@ -83,12 +80,7 @@ def read_bytes(path: Path, todo: str, limit: int = LARGEST) -> bytes:
     """The content of a file.
 
     Args:
-        path: the file.
-        todo: what helps where it cannot be read, as an order.
         limit: bytes that it may have.
-
-    Raises:
-        UsageError: it cannot be read, or is larger.
     """
     blocks, size = [], 0
     with open_file(path, todo) as file:
@@ -124,13 +116,7 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
     tokenizer, terminal or file takes. An object that has a key twice is refused: readers differ in which value counts.
 
     Args:
-        content: the text, in UTF-8.
-        where: how the error names it.
-        todo: what helps, as an order.
         nan: take NaN and Infinity, which are not JSON but stand in published data.
-
-    Raises:
-        UsageError: it is no JSON, or beyond these limits.
     """
     try:
         content = content.encode() if isinstance(content, str) else content.removeprefix(codecs.BOM_UTF8)
@@ -175,15 +161,7 @@ def read_json(path: Path, todo: str, limit: int = LARGEST) -> Any:
 
 
 def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Args:
-        path: the file.
-        todo: what helps where it is missing or damaged, as an order.
-
-    Raises:
-        UsageError: it is no such thing.
-    """
+    """The object in a JSON file."""
     return json_object(read_json(path, todo), path, todo)
 
 
@@ -198,14 +176,6 @@ def in_64_bits(content: Any, where: object, todo: str) -> None:
     """Refuses numbers of a JSON value that no table, and no arithmetic of floats, takes.
 
     JSON has whole numbers of any length, and 1e999, which is infinite.
-
-    Args:
-        content: the value.
-        where: how the error names it.
-        todo: what helps, as an order.
-
-    Raises:
-        UsageError: a number is beyond 64 bits or not finite.
     """
     values = [content]
     while values:
@@ -229,14 +199,9 @@ def read_lines(
     """The lines of a file one after the other, each with its line break; of a ``.gz`` file those it was made of.
 
     Args:
-        path: the file.
-        todo: what helps where it cannot be read, as an order.
         finished: leave out a last line without a line break, which a kill has cut off; else it is given as it is.
         longest: bytes that a line may have.
         most: lines that there may be.
-
-    Raises:
-        UsageError: it cannot be read, a compressed one is truncated, or it is beyond these limits.
     """
     number = size = 0
     with open_file(path, todo) as file:
@@ -264,17 +229,7 @@ def read_lines(
 def read_json_lines(
     path: Path, todo: str, *, nan: bool = False, finished: bool = False
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file, each with the number of its line; blank lines are skipped.
-
-    Args:
-        path: the file, ``.gz`` or not.
-        todo: what helps where it cannot be read or a line is damaged, as an order.
-        nan: as of :func:`parse_json`.
-        finished: as of :func:`read_lines`.
-
-    Raises:
-        UsageError: as of :func:`read_lines` and :func:`parse_json`; names the line.
-    """
+    """The objects of a JSONL file, each with the number of its line; blank lines are skipped."""
     for number, line in enumerate(read_lines(path, todo, finished=finished), 1):
         line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if line.strip():
@@ -287,12 +242,6 @@ def read_json_lines(
 
 def fitted(model: type[Model], content: Any, where: object, todo: str) -> Model:
     """Content as a model.
-
-    Args:
-        model: its class.
-        content: plain values, as a reader gives them.
-        where: how the error names it.
-        todo: what helps, as an order.
 
     Raises:
         UsageError: a field is missing, unknown, or of a wrong type or value; names the first.
@@ -309,14 +258,8 @@ def schema_version(
     """The version of what wrote a file: a whole number from 1 on, and not ``true``, "1" or 1.0.
 
     Args:
-        content: of the file.
-        where: how the error names it.
         newest: the last version that this specbench reads.
-        todo: what helps where there is no version, as an order.
         field: where the version stands.
-
-    Raises:
-        UsageError: there is none, or a newer one.
     """
     found = content.get(field)
     if type(found) is not int or found < 1:

@@ -8,6 +8,7 @@ name is the registered name, its value the package that holds the same two files
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 from dataclasses import dataclass, replace
@@ -18,15 +19,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import guests, imports, toml
-from specbench.common.errors import SpecbenchError, UsageError, unknown
-from specbench.common.reading import fitted
+from specbench.common import guests, toml
+from specbench.common.errors import SpecbenchError, UsageError, one_line, unknown
+from specbench.common.reading import fitted, read_text
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
 _PACKAGE = Path(__file__).parents[1]
 #: Where methods and tasks come from that no other package brought.
 OWN = "specbench"
 
+_LARGEST_MODULE = 4 << 20
 _MODULES = {"method": "decoder", "task": "task"}
 _CLASSES = {"method": "Decoder", "task": "Task"}
 
@@ -72,10 +74,6 @@ class Card:
     """A registered method or task, not yet imported.
 
     Attributes:
-        kind: "method" or "task".
-        name: registered name.
-        package: import name of its package.
-        folder: where its files are.
         origin: :data:`OWN` or the distribution that brought it.
         info: its TOML file, parsed.
     """
@@ -110,12 +108,7 @@ class Card:
         return module
 
     def recipe(self) -> Any:
-        """Imports ``train.py`` of a method, which is described in :mod:`specbench.training.recipe`.
-
-        Raises:
-            UsageError: the method has none, or it cannot be imported.
-            PluginFault: the import ended the command.
-        """
+        """Imports ``train.py`` of a method, which is described in :mod:`specbench.training.recipe`."""
         if not self.info.get("recipe", False):
             having = (
                 ", ".join(name for name, card in _found(self.kind).cards.items() if card.info.get("recipe")) or "none"
@@ -133,7 +126,6 @@ class Broken:
     """A method or task of another package that cannot work.
 
     Attributes:
-        origin: as of a :class:`Card`.
         error: what is raised where somebody asks for it by name.
     """
 
@@ -190,12 +182,7 @@ def _found(kind: str) -> _Found:
 
 
 def _brought(kind: str, name: str, value: str, origin: str) -> Card:
-    """The card of an entry point.
-
-    Raises:
-        UsageError: it names no package, or one without a readable TOML file.
-        PluginFault: the package around it ended the command, or failed.
-    """
+    """The card of an entry point."""
     who = _who(kind, name, origin)
     guests.expect(value, who)
     with guests.hosting(who):  # to find a package within another one imports that
@@ -226,7 +213,7 @@ def broken(kind: str) -> dict[str, Broken]:
     seen = {
         card.name: Broken(card.origin, UsageError(f"{card.who} cannot be imported: {why}"))
         for card in found.cards.values()
-        if card.origin != OWN and (why := imports.fault(card.folder / f"{_MODULES[kind]}.py"))
+        if card.origin != OWN and (why := _import_fault(card.folder / f"{_MODULES[kind]}.py"))
     }
     return {**found.broken, **seen}
 
@@ -242,11 +229,7 @@ def task(name: str) -> Card:
 
 
 def trainable(name: str) -> Card:
-    """A method by name, or by what its ``method.toml`` says that it ``trains``: "draft" is the draft model of one.
-
-    Raises:
-        UsageError: there is none, with the nearest names.
-    """
+    """A method by name, or by what its ``method.toml`` says that it ``trains``: "draft" is the draft model of one."""
     known = methods()
     other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
     if name not in known and name not in other:
@@ -261,3 +244,28 @@ def _find(kind: str, name: str) -> Card:
     if name not in found.cards:
         raise unknown(kind, name, found.cards)
     return found.cards[name]
+
+
+def _import_fault(file: Path) -> str | None:
+    """Return why a module cannot be imported, found in its text without running it; None if nothing is wrong.
+
+    Only what stands at the top level counts: an import within a ``try`` or a function may well fail.
+    """
+    try:
+        tree = ast.parse(read_text(file, "install its package again", _LARGEST_MODULE))
+    except UsageError as error:
+        return str(error)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return f"{file.name} is no Python{line}: {one_line(getattr(error, 'msg', None) or str(error))}"
+    names = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    lacking = (name for name in names if (top := name.partition(".")[0]) and not _is_here(top))
+    return next((f"{file.name} imports {one_line(name, 60)}, which is not installed" for name in lacking), None)
+
+
+def _is_here(top: str) -> bool:
+    try:
+        return importlib.util.find_spec(top) is not None
+    except (ValueError, ImportError):  # a module that was put in place by hand has no spec
+        return True

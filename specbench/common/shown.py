@@ -1,8 +1,7 @@
-"""Shown: how anybody's text looks wherever it is shown, and the console that everything on a terminal goes through.
+"""How text from files, models and plug-ins looks wherever it is shown, and the console of the terminal.
 
-Ids, texts and names come from files, models and plug-ins. They reach nobody as control sequences, turned round or
-unseen, and none of them is markup: :func:`visible` says how they look, in the terminal, in pages and in tables for
-other programs alike. rich is imported when there is something to show.
+:func:`visible` writes control and invisible characters as escapes and treats nothing as markup. rich is imported on
+use.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ def visible(text: str, lines: bool = True) -> str:
     """A text with what cannot be seen written as a Python literal has it: ``\\x1b``, ``\\u202e``.
 
     Args:
-        text: of anybody.
         lines: leaves line breaks and tabs as they are.
     """
     text = _HIDDEN.sub(_literal, text)

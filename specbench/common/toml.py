@@ -1,4 +1,4 @@
-"""TOML reader: settings of methods, tasks and catalogs, within limits, or one sentence on what is wrong. No torch."""
+"""TOML reader: settings of methods, tasks and catalogs, within limits, or one sentence on what is wrong."""
 
 from __future__ import annotations
 
@@ -25,12 +25,7 @@ def read(path: Path, todo: str, *, parse_float: Callable[[str], Any] = float) ->
     """The content of a TOML file.
 
     Args:
-        path: the file.
-        todo: what helps where it cannot be read, as an order.
         parse_float: makes a number with a point of its text.
-
-    Raises:
-        UsageError: it cannot be read, is too large, or is no TOML; names the line.
     """
     return parse(read_text(path, todo, _LARGEST), path, todo, parse_float=parse_float)
 

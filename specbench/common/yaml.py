@@ -1,4 +1,4 @@
-"""YAML reader: files that a user writes by hand, within limits, or one sentence on what is wrong. No torch."""
+"""YAML reader: files that a user writes by hand, within limits, or one sentence on what is wrong."""
 
 from __future__ import annotations
 
@@ -48,12 +48,7 @@ def read(path: Path, todo: str, *, texts: bool = False) -> Any:
     """The content of a YAML file.
 
     Args:
-        path: the file.
-        todo: what helps where it cannot be read, as an order.
         texts: leave every scalar as it is written: YAML takes 4:32:4 for a number of base 60, and turns "no" around.
-
-    Raises:
-        UsageError: it cannot be read, is too large, or is no YAML; names the line.
     """
     text = read_text(path, todo, _LARGEST)
     try:

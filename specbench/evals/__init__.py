@@ -1,4 +1,4 @@
-"""Evals: a task's prompts in, verdicts out; the judge; the sandbox. No torch."""
+"""Evals: a task's prompts in, verdicts out; the judge; the sandbox."""
 
 from typing import TYPE_CHECKING
 

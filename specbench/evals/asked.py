@@ -1,4 +1,4 @@
-"""Asked: the questions that tasks measure on, word for word, from the data files at hand. No torch."""
+"""The questions that tasks measure on, word for word, from the data files at hand."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ _LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as prompts in plain tex
 
 
 def measured(data_dir: Path | None = None) -> dict[str, str]:
-    """The task of each question, by its words; of files that are not on this machine nothing is known.
-
-    Args:
-        data_dir: as of :func:`specbench.evals.data.resolve`.
-    """
+    """The task of each question, by its words; of files that are not on this machine nothing is known."""
     asking = list(_asking(data_dir))
     asking.sort(key=lambda each: each[1].sha256 is None)  # a file that may be any is not asked before a published one
     found: dict[str, str] = {}
@@ -45,12 +41,7 @@ def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
 
 
 def asks(text: str, known: dict[str, str]) -> str | None:
-    """The task whose question a prompt is, as a whole or as one of its paragraphs or lines; None of any other prompt.
-
-    Args:
-        text: of the prompt.
-        known: see :func:`measured`.
-    """
+    """The task whose question a prompt is, or contains as a paragraph or line; None if there is no such task."""
     parts = (text, *text.split("\n\n"), *text.splitlines())
     return next((known[words] for part in parts for words in _readings(part) if words in known), None)
 

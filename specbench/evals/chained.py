@@ -42,7 +42,6 @@ def chained(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     A chain's id names its problems: "gsm8k/24+25+26", without the folder where it is the first one's.
 
     Args:
-        prompts: of one turn each.
         count: problems of a conversation; 1 leaves the prompts as they are.
 
     Raises:
@@ -65,11 +64,7 @@ def problem(prompt_id: str, turn: int) -> str:
     """The id of the problem that a turn of a chain asks.
 
     Args:
-        prompt_id: of the chain.
         turn: from 1.
-
-    Raises:
-        UsageError: the chain has no such turn.
     """
     first, *others = prompt_id.split(_BETWEEN)
     if not 1 <= turn <= 1 + len(others):

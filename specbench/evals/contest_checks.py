@@ -1,8 +1,7 @@
-"""Contests: programs that read and print, or functions, held against the tests of programming contests in our sandbox.
+"""Programs that read and print, or functions, run on the tests of programming contests in our sandbox.
 
-The tests and what is right are LiveCodeBench's (Jain et al. 2024, arXiv 2403.07974; ``testing_util.py`` at commit
-28fef95). Its time limit is 6 s of wall time an input. Ours is CPU time, so that a busy machine does not change a
-verdict, with three times as much wall time for a program that sleeps.
+Tests and rules are LiveCodeBench's (Jain et al. 2024, arXiv 2403.07974; ``testing_util.py`` at commit 28fef95). Its
+limit of 6 s wall time an input is CPU time here, with three times as much wall time.
 """
 
 from __future__ import annotations
@@ -67,9 +66,6 @@ def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
     """The verdict on one answer: right on all inputs; ``also`` says "public" (right on those of the statement).
 
     The first wrong output ends it.
-
-    Raises:
-        EnvironmentRefused: the sandbox does not work here.
     """
     script = cases.function is None
     if script:

@@ -1,7 +1,6 @@
 """Data files of the tasks: where they come from (DESIGN §7), and that they are the files the task was written for.
 
-A file that may not be shipped or is not to be had here has no hash to be checked by: what was read is then recorded,
-and said to be unverified wherever figures are shown.
+A file without a published hash is recorded as it was read, and reported as unverified with every figure.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ DATA_DIR = "SPECBENCH_DATA"
 
 
 class Package(BaseModel):
-    """A file that an installed distribution ships.
-
-    Attributes:
-        distribution: its name on PyPI.
-        path: the file's path below site-packages.
-    """
+    """A file that an installed distribution ships."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,10 +44,8 @@ class Hub(BaseModel):
     """A file of a data set on the Hugging Face hub.
 
     Attributes:
-        repo: data set id.
         revision: commit, never a branch: a branch would let the file change under the task. Only a file without a hash
             may do without: then the newest is taken, and the commit that this was is recorded.
-        path: the file's path in the repository.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,8 +63,6 @@ class DataFile(BaseModel):
         also: further names, looked for behind it: the same rows in another format.
         size: bytes; with ``sha256`` or not at all.
         sha256: of the file as it is, compressed or not. Without it any file is taken whose rows are right.
-        licence: of the data.
-        source: where it was published, a URL.
         package, hub: where else it can come from.
         url: where the very file can be fetched, when nothing else has it; what it gives is checked like any other.
         asks: field of its rows that holds the question, of a file that decoders are measured on; a list where a row has
@@ -111,11 +101,7 @@ class DataFile(BaseModel):
 
 
 def manifest(card: Path) -> list[DataFile]:
-    """The data files that a ``task.toml`` declares, in its order.
-
-    Raises:
-        UsageError: the file is not TOML, or a ``[[data]]`` table has a missing or unknown field.
-    """
+    """The data files that a ``task.toml`` declares, in its order."""
     tables = toml.read(card, _CARD).get("data", [])
     if not isinstance(tables, list):
         raise damaged(card, "its data are no list of [[data]] tables", _CARD)
@@ -143,11 +129,7 @@ def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
 
 
 def given(path: Path) -> Path:
-    """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold."""
     size, sha256 = digest(path)
     _record(TaskData(name=path.name, sha256=sha256, bytes=size, revision=None, verified=False))
     return path
@@ -289,11 +271,7 @@ def _checked(path: Path, file: DataFile) -> tuple[int, str]:
 
 
 def digest(path: Path) -> tuple[int, str]:
-    """(bytes, sha256) of a file.
-
-    Raises:
-        UsageError: it cannot be read, or is larger than a data file may be.
-    """
+    """(bytes, sha256) of a file."""
     size, sha256 = 0, hashlib.sha256()
     with open_file(path, TODO) as stream:
         check_size(path, os.fstat(stream.fileno()).st_size)
@@ -307,11 +285,7 @@ def digest(path: Path) -> tuple[int, str]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, in order; blank lines are skipped.
-
-    Raises:
-        UsageError: unreadable, truncated, or a line that is no JSON object; names the file and the line.
-    """
+    """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, in order; blank lines are skipped."""
     return [row for _, row in read_json_lines(path, TODO, nan=True)]
 
 
@@ -332,11 +306,6 @@ def each_row(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
     Args:
         path: ``.jsonl``, ``.jsonl.gz``, ``.json`` (a list) or ``.parquet``.
         kind: the model; its ``extra`` says whether further fields are let through.
-
-    Raises:
-        UsageError: as of :func:`specbench.evals.rows.numbered`, or a field that is missing, unknown or of a wrong type;
-            names row and field.
-        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
     """
     for number, row in numbered(path):
         yield number, fitted(kind, row, place(path, number), TODO)
@@ -348,11 +317,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
 
 
 def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[Any, Row]:
-    """Rows of :func:`read_rows` by the value of a field, in their order.
-
-    Raises:
-        UsageError: two rows have the same value; names the line or row.
-    """
+    """Rows of :func:`read_rows` by the value of a field, in their order."""
     found: dict[Any, Row] = {}
     for number, row in rows:
         value = getattr(row, field)

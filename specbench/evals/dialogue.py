@@ -15,16 +15,7 @@ PLAIN_STOPS = ("\nUSER:",)
 
 
 def choose_style(style: Style, chat: bool, task: str) -> Style:
-    """The style that ``auto`` stands for, else ``style`` itself.
-
-    Args:
-        style: as set.
-        chat: whether the model has a chat template.
-        task: whose option it is, for the error.
-
-    Raises:
-        UsageError: ``chat`` for a model without a template.
-    """
+    """The style that ``auto`` stands for, else ``style`` itself."""
     if style == "auto":
         return "chat" if chat else "plain"
     if style == "chat" and not chat:
@@ -50,11 +41,8 @@ def dialogue(
     empty, and an empty line.
 
     Args:
-        prompt_id: its id.
         turns: the user turns, one at least.
-        style: "chat" or "plain".
         history: turns before the first, a system prompt for example.
-        forced, category, temperature: as in :class:`Prompt`.
     """
     if style == "chat":
         return Prompt(

@@ -1,7 +1,7 @@
-"""Draw: which prompts ``--limit N`` takes, the first N of one permutation of all that a task has. No torch.
+"""Which prompts ``--limit N`` takes: the first N of one permutation of all that a task has.
 
-Data files have an order, MT-Bench's and Spec-Bench's is by category, so that the first N say little of the rest. The
-seed is the draw's own: who samples anew still asks the same. A larger N extends a smaller one.
+Data files are often sorted by category, so their first N say little. The seed is the draw's own; a larger N extends a
+smaller one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ItemT = TypeVar("ItemT", bound=Item)
 def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
     """All items in the order in which a growing limit takes them.
 
-    The first n hold n times each category's share of the whole, rounded down or up; so do the last n. An item's place
-    hangs on the seed, on the ids and on the categories, never on the order of the file, nor on Python's version.
+    The first n, and the last n, hold n times each category's share of the whole, rounded down or up. An item's place
+    depends on seed, ids and categories alone.
 
     Args:
         items: of different ids; their ``category``, where they have one, is a stratum.
-        seed: of the lot; None is the order of the data.
+        seed: None is the order of the data.
     """
     if seed is None:
         return list(items)
@@ -63,15 +63,7 @@ def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
 
 
 def draw(items: Sequence[ItemT], limit: int | None, seed: int | None) -> list[ItemT]:
-    """The first ``limit`` of the permutation, in the order of the data.
-
-    Readers find their way in that order, and equal sets are then equal runs: what matters of the draw is which, not
-    when.
-
-    Args:
-        limit: how many; None is all.
-        seed: as in :func:`permutation`.
-    """
+    """The first ``limit`` of the permutation, in the order of the data, so that equal sets are equal runs."""
     if limit is None or limit >= len(items):
         return list(items)
     taken = {item.id for item in permutation(items, seed)[:limit]}
@@ -83,17 +75,8 @@ def draw_apart(
 ) -> tuple[list[ItemT], list[ItemT]]:
     """Prompts to choose by and prompts to judge the choice by, both in the order in which they are used.
 
-    The former are those that a run with this limit takes, the latter come from the end of the permutation. So a larger
-    limit takes none of the held-out ones and changes none of them, as it would were they the next ones; and more held
-    out are those few and others.
-
-    Args:
-        limit: how many to choose by; None is all that are not held out.
-        held_out: how many to judge by.
-        seed: as in :func:`permutation`.
-
-    Raises:
-        UsageError: there are not so many.
+    The former are those of a run with this limit, the latter come from the end of the permutation: a larger limit
+    changes none of the held-out ones, and holding out more keeps them.
     """
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):

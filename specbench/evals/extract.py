@@ -102,7 +102,6 @@ def fenced_code(
         language: a pattern of the info string's first word, in lower case.
         opened: the prompt ended in an opening fence, so that the answer begins within the block; never None then. A
             model that opens the fence once more is forgiven.
-        last: take the last of the best blocks, not the first.
         continues: whether a text may be code.
     """
     text = re.sub(r"\r\n?", "\n", text)

@@ -9,12 +9,10 @@ from typing import Any
 
 
 class Interrupts:
-    """Notes Ctrl-C, and SIGTERM where that raises too, instead of raising it, within a ``with``.
+    """Notes Ctrl-C (and SIGTERM where it raises) within a ``with`` instead of raising it, and raises it at the end.
 
-    A KeyboardInterrupt comes between any two steps of Python, also within the standard library's. Between taking a
-    lock of a thread pool and the ``with`` that gives it back, it leaves the lock taken, and then all wait for ever.
-    What was noted and not looked at is raised at the end, when nothing is held any more. Where Ctrl-C is not Python's
-    to raise, as in the background of a shell, which has it ignored, and in other threads, this does nothing.
+    A KeyboardInterrupt between taking a lock of a thread pool and the ``with`` that releases it would leave the lock
+    taken for ever. In other threads, and where Ctrl-C is ignored, this does nothing.
     """
 
     def __init__(self) -> None:
@@ -33,11 +31,7 @@ class Interrupts:
         self._noted = number
 
     def look(self) -> None:
-        """Raises what was noted.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed.
-        """
+        """Raises what was noted."""
         if self._noted is None:
             return
         number, self._noted = self._noted, None

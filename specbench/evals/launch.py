@@ -30,17 +30,11 @@ def score_in_child(
     """Scores a run in a fresh process.
 
     Args:
-        folder: the run folder.
-        data_dir: folder of data files.
         say: takes a line about progress now and then.
         workers: answers judged at a time; all processors by default.
 
     Returns:
         Request key -> whether its answer is right.
-
-    Raises:
-        PluginFault: nothing was scored for an hour: the task's code hangs.
-        SpecbenchError: the scorer's own one-line reason, of its own kind.
     """
     command = [sys.executable, "-m", "specbench.evals", str(folder), "--progress"]
     if data_dir is not None:

@@ -33,9 +33,7 @@ class Style:
     Attributes:
         config: lm-eval's YAML file below its folder of tasks ("gsm8k/gsm8k.yaml").
         chat: through the model's chat template; else as one text, as lm-eval gives it to a base model.
-        shots: few-shot examples by default.
         most: the most of them there can be.
-        system: the system turn.
         changes: fields of the YAML file that are replaced.
     """
 
@@ -64,12 +62,7 @@ class LmTask:
     def __init__(self, style: Style, splits: Mapping[str, Split], changes: Mapping[str, Any] | None = None) -> None:
         """
         Args:
-            style: which of lm-eval's files, and what is changed in it.
             splits: split name -> JSON lines file, or its rows, in the form that the YAML file expects.
-            changes: further changes.
-
-        Raises:
-            EnvironmentRefused: lm-eval, or what this task needs besides, is not installed.
         """
         self._task = _load(style.config, splits, {**style.changes, **(changes or {})})
         self.docs: list[dict[str, Any]] = list(self._task.eval_docs)
@@ -82,13 +75,7 @@ class LmTask:
         """The prompts of all documents, in their order, with ids "NAME/17".
 
         Args:
-            name: the task's.
-            style: how to ask; of the same file as this task.
-            shots: few-shot examples before each.
             key: the field that tells two documents apart ("question").
-
-        Raises:
-            UsageError: a few-shot example is also a document to be answered.
         """
         if shots:
             disjoint(self._task.fewshot_docs(), self.docs, key)
@@ -132,11 +119,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def check(name: str, styles: Mapping[str, Style], options: Options) -> None:
-    """Checks the options before any data are read.
-
-    Raises:
-        UsageError: more few-shot examples than the style has.
-    """
+    """Checks the options before any data are read."""
     style = styles["chat" if options.style == "auto" else options.style]
     if (options.shots or 0) <= style.most:
         return
@@ -146,14 +129,7 @@ def check(name: str, styles: Mapping[str, Style], options: Options) -> None:
 
 
 def settle(styles: Mapping[str, Style], options: OptionsT, chat: bool) -> OptionsT:
-    """The options with nothing left to be decided.
-
-    Args:
-        chat: whether the model has a chat template.
-
-    Raises:
-        UsageError: a style of chat for a model without a chat template.
-    """
+    """The options with nothing left to be decided."""
     name = options.style
     if name == "auto":
         name = "chat" if chat else "completion"
@@ -164,25 +140,14 @@ def settle(styles: Mapping[str, Style], options: OptionsT, chat: bool) -> Option
 
 
 def settled(name: str, options: Options) -> str:
-    """The style to score by.
-
-    Raises:
-        UsageError: it is still ``auto``.
-    """
+    """The style to score by."""
     if options.style == "auto":
         raise UsageError(f"{name} answers are scored by the style they were asked in; set style=chat or completion")
     return options.style
 
 
 def doc_id(prompt_id: str, task: str, count: int) -> int:
-    """The document of a prompt id "TASK/17".
-
-    Args:
-        count: documents there are.
-
-    Raises:
-        UsageError: there is no such document.
-    """
+    """The document of a prompt id "TASK/17"."""
     name, _, number = prompt_id.partition("/")
     document = whole(number)
     if name != task or document is None or document >= count:
@@ -191,11 +156,7 @@ def doc_id(prompt_id: str, task: str, count: int) -> int:
 
 
 def disjoint(examples: Iterable[Mapping[str, Any]], docs: Iterable[Mapping[str, Any]], key: str) -> None:
-    """Checks that no few-shot example is a document to be answered; spelling in spaces and capitals aside.
-
-    Raises:
-        UsageError: names the first that is.
-    """
+    """Checks that no few-shot example is a document to be answered; spelling in spaces and capitals aside."""
     asked = {_plain(doc[key]) for doc in docs}
     for example in examples:
         if _plain(example[key]) in asked:
@@ -205,11 +166,7 @@ def disjoint(examples: Iterable[Mapping[str, Any]], docs: Iterable[Mapping[str, 
 
 
 def versions(task: str, *packages: str) -> dict[str, str]:
-    """Installed versions of the packages that decide a verdict.
-
-    Raises:
-        EnvironmentRefused: one is not installed.
-    """
+    """Installed versions of the packages that decide a verdict."""
     found = {}
     for package in packages:
         try:
@@ -228,12 +185,6 @@ def read_splits(splits: Mapping[str, str], **_: Any) -> Any:
     """The ``custom_dataset`` of the generated YAML file.
 
     Its ``dataset_path: json`` would do, but writes a copy of the data into the user's cache.
-
-    Args:
-        splits: split name -> path.
-
-    Returns:
-        A ``datasets.DatasetDict`` in memory.
     """
     import datasets
 

@@ -1,4 +1,4 @@
-"""Mathematics: problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
+"""Problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
 
 What the tasks math500, math and aime25 have in common. An answer is what stands in the last box; what decides runs in
 worker processes (:mod:`specbench.evals.math_judge`), because it can hang.
@@ -65,11 +65,7 @@ class Problem(Protocol):
 
 
 def versions(task: str) -> dict[str, str]:
-    """What parses and compares.
-
-    Raises:
-        EnvironmentRefused: one of it is not installed.
-    """
+    """What parses and compares."""
     return lm_eval_tasks.versions(task, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
 
 
@@ -77,13 +73,8 @@ def prompts(task: str, style: Style, shots: int, problems: Path | Sequence[Probl
     """The prompts of problems in their order, with ids "TASK/17".
 
     Args:
-        task: its name.
-        style: how to ask.
         shots: examples before each problem, the first of Minerva's four.
         problems: or the JSON lines file that holds them.
-
-    Raises:
-        UsageError: one of the examples is among the problems.
     """
     docs = (
         problems
@@ -98,11 +89,8 @@ class Comparison:
     """An answer held against the reference.
 
     Attributes:
-        passed: whether they are the same.
-        reason, detail: as of :class:`Verdict`.
         equal: whether they are the same as strings, after Hendrycks' normalisation.
         box: the content of the answer's last box; None without one.
-        extracted: the rule that found the answer.
     """
 
     passed: bool
@@ -117,9 +105,6 @@ def compare(reference: str, text: str) -> Comparison:
     """Whether the last box of a text holds the reference; without a box, whether the text announces it.
 
     A text that does neither may have a box without braces ("$\\boxed 9$").
-
-    Raises:
-        EnvironmentRefused: the worker processes do not start.
     """
     if not text.strip():
         return Comparison(False, "empty", "the model wrote nothing")
@@ -141,13 +126,8 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
     """The verdict on an answer to a problem of MATH, with lm-eval's own two metrics beside it.
 
     Args:
-        reference: the right answer.
         solution: that of the data, with the answer in a box.
-        text: the model's.
         style: in which it was asked: ``completion`` wants the sentence of Minerva's examples for an exact match.
-
-    Raises:
-        EnvironmentRefused: the worker processes do not start.
     """
     own = compare(reference, text)
     theirs = ask({"solution": solution, "text": text}, LM_EVAL_WALL_S) if own.reason != "empty" else {}

@@ -1,10 +1,8 @@
 """EvalPlus: its prompts, and its tests (Liu et al. 2023, arXiv 2305.01210) run in our sandbox.
 
-What is right is what the canonical solution returns, so that runs first, once for each problem and process, in the same
-sandbox. Its CPU time sets the limits of the answers to it. Nothing is kept from one process to the next: a limit taken
-on another machine, or on this one when it was busy, would be a wrong one. Prompts are those of EvalPlus 0.3.1
-(``codegen.py`` and ``provider/utility.py``), which most published figures share; its package (extra ``eval``) is asked
-through a worker process.
+What is right is what the canonical solution returns, so it runs first, once per problem and process, in the same
+sandbox; its CPU time sets the limits. Prompts are those of EvalPlus 0.3.1 (``codegen.py``, ``provider/utility.py``);
+its package (extra ``eval``) is asked through a worker process.
 """
 
 from __future__ import annotations
@@ -36,11 +34,8 @@ class Reference:
     """A problem of EvalPlus.
 
     Attributes:
-        id: such as "HumanEval/0".
-        entry_point: name of the function.
         solution: source of the canonical solution, prompt included.
         base, plus: packed (``codec.pack``) argument lists.
-        atol: absolute tolerance.
         rule: how outputs are compared, one of ``differential.RULES``.
     """
 
@@ -71,12 +66,6 @@ class Checker:
         """The verdict on one answer: right on all inputs; ``also`` says base (the base inputs) and plus (all).
 
         The base inputs come first, in the same process as the others, and the first wrong output ends it.
-
-        Args:
-            sources, lenient: as in :class:`specbench.evals.sandbox.sandbox.Program`.
-
-        Raises:
-            EnvironmentRefused: the sandbox does not work here, or the reference does not run in it.
         """
         cases = self._cases(reference)
         total = min(sum(cases["limits"]), max(MAX_TOTAL_S, FACTOR * sum(cases["cpu_s"])))
@@ -159,11 +148,7 @@ class EvalPlus:
             return text
 
     def mbpp_inputs(self, id: str, entry_point: str, base: list[Any], plus: list[Any]) -> tuple[list[Any], Any, str]:
-        """(packed base inputs, packed plus inputs, rule of comparison) of an MBPP problem.
-
-        Raises:
-            EnvironmentRefused: evalplus cannot read the inputs.
-        """
+        """(packed base inputs, packed plus inputs, rule of comparison) of an MBPP problem."""
         try:
             found = self._workers.ask({"id": id, "entry_point": entry_point, "base": base, "plus": plus}, _INPUTS_S)
             return found["base"], found["plus"], found["rule"]

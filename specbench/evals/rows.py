@@ -1,4 +1,4 @@
-"""Rows: the objects of a data file in JSON lines, a JSON list or Parquet, each with its number. No torch.
+"""The objects of a data file in JSON lines, a JSON list or Parquet, each with its number.
 
 The suffix decides the format, see :data:`FORMATS`.
 """
@@ -27,12 +27,7 @@ _UNPACKED, _BATCH = 2 << 30, 64
 
 
 def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a data file in order, each with the number of its line or row, from 1.
-
-    Raises:
-        UsageError: unreadable, truncated, too large, or something in it is no object; names the line or row.
-        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
-    """
+    """The objects of a data file in order, each with the number of its line or row, from 1."""
     if path.suffix == ".parquet":
         return _of_parquet(path)
     if path.suffix == ".json":
@@ -46,11 +41,7 @@ def place(path: Path, number: int) -> str:
 
 
 def check_size(path: Path, size: int, limit: int = LARGEST) -> None:
-    """Refuses a file that is too large before any of it is read.
-
-    Raises:
-        UsageError: it has more than ``limit`` bytes.
-    """
+    """Refuses a file that is too large before any of it is read."""
     if size > limit:
         raise unreadable(path, f"larger than the {limit >> 20} MiB that a data file may have", TODO)
 

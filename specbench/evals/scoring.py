@@ -42,18 +42,7 @@ def score_run(
     "task_version", "versions", "isolation"}}. Requests with the same prompt and text share one verdict.
 
     Args:
-        folder: the run folder.
-        data_dir: folder of data files, see ``specbench.evals.data.resolve``.
-        workers: programs at a time; all processors by default.
         progress: called with (distinct answers scored, distinct answers), from 0 on.
-
-    Returns:
-        The path of ``verdicts.jsonl``.
-
-    Raises:
-        UsageError: no run folder, damaged files, an unknown task, or data that are missing or wrong.
-        EnvironmentRefused: model-written code cannot be run safely here, or the folder cannot be written.
-        PluginFault: the task ended the scorer.
     """
     name, raw, asked_of = _task_of(folder)
     card = registry.task(name)
@@ -120,11 +109,7 @@ def _verdicts(
 
 
 def _verdict(found: Any) -> Verdict:
-    """What a task said of an answer, where that is a verdict.
-
-    Raises:
-        Refused: it is something else.
-    """
+    """What a task said of an answer, where that is a verdict."""
     if not isinstance(found, Verdict):
         raise guests.Refused(f"its score is {type(found).__name__:.40}, where a Verdict is needed")
     marks = [found.passed, *found.also.values()]

@@ -64,15 +64,7 @@ class Checker:
         """The verdict on one query: it finds what the gold query finds; ``also`` says "executes".
 
         Args:
-            database: a file of SQLite's.
-            gold: the right query.
             where: the gold query's place in the data, for an error.
-            answer: the query of a model.
-            distinct: as of :func:`normal`.
-
-        Raises:
-            UsageError: the gold query does not run on this database.
-            EnvironmentRefused: the sandbox does not work here.
         """
         if len(answer) > query.SQL:  # before anything is looked for in it, which may take its length squared
             why = f"a query of more than {query.SQL:,} characters"

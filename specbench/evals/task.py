@@ -30,7 +30,6 @@ class Verdict:
     """The verdict on one generation.
 
     Attributes:
-        passed: whether the answer is right, by the task's headline metric.
         reason: "pass", or a short class of failure ("fail", "timeout", "memory", "empty"), or the exception's name.
         detail: one line for a human, at most 200 characters; never trusted, never parsed.
         also: further metrics by name, each right or wrong ("base", "strict"); all answers of a task have the same.
@@ -90,11 +89,7 @@ class Task(Protocol):
 
     @property
     def isolation(self) -> Sequence[str]:
-        """What confines the model-written code that ``score`` runs, a line each; empty for a task that runs none.
-
-        Raises:
-            EnvironmentRefused: this machine cannot run it safely.
-        """
+        """What confines the model-written code that ``score`` runs, a line each; empty for a task that runs none."""
         ...
 
     def score(self, prompt_id: str, text: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""Hardware: facts about machines, boards, environment, telemetry, roofline and stored profiles. No torch."""
+"""Hardware: facts about machines, boards, environment, telemetry, roofline and stored profiles."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Bandwidth: what this machine reads from memory in a second, now and with so many threads. No torch.
+"""What this machine reads from memory in a second, now and with so many threads.
 
-A step of few rows has to read every weight, so it cannot take less than their bytes over this figure. A machine's
-bandwidth is its neighbours' too and differs from minute to minute: it is read beside what it is compared with.
+A step of few rows reads every weight, so it takes at least their bytes over this figure. Bandwidth is shared with other
+users and varies, so it is read together with what it is compared with.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ class BandwidthProbe:
     """Reads a buffer of its own; use it as a context manager, since that is half a gigabyte.
 
     Args:
-        nbytes: of the buffer.
         say: takes a line where the probe has to be built first.
-
-    Raises:
-        EnvironmentRefused: it cannot be built, or there is no memory for it.
     """
 
     def __init__(self, nbytes: int = PROBED, say: Callable[[str], None] = lambda line: None) -> None:
@@ -57,12 +53,8 @@ class BandwidthProbe:
 
         Args:
             threads: to read with, at least one.
-            readings: that the median is of.
             settle_s: seconds to read beforehand, uncounted. Cores of a virtual machine that were idle may have been put
                 together, and give half for a fifth of a second.
-
-        Raises:
-            EnvironmentRefused: the threads cannot be had.
         """
         assert self._buffer is not None, "the probe is closed"
         if threads < 1:

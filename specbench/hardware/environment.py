@@ -106,15 +106,7 @@ class Environment(Record):
 
 
 def capture(device: str) -> Environment:
-    """The environment as it is now.
-
-    Args:
-        device: where the model will run: "cpu", "cuda" or "cuda:N".
-
-    Raises:
-        UsageError: not such a name.
-        EnvironmentRefused: PyTorch has no such CUDA device.
-    """
+    """The environment as it is now."""
     import torch
 
     commit, dirty = git_state(Path(__file__).resolve().parents[2])

@@ -20,12 +20,10 @@ class Gpu:
     """One GPU model, at the granularity at which bandwidth, peaks or power differ.
 
     Attributes:
-        name: what the user types after ``--gpu`` and what records store.
         aliases: other spellings that :func:`find` takes; case, spaces, ``-`` and ``_`` never matter.
         match: regular expression for the whole device name that the driver reports, vendor prefix removed. Whole,
             because slices and cut-down boards (MIG, NVL, D, Ti, Laptop) carry the name of the full part.
         bandwidth_gb_s: device memory bandwidth, 10⁹ bytes per second.
-        memory_gb: device memory as the vendor names it.
         bf16, fp16, fp8: dense matrix peak in TFLOP/s with fp32 accumulation (what PyTorch uses); None where the
             device has no such unit.
         fp32: peak of the ordinary fp32 units in TFLOP/s, not of TF32.
@@ -185,11 +183,7 @@ _WHOLE_DEVICE = 0.85
 
 
 def find(name: str) -> Gpu:
-    """The GPU of that name or alias; case, spaces, ``-`` and ``_`` do not matter.
-
-    Raises:
-        UsageError: no such GPU; names the nearest ones.
-    """
+    """The GPU of that name or alias; case, spaces, ``-`` and ``_`` do not matter."""
     for gpu in GPUS:
         if _plain(name) in map(_plain, (gpu.name, *gpu.aliases)):
             return gpu
@@ -215,16 +209,10 @@ def require(requested: str, present_name: str | None, memory_bytes: int | None) 
     """Checks ``--gpu``: a name is an assertion about this machine and never a label.
 
     Args:
-        requested: "auto" or a name that :func:`find` knows.
         present_name: device name from the driver, None on a machine without a GPU.
-        memory_bytes: total memory of that device.
 
     Returns:
         The GPU present; with "auto" None on a machine without a GPU or with one that is not in the table.
-
-    Raises:
-        UsageError: unknown name.
-        EnvironmentRefused: another device, or none, is present; names both.
     """
     present = None if present_name is None else identify(present_name, memory_bytes)
     if _plain(requested) == "auto":

@@ -1,7 +1,4 @@
-"""Cores and memory that this process may use, by the kernel and by the limits of its control groups.
-
-A container's limit is in none of the kernel's figures for the whole machine.
-"""
+"""Cores and memory that this process may use, by the kernel and by the limits of its control groups."""
 
 from __future__ import annotations
 

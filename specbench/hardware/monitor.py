@@ -1,8 +1,7 @@
 """What else the machine did between two samples of the kernel's counters.
 
-Other processes took what the cores in reach were busy, less what this process, its threads and its descendants took. In
-a container with only a quota these are all of the host's cores. Time that a hypervisor took (steal) is told apart. A
-figure that the kernel does not give is None, and nothing is an error.
+Other processes took the busy time of the cores in reach, less that of this process and its descendants; with only a
+quota these are all cores of the host. Time that a hypervisor took (steal) is separate. None: the kernel has no figure.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ class Seen:
 
     Attributes:
         at_s: on a clock that only goes forward.
-        cores: in reach.
         usable: cores' worth of time that this process gets on them.
         own_s: time that this process and its descendants have taken so far.
         busy_s, stolen_s: that these cores were busy so far, and that a hypervisor took from them.
         clock_mhz: of the fastest of them.
         slowed: times that heat has slowed one of them down.
-        load: load average of a minute.
     """
 
     at_s: float
@@ -72,12 +69,7 @@ def see() -> Seen:
 
 
 def between(before: Seen, now: Seen, segment: int) -> Look | None:
-    """What happened between two samples; None where they are too near each other to tell.
-
-    Args:
-        before, now: the samples.
-        segment: number of the segment that comes next.
-    """
+    """What happened between two samples; None where they are too near each other to tell."""
     seconds = now.at_s - before.at_s
     if seconds < _SHORTEST_S:
         return None

@@ -1,4 +1,4 @@
-"""A profile, what ``specbench profile`` measured of one model on one device: its files, and reading them. No torch.
+"""A profile, what ``specbench profile`` measured of one model on one device: its files, and reading them.
 
 ``<out>/<utc>-profile-<model>-<digest8>/`` holds ``profile.json``, ``steps.csv`` (a row per measured step, units in the
 column names) and pictures.
@@ -220,11 +220,7 @@ def is_profile(path: Path) -> bool:
 
 
 def stored(folders: Iterable[Path], suits: Callable[[Profile], bool]) -> Profile | None:
-    """The newest profile in some folders that suits; one that cannot be read does not count.
-
-    Args:
-        folders: hold folders of profiles, whose names begin with their time.
-    """
+    """The newest profile in some folders that suits; one that cannot be read does not count."""
     places = [place for folder in folders if folder.is_dir() for place in folder.iterdir() if is_profile(place)]
     for place in sorted(places, key=lambda place: place.name, reverse=True):
         with contextlib.suppress(UsageError):
@@ -235,11 +231,7 @@ def stored(folders: Iterable[Path], suits: Callable[[Profile], bool]) -> Profile
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile from its folder.
-
-    Raises:
-        UsageError: damaged, or written by a newer version.
-    """
+    """A profile from its folder."""
     file, todo = path / PROFILE, "restore it or profile again"
     content = read_json_object(file, todo)
     schema_version(content, file, SCHEMA, todo)

@@ -1,10 +1,8 @@
-"""What a step would take on another device: from its ceilings, and from steps measured here. No torch.
+"""What a step would take on another device: from its ceilings, and from steps measured here.
 
-Two stories bracket it. In the one, every step reaches the share of its bound that it reaches here: what slows it is in
-proportion, as with kernels that miss some of the bandwidth. In the other, what a step takes beyond its bound here stays
-as many microseconds there: launches, synchronisation, Python. The truth of most machines is in between, so the
-projection is the geometric mean of both and its band reaches from one to the other. Neither knows what another device's
-kernels are worth: the band is what can be said, and not an interval of any confidence.
+Two assumptions bracket it: every step reaches the share of its bound that it reaches here, or what a step takes beyond
+its bound here (launches, synchronisation, Python) takes as many microseconds there. The projection is their geometric
+mean, its band reaches from one to the other; it is no confidence interval.
 """
 
 from __future__ import annotations
@@ -31,10 +29,6 @@ class Projection:
     """Step times on another device.
 
     Args:
-        shape: of the model.
-        here: ceilings of the device that was measured.
-        points: steps measured on it.
-        there: ceilings of the other device.
         shape_there: of the same model in the precision that it would have there; default is the same.
     """
 
@@ -67,10 +61,7 @@ def project(
     Drafting on the host is in no step time: a method that drafts slowly comes out too well.
 
     Args:
-        projection: onto it.
         rows: of a summary; those without forwards are left out.
-        context: cached tokens of a typical step.
-        slots: sequences stepped together.
 
     Returns:
         Label -> ``decode_tok_s`` and ``speedup`` over plain decoding, which is projected with the same story: the band

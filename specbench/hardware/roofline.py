@@ -1,4 +1,4 @@
-"""What a step has to compute and to move at least, and what a device makes of it. No torch.
+"""What a step has to compute and to move at least, and what a device makes of it.
 
 A step of S slots and Q rows is one target forward over S·Q rows, each slot behind ``context`` cached tokens. Its cost
 counts every byte once that no implementation can leave in place: weights, KV cache, embedding rows; and two FLOPs per
@@ -133,7 +133,6 @@ def step_cost(shape: ModelShape, rows: int, context: int, slots: int = 1) -> Cos
     """FLOPs and bytes of one step.
 
     Args:
-        shape: of the model.
         rows: Q, per slot.
         context: cached tokens of each slot before the step.
         slots: S. Weights are read once for all of them, the cache is each one's own.
@@ -177,17 +176,12 @@ def knee(shape: ModelShape, ceilings: Ceilings, context: int, slots: int = 1) ->
 
 
 def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
-    """How many rows cost at most ``tolerance`` over one row.
+    """How many rows cost at most ``tolerance`` over one row: the largest measured count that does.
 
-    The largest measured count that does. A smaller one that costs more is no obstacle: a step can be padded with rows.
-    Between measured counts nothing is assumed: step times are stairs, by tiles of kernels and buckets of graphs.
+    A smaller count that costs more is no obstacle: a step can be padded with rows. Nothing is assumed between counts.
 
     Args:
         curve: seconds by rows, 1 among them.
-        tolerance: share over the time of one row.
-
-    Raises:
-        ValueError: the curve has no single row.
     """
     if 1 not in curve:
         raise ValueError("free rows are counted against a step of one row, which this curve does not have")
@@ -197,21 +191,13 @@ def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
 class StepTimes:
     """Step seconds anywhere, from measured ones.
 
-    What is interpolated is the share of the bound that a step reaches, bound over seconds: it varies little where the
-    seconds vary much. Piecewise linear in logarithms: over rows along each measured context, then over ``1 + context``
-    between them. Several slots take the share of one slot with all their rows, times a correction that their own
-    measurements give, interpolated over rows and slots. Every measured point is met exactly.
-
-    Outside of what was measured the share of the nearest point is kept, so seconds grow as the bound does;
-    :meth:`covers` tells inside from outside.
+    Interpolated is the share of the bound that a step reaches, which varies little: piecewise linear in logarithms,
+    over rows along each measured context, then over ``1 + context``. Several slots take the share of one slot with all
+    their rows, times a correction interpolated from their own measurements. Every measured point is met exactly;
+    outside, the share of the nearest point is kept (:meth:`covers` tells inside from outside).
 
     Args:
-        shape: of the model that was measured.
-        ceilings: of the device it was measured on.
         points: measured; at least one of one slot.
-
-    Raises:
-        ValueError: no point of one slot.
     """
 
     def __init__(self, shape: ModelShape, ceilings: Ceilings, points: Iterable[StepPoint]) -> None:

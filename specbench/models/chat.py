@@ -1,13 +1,9 @@
-"""Chat templates: what a model's own Jinja makes of turns, written in a child process that may take little of anything.
+"""Chat templates, rendered in a child process with limits.
 
-A template comes with the model's files, and is a program: it can count to 10^12, or multiply a letter by 10^10 in one
-call that no signal of Python's ends. transformers' sandbox keeps it from attributes and files, not from time and
-memory. So templates are compiled and rendered by transformers in a fork of this process, with limits of the kernel's,
-and what is too slow is killed. The fork costs milliseconds and serves all models; a text sent through it costs a tenth
-of one. Packaged templates go the same way, so that there is one.
-
-A text depends on the template, the turns and the given time alone: the child's clock, time zone and random numbers are
-set before each, and a text with an address of memory in it is refused.
+A template comes with the model's files and is a program: it can loop for ever or multiply a letter by 10^10.
+transformers' sandbox limits neither time nor memory, so templates are rendered in a fork of this process with limits of
+the kernel's, and one that is too slow is killed. A text depends on template, turns and given time alone: the child's
+clock, time zone and random numbers are set first, and a text with an address of memory in it is refused.
 """
 
 from __future__ import annotations
@@ -62,8 +58,6 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, str]], now: datetime | N
     """Turns as a text, by a tokenizer's own chat template: what its ``apply_chat_template`` writes.
 
     Args:
-        tokenizer: of transformers.
-        turns: each with role and content.
         now: the local time that a template is given which asks for it; default is the clock's.
         how: ``add_generation_prompt`` or ``continue_final_message``.
 

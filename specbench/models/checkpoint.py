@@ -36,11 +36,7 @@ _MOST = {**dict.fromkeys(_LAYERS, _MOST_LAYERS), **dict.fromkeys(_EXPERTS, _MOST
 
 
 def check(folder: Path) -> None:
-    """Looks at a checkpoint's folder.
-
-    Raises:
-        UsageError: its configuration cannot be read or names absurd numbers, or something in it is no file.
-    """
+    """Looks at a checkpoint's folder."""
     check_files(folder)
     read_config(folder / CONFIG)
     _check_tokenizer(folder / "tokenizer.json")
@@ -114,15 +110,7 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
     """Compares the weights of a folder with its configuration and with the memory that there is, by headers alone.
 
     Args:
-        folder: checked by :func:`check`.
-        dtype: that the weights are loaded in.
-        device: where they go, by way of the CPU.
         short: they become eight bits, beside the ones that they are rounded from.
-        shown: how errors name the model.
-
-    Raises:
-        UsageError: there are no safetensors, they are damaged, or a tensor has not the shape that it is to have.
-        EnvironmentRefused: memory does not suffice.
     """
     config = read_config(folder / CONFIG)
     stored = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
@@ -154,11 +142,7 @@ def _made(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def check_whole(missing: Iterable[str], shown: str) -> None:
-    """Refuses a model of which parameters were in no file: transformers puts noise in their place.
-
-    Raises:
-        UsageError: names the first.
-    """
+    """Refuses a model of which parameters were in no file: transformers puts noise in their place."""
     names = sorted(missing)
     if names:
         raise UsageError(
@@ -168,15 +152,7 @@ def check_whole(missing: Iterable[str], shown: str) -> None:
 
 
 def check_numbers(model: Any, shown: str) -> None:
-    """Looks at what a model computes with.
-
-    Args:
-        model: a transformers causal LM.
-        shown: how errors name it.
-
-    Raises:
-        UsageError: its LM head writes tokens that its embedding has not, or a weight is no number.
-    """
+    """Looks at what a model computes with."""
     rows, read = (part().weight.shape[0] for part in (model.get_output_embeddings, model.get_input_embeddings))
     if rows > read:
         raise UsageError(f"{shown} cannot be loaded: its LM head has {rows} tokens, its embedding {read}; {_TODO}")
@@ -193,12 +169,7 @@ def check_numbers(model: Any, shown: str) -> None:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """A model's configuration, ``Infinity`` included, which transformers writes.
-
-    Raises:
-        UsageError: it is no JSON object, or names no layers, or more of them or of experts than any model has, or a
-            rope or a quantisation that nothing computes.
-    """
+    """A model's configuration, ``Infinity`` included, which transformers writes."""
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
         if name in _LAYERS and count < 1:

@@ -1,4 +1,4 @@
-"""The shape of a model by its configuration alone, before it is loaded, where its weights follow from that. No torch.
+"""The shape of a model by its configuration alone, before it is loaded, where its weights follow from that.
 
 A loaded model tells its own (:mod:`specbench.profiling.shape`); the two agree, which a test holds.
 """
@@ -21,11 +21,6 @@ _LARGEST = 16 << 20  # bytes of a configuration
 
 def configured_shape(source: Source, dtype: str, revision: str | None = None) -> ModelShape | None:
     """The shape of what a source names.
-
-    Args:
-        source: where the model is.
-        dtype: of its weights, by torch's name.
-        revision: of a hub id.
 
     Returns:
         None where it is not here, or does not follow from its configuration: eight bits, experts, other families.

@@ -38,8 +38,6 @@ def without_doubles(
     """Token ids with one control token where several of the same stand in a row.
 
     Args:
-        ids: of a prompt.
-        control: as of :func:`control_ids`.
         intended: how often each may stand in a row, 1 if absent; asked only where one does more than once.
 
     Returns:

@@ -1,9 +1,8 @@
 """Dummy weights: random ones in which rounding grows with depth as it does in trained ones.
 
-As libraries initialise them, an embedding is small next to what the layers add. Then every layer works on the noise of
-the layers before it, and the rounding of half precision grows to several per cent of the scores: two right orders of
-the same sums choose another token at every tenth position. In trained models few large parts, which come early, carry
-the residual stream, and so they do here.
+With the usual initialisation, rounding in half precision grows to several per cent of the scores, and two correct
+orders of the same sums disagree on every tenth token. In trained models a few large early parts carry the residual
+stream; here the embedding does.
 """
 
 from __future__ import annotations
@@ -30,14 +29,11 @@ class _Sizes(NamedTuple):
 
 @torch.no_grad()
 def steady(model: Any) -> None:
-    """Scales the embedding of a model of random weights; its scores keep their size.
+    """Scale the embedding of a model of random weights; its scores keep their size.
 
-    A norm before each branch makes what layers add independent of how large their input is, so one factor on the
-    embedding does what one on the last product of every branch would do.
-
-    A head that shares its weights with the embedding would answer a token with itself. There the embedding is the large
-    part of the first layer's input only, and what that layer's last product adds is the large part of all that follows.
-    The norm before the head gets factors of random signs, which leave nothing of what is still there of the token.
+    Norms make what layers add independent of the size of their input, so one factor on the embedding is enough. A head
+    that shares the embedding's weights would answer a token with itself: there the last product of the first layer is
+    scaled as well, and the norm before the head gets factors of random signs.
 
     Args:
         model: a transformers causal LM on its device; one whose layers are of another form is left as it is.

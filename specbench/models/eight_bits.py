@@ -1,8 +1,7 @@
-"""Eight bits: a model whose linear layers have weights of 8 bits, a scale for each of their rows.
+"""A model whose linear layers have weights of 8 bits, with a scale per row.
 
-Rounding makes another model of it, with another fingerprint: its own AR is what its decoders are held against. Its
-float32 weights become the rounded ones, so that every piece of code computes the same model; the bytes themselves go
-along for the code that reads these instead, which is less to read.
+Rounding makes another model with its own fingerprint and baseline. Its float32 weights become the rounded ones, so all
+code computes the same model; the bytes go along for code that reads those instead.
 """
 
 from __future__ import annotations

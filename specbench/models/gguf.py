@@ -34,7 +34,6 @@ def check(file: Path) -> None:
     Raises:
         UsageError: its header is damaged, or factors of its rotary frequencies, as Llama 3.1 and later have them, would
             be left out.
-        EnvironmentRefused: memory does not suffice to unpack it.
     """
     header = gguf_header.read(file)
     gguf_header.check_text(header, file)
@@ -62,13 +61,7 @@ def _digest(opened: Any) -> Any:
 
 
 def keep(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Saves an unpacked model for the next time. Best effort: without space or permission there is just no copy.
-
-    Args:
-        folder: from :func:`folder_of`.
-        model: transformers model with plain float32 weights.
-        tokenizer: its tokenizer.
-    """
+    """Saves an unpacked model for the next time. Best effort: without space or permission there is just no copy."""
     if folder.exists() or sum(p.nbytes for p in model.parameters()) > _LARGEST:
         return
     draft = None

@@ -1,7 +1,7 @@
-"""GGUF header: what a file says of its fields and tensors, within limits, before a library believes it.
+"""What a GGUF file says of its fields and tensors, checked before a library believes it.
 
-The library makes an object for each value that an array claims to have, and takes sizes as they are written. Here a
-file is walked once, without its weights: counts, lengths, types, shapes and offsets have to fit into the file.
+The library makes an object for each value that an array claims to have. Here a file is walked once, without its
+weights: counts, lengths, types, shapes and offsets have to fit into the file.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class Header:
 
 
 def read(file: Path) -> Header:
-    """The header of a file.
-
-    Raises:
-        UsageError: it is no GGUF file, or says what cannot be.
-    """
+    """The header of a file."""
     with open_file(file, _TODO) as opened:
         if os.fstat(opened.fileno()).st_size < 24:
             raise _refused(file, "it is too short for a GGUF file")
@@ -173,10 +169,6 @@ def _check_sizes(header: Header) -> None:
 
 
 def check_text(header: Header, file: Path) -> None:
-    """Refuses a file without the one tensor that every model begins with.
-
-    Raises:
-        UsageError: it holds no language model.
-    """
+    """Refuses a file without the one tensor that every model begins with."""
     if "token_embd.weight" not in header.tensors:
         raise UsageError(f"{file.name} cannot be loaded: it holds no token_embd.weight, so no language model; {_TODO}")

@@ -1,4 +1,4 @@
-"""Head files: where a published draft head is, and what it holds: a folder or a hub id, either with ``::SUBFOLDER``."""
+"""Where a published draft head is, and what it holds: a folder or a hub id, either with ``::SUBFOLDER``."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class HeadFiles:
     """Files of a head.
 
     Attributes:
-        name: how the user called it.
         shown: the same without the folders of this machine, for records.
-        config: content of its ``config.json``.
-        files: its ``.safetensors``, by name.
         revision: hub commit; None for a folder.
     """
 
@@ -44,12 +41,7 @@ class HeadFiles:
     revision: str | None
 
     def tensors(self, device: Any, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Every tensor by name.
-
-        Raises:
-            UsageError: a file that cannot be read, or holds what is no number.
-            EnvironmentRefused: memory does not suffice.
-        """
+        """Every tensor by name."""
         found: dict[str, Tensor] = {}
         try:
             stored = weights.headers(self.files, _TODO)
@@ -91,12 +83,7 @@ def find(name: str, convert: str | None = None) -> HeadFiles:
     """A head by folder or hub id.
 
     Args:
-        name: as the user gave it.
         convert: command that makes .safetensors of a folder's pickled weights, where the method has one.
-
-    Raises:
-        UsageError: no such folder, or no head in it.
-        EnvironmentRefused: it cannot be had from the hub.
     """
     base, _, inner = name.partition("::")
     folder = Path(os.path.expanduser(base))
@@ -124,16 +111,7 @@ def _other(folder: Path, convert: str | None) -> str:
 
 
 def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> None:
-    """Whether a file holds a head's parameters and nothing else.
-
-    Args:
-        name: how the user called it.
-        wanted: shape of each parameter.
-        found: what the file holds.
-
-    Raises:
-        UsageError: one is missing, left over, or of another shape; names the first.
-    """
+    """Whether a file holds a head's parameters and nothing else."""
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing:
         raise UsageError(f"head {name} lacks {len(missing)} of {len(wanted)} parameters, such as {missing[0]}")

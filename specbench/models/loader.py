@@ -46,12 +46,9 @@ class LoadedModel:
     """A model ready for the engine, with everything a run records about it.
 
     Attributes:
-        model: transformers causal LM in eval mode.
-        tokenizer: its tokenizer, or :class:`ByteTokenizer` for dummy weights.
         stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
         pad_id: a token id that stands for nothing.
         context: positions the model was made for; None when it does not say.
-        spec: the record.
         now: the local time that its chat template is given where it asks: that of the load, in every text.
         doubles: control tokens of which one was taken out, with in how many texts so far.
     """
@@ -132,11 +129,7 @@ class LoadedModel:
         """Turns of role and content as one text, by the model's own template.
 
         Args:
-            turns: the conversation.
             how: ``add_generation_prompt`` or ``continue_final_message``, as in transformers.
-
-        Raises:
-            UsageError: the template refuses them.
         """
         try:
             return chat.render(self.tokenizer, turns, self.now, **how)
@@ -228,11 +221,9 @@ def load(
     """Loads a model by name.
 
     Args:
-        spec: see :func:`specbench.models.names.resolve`.
         dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, or "auto": float32 on
             a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
-        revision: hub revision; only for hub ids.
         trust_remote_code: run the Python that a folder or repository brings. Never asked for: off is off.
 
     Raises:
@@ -413,11 +404,7 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
 
 
 def _cast(model: Any, dtype: torch.dtype) -> Any:
-    """What a checkpoint holds in another precision.
-
-    ``model.to(dtype)`` would round the rotary frequencies as well, which are computed and stay float32 in a model that
-    is read in that precision: it would be another model than its own unpacked copy.
-    """
+    """A model in another precision; unlike with ``model.to(dtype)`` the rotary frequencies stay float32."""
     held = model.state_dict().keys()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in held and tensor.is_floating_point():

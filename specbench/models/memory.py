@@ -1,4 +1,4 @@
-"""Memory: whether what is about to be loaded has room, asked before any of it is taken."""
+"""Whether what is about to be loaded has room, asked before any of it is taken."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from specbench.hardware.limits import free_ram_bytes, ram_bytes
 
 
 def check_memory(nbytes: int, device: torch.device, shown: str) -> None:
-    """Refuses weights that a device has no room for; on a CPU the kernel would give it and end the process later.
-
-    Raises:
-        EnvironmentRefused: says how much that is.
-    """
+    """Refuses weights that a device has no room for; on a CPU the kernel would give it and end the process later."""
     if device.type == "cuda":
         room, _ = torch.cuda.mem_get_info(device)
     else:

@@ -1,4 +1,4 @@
-"""Model names: what ``--model`` may say, resolved to a source without loading anything. No torch."""
+"""Model names: what ``--model`` may say, resolved to a source without loading anything."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ class Source:
 
     Attributes:
         kind: hub id, local checkpoint folder, GGUF file, configuration for dummy weights, or folder with an adapter.
-        name: how reports name it.
-        location: hub id, folder, file, or configuration file.
         shown: ``location`` without folders of this machine, for records.
         tokenizer: hub id to take the tokenizer from; None is the model's own.
         template: a chat template of :func:`templates`, put in place of the model's own; None keeps that.
@@ -110,11 +108,7 @@ def heads(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def resolve(spec: str) -> Source:
-    """The source that a ``--model`` value names: alias, ``config:NAME``, file, folder, or hub id.
-
-    Raises:
-        UsageError: a path that is not there or holds no model, or a name that is nothing of these.
-    """
+    """The source that a ``--model`` value names: alias, ``config:NAME``, file, folder, or hub id."""
     if spec.startswith("config:"):
         return _config(spec.removeprefix("config:"))
     known = aliases()
@@ -146,11 +140,7 @@ def resolve(spec: str) -> Source:
 
 
 def base_of(spec: str) -> str | None:
-    """The ``--model`` value of what an adapter is laid on; None for anything else.
-
-    Raises:
-        UsageError: as :func:`resolve`.
-    """
+    """The ``--model`` value of what an adapter is laid on; None for anything else."""
     base = resolve(spec).base
     if base is None:
         return None

@@ -1,4 +1,4 @@
-"""Notes: what a model's files say that decoding does not do, or that makes answers longer than they should be."""
+"""What a model's files say that decoding does not do, or that makes answers longer than they should be."""
 
 from __future__ import annotations
 

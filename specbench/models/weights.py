@@ -1,8 +1,6 @@
-"""Weights: the safetensors files of a folder, and what their headers say of it, before a tensor is read.
+"""The safetensors files of a folder and what their headers say, before a tensor is read.
 
-A pickle (``pytorch_model.bin``, ``.pt``) runs what its writer wanted when it is read in the usual way, so none is
-opened, whatever else is in the folder. The library reads a header of up to 100 MB and refuses one whose tensors
-overlap, leave gaps, lie beyond the file, or have not the bytes that their shape needs.
+A pickle (``pytorch_model.bin``, ``.pt``) can run code when it is read, so none is opened.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ def files_of(folder: Path, named: object = None) -> list[Path]:
     """The files that hold a model's weights.
 
     Args:
-        folder: of a checkpoint.
         named: what its configuration calls the file or the index, where it does.
 
     Raises:
@@ -130,15 +127,7 @@ def _plain(name: str, ending: str) -> bool:
 
 
 def headers(files: Iterable[Path], todo: str = _TODO) -> dict[str, Stored]:
-    """Shape and type of every tensor by name, by the files' headers alone.
-
-    Args:
-        files: .safetensors files.
-        todo: what helps where one is damaged, as an order.
-
-    Raises:
-        UsageError: a header says what cannot be.
-    """
+    """Shape and type of every tensor by name, by the files' headers alone."""
     found: dict[str, Stored] = {}
     for file in files:
         open_file(file, todo).close()  # the library would wait for a pipe
@@ -153,11 +142,7 @@ def headers(files: Iterable[Path], todo: str = _TODO) -> dict[str, Stored]:
 
 
 def check_shapes(stored: Mapping[str, Stored], wanted: Mapping[str, Sequence[int]], shown: str) -> None:
-    """Compares what files hold with what a configuration makes; names that only one of them has are left alone.
-
-    Raises:
-        UsageError: a tensor has another shape; names it and both.
-    """
+    """Compares what files hold with what a configuration makes; names that only one of them has are left alone."""
     for name, held in stored.items():
         shape = wanted.get(name)
         if shape is not None and held.shape != tuple(shape):

@@ -47,7 +47,6 @@ class Accepted:
         Args:
             right: per answer of n tokens, int64 [n - 1] how many drafts behind its first, second, … token are the
                 text's, from the first draft on (:func:`leading`).
-            depth: drafts of a chain.
         """
         rounds = 0
         counts = torch.zeros(depth)
@@ -69,7 +68,6 @@ def leading(drafts: Tensor, ids: Tensor, anchors: Tensor, end: int) -> Tensor:
         drafts: int64 [A, D]; column 0 is the one right behind the anchor.
         ids: int64 [S] the text.
         anchors: int64 [A] positions.
-        end: tokens of the text that count.
     """
     places = anchors[:, None] + torch.arange(1, drafts.shape[1] + 1, device=ids.device)
     right = (places < end) & (drafts == ids[places.clamp(max=end - 1)])

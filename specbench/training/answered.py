@@ -1,4 +1,4 @@
-"""Answered: what weights in training write by themselves to held-out prompts, and how likely that is to the target."""
+"""What weights in training write by themselves to held-out prompts, and how likely that is to the target."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ class Answered:
         distinct: by n, different n-grams over all, mean over answers.
         agreement: positions of the target's own answers that have its token, running free.
         common_prefix_tokens: before the first other one, mean.
-        texts: the prompts with these answers.
-        loops: of each of the texts, whether it ends in a loop.
         log_likelihood: of a token under the target; None where its weights are not at hand.
         sound_log_likelihood: the same of the answers that do not loop: rounds of a loop are next to certain, so that
             answers which loop less look less likely.
@@ -80,7 +78,6 @@ def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answere
     """What answers are like beside the target's own.
 
     Args:
-        records: answers to the prompts of ``texts``, by their ids.
         texts: with the target's own answers. They may be cut where they go round in circles, so positions behind their
             ends are not compared.
     """
@@ -104,7 +101,6 @@ def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
 
     Args:
         model: a transformers causal LM; its mode is left as it was.
-        texts: with their answers.
     """
     training, found = model.training, list[float]()
     model.eval()

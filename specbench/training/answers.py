@@ -1,8 +1,7 @@
-"""Answers: the target's own, to training prompts; what a head or an adapter learns to foresee.
+"""The target's own answers to training prompts.
 
-They come from the engine, many sequences at a time, and each is on disk before the next is waited for. Interrupted, the
-same call goes on where it stopped. Answers that go round in circles, which small models' greedy ones do, are learnt
-from once.
+The engine decodes many at a time; each is on disk as it ends, and the same call resumes after an interruption. Circles
+at an answer's end, which small models' greedy answers have, are learnt from once.
 """
 
 from __future__ import annotations
@@ -55,14 +54,7 @@ class _Header(BaseModel):
 
 @dataclass(frozen=True)
 class Asking:
-    """How answers are made.
-
-    Attributes:
-        max_new_tokens: of an answer.
-        concurrency: sequences stepped together.
-        temperature: 0 is greedy.
-        seed: of sampling.
-    """
+    """How answers are made."""
 
     max_new_tokens: int
     concurrency: int
@@ -80,16 +72,13 @@ def ask(
     """The model's answers to ``prompts``, in their order, kept in ``folder``.
 
     Args:
-        model: the target.
         prompts: of different ids; those that leave no room for an answer in the model's context are left out.
-        asking: how.
         folder: receives ``answers.jsonl`` and ``answers.json``; answers that are in there already are taken as they
             are. Made where it is missing.
         told: (answers done, answers in all) at the start and after each.
 
     Raises:
         UsageError: the folder holds answers of another model, or made in another way; or nothing can be asked.
-        EnvironmentRefused: no memory for so many sequences, or the disk is full.
     """
     asked = {prompt.id: (prompt, model.encode(prompt)) for prompt in prompts}
     room = (model.context or 1 << 30) - asking.max_new_tokens
@@ -121,11 +110,7 @@ def ask(
 
 
 def read(folder: Path) -> list[Text]:
-    """The answers that :func:`ask` has left in a folder, in the order in which they were finished.
-
-    Raises:
-        UsageError: there are none, or a line is damaged.
-    """
+    """The answers that :func:`ask` has left in a folder, in the order in which they were finished."""
     texts = list(_texts(folder))
     if not texts:
         raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
@@ -133,11 +118,7 @@ def read(folder: Path) -> list[Text]:
 
 
 def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
-    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model.
-
-    Raises:
-        UsageError: the folder says nothing of it, or they are of another model, or of this one in another precision.
-    """
+    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model."""
     path = folder / HEADER
     if not path.exists():
         raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
@@ -200,9 +181,7 @@ def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> 
     """An answer without the rounds of a circle at its end, but for the first ``keep``.
 
     Args:
-        answer: token ids.
         keep: rounds that stay, at least 1.
-        longest: tokens of the longest circle looked for.
     """
     circle = next(loops(answer, keep + 1, longest), None)
     return answer if circle is None else answer[: circle.start + keep * circle.period]
@@ -221,10 +200,6 @@ def before_run(answer: Sequence[int], longest: int) -> int:
     CLLM drops a block from which, or from before which, a token stands ten times in a row
     (``detect_repetitive_patterns``). Its scan begins in the prompt and ends at the first stop token, which a chat
     template may write into the prompt; here it is the answer's.
-
-    Args:
-        answer: token ids.
-        longest: at least 2.
     """
     run = 1
     for at in range(1, len(answer)):

@@ -19,12 +19,8 @@ def write_card(folder: Path, made: Mapping[str, Any]) -> None:
     """Writes ``card.json`` and ``README.md`` beside weights.
 
     Args:
-        folder: has the weights.
         made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before`` and
             ``after`` (:meth:`specbench.training.held_out.Held.figures`), and whatever else there is to say.
-
-    Raises:
-        EnvironmentRefused: the disk is full.
     """
     write_json_atomic(folder / CARD, dict(made))
     write_text_atomic(folder / "README.md", _readme(made))

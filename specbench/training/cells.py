@@ -45,13 +45,7 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True)
 class Made:
-    """Weights of a finished training.
-
-    Attributes:
-        model: what ``--model`` loads them by.
-        settings: what ``--set`` loads them by, where they are no model.
-        card: see :func:`specbench.training.running.run_training`.
-    """
+    """Weights of a finished training."""
 
     model: str
     settings: tuple[str, ...]
@@ -60,14 +54,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of several.
-
-    Attributes:
-        label: its values, as people write them.
-        values: what the axes set in it.
-        plan: as ``specbench train`` would have it.
-        options: of its recipe.
-    """
+    """One training of several."""
 
     label: str
     values: Mapping[str, Any]
@@ -119,14 +106,10 @@ class Cells:
 
     Args:
         base: what they have in common; ``out`` receives a folder for each.
-        say: takes a line for the user.
 
     Attributes:
         method: that drafts with what is trained.
         option: of the method, that what is trained is given to; None where it is the model itself.
-
-    Raises:
-        UsageError: the method has no recipe.
     """
 
     def __init__(self, base: TrainPlan, say: Callable[[str], None]) -> None:
@@ -143,11 +126,7 @@ class Cells:
         self._rate: _Rate | None = None
 
     def cell(self, values: Mapping[str, str]) -> Cell:
-        """A training by the values of the axes.
-
-        Raises:
-            UsageError: an axis that is none here, or a value that its option does not take.
-        """
+        """A training by the values of the axes."""
         known = names(self._recipe.Options)
         extra = [TEXTS, *([BLOCK_SIZE, "n"] if self._states and "n" not in known else [])]
         own: dict[str, str] = {}
@@ -183,11 +162,7 @@ class Cells:
             run_collection(self._collection(size), self._say)
 
     def predict(self, cell: Cell) -> Predicted:
-        """What a training will take, by a rate that is measured once.
-
-        Raises:
-            SpecbenchError: as the training itself would.
-        """
+        """What a training will take, by a rate that is measured once."""
         if self._rate is None:
             self._rate = self._probe(cell)
         rate = self._rate
@@ -196,11 +171,7 @@ class Cells:
         return Predicted(round(met * rate.tokens), flops, met * rate.hours)
 
     def made(self, cell: Cell) -> Made | None:
-        """The weights of a training that is finished; None of one that is not, or whose weights are gone.
-
-        Raises:
-            UsageError: its card is damaged.
-        """
+        """The weights of a training that is finished; None of one that is not, or whose weights are gone."""
         from specbench.models import CARD  # with torch behind it
 
         path = cell.plan.into / CARD
@@ -213,11 +184,7 @@ class Cells:
         return self._weights(card, cell)
 
     def train(self, cell: Cell) -> Made:
-        """Trains, or goes on where an interrupted training stopped.
-
-        Raises:
-            SpecbenchError: what went wrong, in one line. Finished checkpoints are kept.
-        """
+        """Trains, or goes on where an interrupted training stopped."""
         made = self._weights(run_training(cell.plan, self._say), cell)
         self._rate = self._rate_of(cell, made.card) or self._rate
         return made

@@ -41,11 +41,7 @@ def last_whole(folder: Path) -> Path | None:
 
 @contextmanager
 def going_on(folder: Path) -> Iterator[None]:
-    """Turns whatever a damaged file of a checkpoint makes a library raise into one sentence.
-
-    Raises:
-        UsageError: names the checkpoint.
-    """
+    """Turns whatever a damaged file of a checkpoint makes a library raise into one sentence."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
@@ -59,14 +55,11 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[s
     """Takes a folder for a training with these settings, which it has to have had from the start.
 
     Args:
-        folder: of the training; made where it is missing.
         settings: all that decides what is learnt, as plain values.
-        what: is in training, for the error.
         later: what a setting was before there was a choice, of those that an older folder does not have.
 
     Raises:
         UsageError: it holds a training with others.
-        EnvironmentRefused: the disk is full.
     """
     path = folder / _OPTIONS
     if path.exists():

@@ -23,13 +23,8 @@ def choose(card: Card, options: Any, recipe: str | None, settings: Sequence[str]
     """The options that a training runs with.
 
     Args:
-        card: of the method.
-        options: the recipe's class of options.
         recipe: name of one of :func:`published`, or a YAML file of the user's; None is the defaults.
         settings: ``NAME=VALUE``, which win over it.
-
-    Raises:
-        UsageError: an unknown name or file, an option that is none, given twice, or out of its range.
     """
     own = assigned(settings)
     if recipe is None:

@@ -55,8 +55,6 @@ class Collecting:
         augment: ``cllm`` puts some wrong tokens of the states right; ``cllm-released`` draws them with replacement.
         keep_circles: rounds that stay of an answer that repeats itself to its end; 0 is all.
         max_run: blocks are left out from where one token has come up so many times in a row; CLLM has 10; 0 is off.
-        seed: of all noise.
-        shard: answers of a shard.
         max_repeats: blocks are left out from where one sentence comes up so many times; 0 is off. See
             :mod:`specbench.training.sentences`.
     """
@@ -88,20 +86,9 @@ def collect(
     before it.
 
     Args:
-        model: the target.
-        texts: its answers.
-        sampling: how it has decoded them.
-        how: what to make of them.
         folder: receives shards, ``trajectories.json``, and in the end ``statistics.json``.
         rows: of a forward, at most; bounds memory.
         told: (answers done, answers in all) at the start and after each shard.
-
-    Returns:
-        The statistics, see :func:`summary`.
-
-    Raises:
-        UsageError: there are no answers, the folder holds others, or the engine cannot run the model.
-        EnvironmentRefused: memory does not suffice, the disk is full, or pyarrow is not installed.
     """
     if not texts:
         raise UsageError("there is no answer to make trajectories of; give other prompts")

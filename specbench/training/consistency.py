@@ -1,4 +1,4 @@
-"""Consistency: a batch of packed texts to the loss that CLLM and Jacobi Forcing train with."""
+"""A batch of packed texts to the loss that CLLM and Jacobi Forcing train with."""
 
 from __future__ import annotations
 
@@ -20,16 +20,8 @@ class ConsistencyLesson(nn.Module):
     Args:
         model: a transformers causal LM, bare or with an adapter, of an attention that takes a mask of blocks; what of
             it is trained is the caller's business.
-        objective: the rows that learn from others.
-        window: of the mask, see :class:`specbench.training.sight.Sight`.
         ar_weight: λ; 0 leaves that loss out.
-        include_prompt: the prompt's tokens count in it.
-        smoothing: of its labels.
-        distance: that rows are from their teachers.
         frozen: what says the clean rows' labels, as distributions; None: labels are the text's tokens.
-
-    Raises:
-        UsageError: see :class:`Student`.
     """
 
     def __init__(
@@ -53,9 +45,6 @@ class ConsistencyLesson(nn.Module):
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
         """One step's loss.
-
-        Args:
-            batch: :meth:`Packed.tensors`.
 
         Returns:
             ``loss``; ``consistency`` and ``autoregressive``, its two parts before λ; ``agrees``, the share of noisy

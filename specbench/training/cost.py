@@ -18,7 +18,7 @@ from specbench.hardware import Nvml
 
 
 class Cost(BaseModel):
-    """Cost: what the steps that made some weights took. Looks at held-out texts are no part of it."""
+    """What the steps that made some weights took. Looks at held-out texts are no part of it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -54,13 +54,7 @@ class _Spent(BaseModel):
 
 
 class Meter(TrainerCallback, ExportableState):
-    """Meter: adds up what steps take, in every checkpoint of transformers' loop.
-
-    Args:
-        model: what learns.
-        processes: that learn together.
-        gpu: opens the device for its energy; None of it is none.
-    """
+    """Adds up what steps take, in every checkpoint of transformers' loop."""
 
     def __init__(self, model: Any, processes: int = 1, gpu: Callable[[torch.device], Nvml | None] | None = None):
         self._device = next(iter(model.parameters())).device
@@ -108,11 +102,7 @@ class Meter(TrainerCallback, ExportableState):
 
     @contextmanager
     def counting(self, step: int) -> Iterator[None]:
-        """Counts operations of what is done in it, if it belongs to the first step.
-
-        Args:
-            step: how many are done.
-        """
+        """Counts operations of what is done in it, if it belongs to the first step."""
         if step or not self._countable:
             yield
             return
@@ -125,7 +115,6 @@ class Meter(TrainerCallback, ExportableState):
         """What so many steps took.
 
         Args:
-            steps: taken.
             tokens: (steps) -> tokens that they brought through the model, those of all processes.
         """
         spent, seen = self._spent, tokens(steps)

@@ -1,4 +1,4 @@
-"""Distances: how far a student's next-token distribution is from its teacher's, one figure a row, at temperature 1.
+"""How far a student's next-token distribution is from its teacher's, one figure a row, at temperature 1.
 
 P is the teacher's distribution and Q the student's; both come as scores, and no gradient goes into the teacher's.
 """
@@ -50,11 +50,7 @@ def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL(Q ‖ sg P) = Σᵥ Q(v) (log Q(v) − log P(v)) of each row: a student that leaves out what it cannot say.
-
-    Args:
-        student, teacher: as of :func:`forward_kl`.
-    """
+    """KL(Q ‖ sg P) = Σᵥ Q(v) (log Q(v) − log P(v)) of each row: a student that leaves out what it cannot say."""
     return _divergence(_logarithms(teacher.detach()), _logarithms(student))
 
 
@@ -64,7 +60,6 @@ def jensen_shannon(student: Tensor, teacher: Tensor, beta: float = 0.5) -> Tenso
     Divided by β it is the forward divergence where β goes to 0; divided by 1 − β the reverse one where β goes to 1.
 
     Args:
-        student, teacher: as of :func:`forward_kl`.
         beta: β, between 0 and 1.
     """
     taught, said = _logarithms(teacher.detach()), _logarithms(student)

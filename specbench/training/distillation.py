@@ -25,11 +25,7 @@ class DistillationLesson(nn.Module):
     """A method's lesson for batches of texts, and distillation for those of the student's own answers.
 
     Args:
-        lesson: the method's.
-        model: in training, a transformers causal LM, bare or with an adapter.
-        frozen: the target.
         own: indices of texts -> their prompts with the student's own answers.
-        distance: of the student's next tokens from the target's.
     """
 
     def __init__(
@@ -44,7 +40,6 @@ class DistillationLesson(nn.Module):
 
         Args:
             own: int64 [B] indices of the texts whose prompts the student has answered; None: of texts.
-            batch: the method's, of texts.
 
         Returns:
             What the method's lesson does; of own answers ``loss``, which is also ``on_policy``, and ``agrees``, the

@@ -43,13 +43,9 @@ class Teaching:
     """What a method brings to its training.
 
     Attributes:
-        method: its name.
         lesson: (model, frozen) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show;
             ``frozen`` is the target before training where ``labels`` ask for it, else None.
         collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
-        masked: the lesson's attention is masked by blocks.
-        size: tokens of a text as it is packed.
-        decoding: options of the method with which held-out prompts are decoded.
     """
 
     method: str
@@ -66,7 +62,6 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     Raises:
         UsageError: there is nothing to learn from, texts are another tokenizer's, the loss is not finite, or
             ``job.out`` holds a training with other options.
-        EnvironmentRefused: memory does not suffice, or the disk is full.
     """
     _check(job, options)
     _claim(teaching, options, job)
@@ -243,16 +238,8 @@ class Weights:
 
     Args:
         model: a transformers causal LM without any gradient; it is changed.
-        options: adapter or full, and the adapter's shape.
         base: what ``--model`` called it, so that the adapter finds it again.
-        seed: of an adapter's initial weights.
         half: products are in bfloat16, so what does not learn may be too: it is then not rounded anew in every forward.
-
-    Attributes:
-        model: the transformers model, or PEFT's around it.
-
-    Raises:
-        UsageError: the adapter's targets are no layers of this model.
     """
 
     def __init__(self, model: Any, options: WeightOptions, base: str, seed: int, half: bool = False) -> None:
@@ -287,10 +274,7 @@ class Weights:
 
     @contextmanager
     def as_before(self) -> Iterator[Any]:
-        """The transformers model without what was learnt, for as long as this lasts; None where all its weights learn.
-
-        The weights are afterwards what they were, as with :meth:`as_decoded`.
-        """
+        """The transformers model without what was learnt, within the ``with``; None where all its weights learn."""
         if self._full:
             yield None
         else:
@@ -327,12 +311,7 @@ class Weights:
                 parameter.data = parameter.data.to(kept).to(parameter.dtype)
 
     def keep(self, folder: Path, tokenizer: Any) -> None:
-        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision.
-
-        Args:
-            folder: receives the files.
-            tokenizer: goes with a checkpoint.
-        """
+        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision."""
         if not self._full:
             kept = {name: value.to(_KEPT) for name, value in self.model.state_dict().items() if "lora_" in name}
             self.model.save_pretrained(str(folder), state_dict=kept, save_embedding_layers=False)

@@ -27,7 +27,7 @@ class LabelOptions(DistanceOptions):
 
 
 class Frozen:
-    """Frozen: the target as it was before training, what an adapter is laid on, or a copy. No module: none is saved.
+    """The target as it was before training, what an adapter is laid on, or a copy. No module: none is saved.
 
     Args:
         before: gives the transformers model without what was learnt, or None where all its weights learn.

@@ -35,8 +35,6 @@ class Given:
 
     Attributes:
         prompt: its id is the file's name and the number of the line.
-        answer: not blank.
-        line: where it stands, for errors.
     """
 
     prompt: Prompt
@@ -112,11 +110,9 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
 
     Args:
         path: JSON lines, a JSON list or Parquet, by its suffix.
-        chat: whether the model has a chat template.
 
     Raises:
         UsageError: it cannot be read, has no rows, or a row is no question with its answer; names the line or row.
-        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
     """
     found = []
     for number, row in each_row(path, GivenRow):
@@ -142,11 +138,7 @@ def has_answers(path: Path) -> bool:
 
 
 def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:
-    """Rows as texts to learn, each answer with the tokens that the model ends one with.
-
-    Raises:
-        UsageError: a row is longer than the model's context, or its tokenizer or template refuses it; names the line.
-    """
+    """Rows as texts to learn, each answer with the tokens that the model ends one with."""
     ends: dict[bool, list[int]] = {}
     texts = []
     for row in rows:

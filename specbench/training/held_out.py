@@ -47,13 +47,9 @@ class Held:
     """Figures of held-out prompts, greedy.
 
     Attributes:
-        prompts: decoded.
         tokens, forwards: of all answers behind the prefill; see :mod:`specbench.runner.loop`.
-        scored, passed: answers that have a verdict, and those that are right.
         agrees: share of the target's own, or the given, answer that is these weights' next token too, behind that text.
             It forgives every departure at the next token, so of what they write by themselves it says little.
-        answered: that: what the answers are like.
-        given: the texts' answers were given, and are not the target's own.
     """
 
     prompts: int
@@ -96,12 +92,7 @@ def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Te
     A lossless method emits what plain decoding of these weights does, so the same answers say what both are worth.
 
     Args:
-        loaded: the target, for all but its weights.
         model: the weights, a transformers causal LM; its mode is left as it was.
-        method: decodes.
-        texts: their prompts are decoded, up to the longest of their answers.
-        seed: of drafts.
-        score: judges answers.
     """
     # Looked at more or less often, a training draws the same.
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):

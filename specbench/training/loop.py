@@ -36,13 +36,11 @@ class Course:
     Attributes:
         lesson: called as ``lesson(**batch)``; ``loss`` of what it returns is learnt from, the rest is shown. What of
             its weights requires a gradient is trained, and is all that checkpoints hold.
-        texts: to learn from.
         collate: (how often the texts were gone through before, some texts) -> batch. Of the same arguments it makes
             the same batch.
         size: tokens of a text, by which neighbours in a batch are alike.
         look: at held-out texts, before the first step, each ``eval_every`` steps and behind the last one; None where
             there are none.
-        before_step: told (steps taken, steps in all) before each.
         ends: (figures of the first look, of this one) -> why the training ends here, with the weights of the look
             before; empty where it goes on. None: nothing ends it.
     """
@@ -62,10 +60,8 @@ class Done:
 
     Attributes:
         steps: that made these weights.
-        visits: passes over the texts.
         answer_tokens: learnt from, those of several visits counted each time.
         last: of each figure that steps have, the last value shown.
-        cost: what the steps took.
         curve: of each look its ``step``, the ``tokens_seen`` until then and its figures.
         ended: why it ended before its last step; then the weights are those of the last look before. Else empty.
     """
@@ -80,15 +76,15 @@ class Done:
 
 
 def fit(course: Course, options: LoopOptions, job: Job) -> Done:
-    """Trains ``course.lesson`` in place, going on from the last whole checkpoint in ``job.out``.
+    """Train ``course.lesson`` in place, resuming from the last whole checkpoint in ``job.out``.
 
-    Interrupted and gone on with, it takes the same steps: order and draws depend on the seed and the visit alone, and a
-    checkpoint has the optimiser's state and that of every random generator.
+    A resumed training takes the same steps: order and draws depend on seed and visit alone, and a checkpoint has the
+    state of the optimiser and of every random generator.
 
     Raises:
-        UsageError: there is nothing to learn from, the loss is not finite, the first look behind a step ends it, or
-            the only one would be behind the last.
-        EnvironmentRefused: memory does not suffice, or the disk is full. The last whole checkpoint stays.
+        UsageError: there is nothing to learn from, the loss is not finite, or the first evaluation ends it or would
+            come after the last step.
+        EnvironmentRefused: memory or disk does not suffice. The last whole checkpoint stays.
     """
     if not course.texts:
         raise UsageError("there is no text to learn from; give more prompts, or longer answers")
@@ -387,11 +383,7 @@ class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
 
 
 class FirstLook(TrainerCallback):
-    """A look before the first step, which the later ones are held against.
-
-    Args:
-        look: takes it.
-    """
+    """A look before the first step, which the later ones are held against."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         self._look = look
@@ -402,12 +394,7 @@ class FirstLook(TrainerCallback):
 
 
 class Says(TrainerCallback):
-    """Lines for the user while a training goes on; the last step is logged and looked at, too.
-
-    Args:
-        job: says them.
-        answer_tokens: (steps) -> tokens of answers that they learn from.
-    """
+    """Lines for the user while a training goes on; the last step is logged and looked at, too."""
 
     def __init__(self, job: Job, answer_tokens: Callable[[int], int]) -> None:
         self._job, self._answer_tokens = job, answer_tokens
@@ -441,11 +428,7 @@ class Says(TrainerCallback):
 
 
 class Before(TrainerCallback):
-    """What a course does before a step.
-
-    Args:
-        before_step: told (steps taken, steps in all).
-    """
+    """What a course does before a step."""
 
     def __init__(self, before_step: Callable[[int, int], None]) -> None:
         self._before_step = before_step

@@ -1,4 +1,4 @@
-"""Losses: consistency and autoregressive, of chosen rows of a packed batch; each method's objective chooses them.
+"""Consistency and autoregressive, of chosen rows of a packed batch; each method's objective chooses them.
 
 Notation: pθ(· | x) is the model's next-token distribution behind x, sg stops gradients, kⱼ and lⱼ are the noisy and the
 clean tokens of block j, x is the prompt, and sⱼₜ the shares of :func:`shares`.
@@ -90,10 +90,7 @@ def evaluate(
     Args:
         scores: the LM head, [M, H] -> [M, V].
         states: [B × S, H].
-        pairs, targets: rows of ``states``.
-        smoothing: see :func:`cross_entropy`.
         at_once: rows whose scores are held for the backward pass; more go in parts, which it computes again.
-        distance: of a student's scores from its teacher's.
         labels: int64 [M] rows -> scores [M, V] that ``targets`` learn in place of their tokens.
     """
     rows, place = torch.cat([targets.rows, pairs.teachers]).unique(return_inverse=True)
@@ -141,7 +138,6 @@ def progressive_consistency(packed: Packed, norm: Norm = "tokens") -> Pairs:
 
     Args:
         packed: of one noisy stream, seen through one window.
-        norm: see :func:`shares`.
     """
     kept = _behind_divergence(packed) & (packed.following >= 0)
     return _pairs(packed, kept, norm)
@@ -156,7 +152,6 @@ def global_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False
 
     Args:
         packed: of one noisy stream, seen through windows of one block.
-        norm: see :func:`shares`.
         last: include the row that foresees the next block's first token; the code's sequences end with the block.
     """
     behind = _behind_divergence(packed)
@@ -173,11 +168,6 @@ def local_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False)
 
     L = Σⱼ Σ_{t ≥ fⱼ − 1} sⱼₜ KL(sg pθ(· | x, l_<j, k′ⱼ[..t]) ‖ pθ(· | x, l_<j, kⱼ[..t])),
     fⱼ = min {t : kⱼ[t] ≠ k′ⱼ[t]}
-
-    Args:
-        packed: of two noisy streams, a state and the next, seen through windows of one block.
-        norm: see :func:`shares`.
-        last: as of :func:`global_consistency`.
     """
     return global_consistency(packed, norm, last)
 
@@ -186,7 +176,6 @@ def autoregressive(packed: Packed, prompt: bool = False) -> Targets:
     """L = −1/M Σ log pθ(token | text before it), over the answer's tokens, or the prompt's too.
 
     Args:
-        packed: of any streams; the clean one is an ordinary causal text.
         prompt: include the prompt's own tokens, as both releases do.
     """
     follows = packed.following
@@ -202,7 +191,6 @@ def shares(packed: Packed, kept: Tensor, norm: Norm) -> Tensor:
     """What each kept row weighs: float32 [B, S], 0 for others.
 
     Args:
-        packed: the batch.
         kept: bool [B, S].
         norm: ``tokens`` is the mean over the batch's kept rows; ``blocks`` the mean over all blocks of the mean over
             the block's kept rows, as the post averages over blocks; ``released`` the mean over samples of the mean over

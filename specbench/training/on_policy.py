@@ -1,10 +1,8 @@
-"""On-policy distillation: batches of the student's own answers, which the frozen target says the next tokens of.
+"""On-policy distillation: batches of the student's own answers, with next tokens from the frozen target.
 
-Generalised knowledge distillation (Agarwal et al. 2024, arXiv:2306.13649; CLLM's discussion names it): what a student
-writes by itself is not what it was shown, and there it hears what the target would say. A share of the batches is drawn
-by seed and visit. Every ``on_policy_every`` steps the engine decodes the answers of those to come, with the weights as
-they are by then, and they are on disk before any is learnt from: gone on with, a training learns from the same ones.
-What is learnt of them is in :mod:`specbench.training.distillation`.
+Generalised knowledge distillation (Agarwal et al. 2024, arXiv:2306.13649). Seed and visit decide which batches. Every
+``on_policy_every`` steps the engine decodes the answers of the batches to come with the current weights; they are on
+disk before any is learnt from, so a resumed training learns from the same ones.
 """
 
 from __future__ import annotations
@@ -75,10 +73,7 @@ class OnPolicy:
     """Which batches are the student's own answers, and those answers.
 
     Args:
-        options: of the training.
-        job: of the training.
         batches: step -> the texts of each of its batches, as indices, with how often they were met before.
-        decoded: see :data:`Decoded`.
 
     Raises:
         UsageError: several processes train together.
@@ -104,11 +99,7 @@ class OnPolicy:
         return draw.random() < self._options.on_policy
 
     def collating(self, usual: Callable[[int, Any], Any]) -> Callable[[int, Sequence[Any]], Any]:
-        """Makes batches as :class:`specbench.training.distillation.DistillationLesson` takes them.
-
-        Args:
-            usual: makes those that are learnt from the texts.
-        """
+        """Makes batches as :class:`specbench.training.distillation.DistillationLesson` takes them."""
         at = {text.id: index for index, text in enumerate(self._job.texts)}
 
         def collate(visit: int, texts: Sequence[Any]) -> Any:
@@ -126,16 +117,7 @@ class OnPolicy:
         return [Text(text.id, text.prompt, self._answers[text.id]) for text in asked]
 
     def before_step(self, step: int, steps: int) -> None:
-        """Has the answers at hand that a step learns from.
-
-        Args:
-            step: that comes next, from 0.
-            steps: in all.
-
-        Raises:
-            UsageError: they are gone, or damaged.
-            EnvironmentRefused: the disk is full, or memory does not suffice.
-        """
+        """Has the answers at hand that a step learns from."""
         first = step - step % self._options.on_policy_every
         if first == self._first:
             return
@@ -157,12 +139,7 @@ class OnPolicy:
         return {"answer_tokens": given, "own_answers": {"answers": len(own), "tokens": sum(own)}}
 
     def tokens_seen(self, steps: int, size: Callable[[Any], int]) -> int:
-        """Tokens that so many steps have brought through the model to learn from them.
-
-        Args:
-            steps: taken.
-            size: of a text that was learnt as it is.
-        """
+        """Tokens that so many steps have brought through the model to learn from them."""
         return sum(
             size(text) if answer is None else len(text.prompt) + len(answer) for text, answer in self._learnt(steps)
         )
@@ -219,9 +196,6 @@ def own_answers(
     Args:
         loaded: the target, for all but its weights.
         model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
-        texts: at least one.
-        sampling: how.
-        budget: tokens of an answer.
     """
     room = loaded.context or 1 << 30
     requests = [

@@ -15,13 +15,7 @@ _POOL = 16  # batches that are sorted by length together: shuffled enough, and l
 
 
 class Order(Sampler[tuple[int, int]]):
-    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same.
-
-    Args:
-        lengths: tokens of each text.
-        batch: texts that are packed together.
-        seed: of the shuffling.
-    """
+    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same."""
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         self._lengths, self._batch, self._seed = lengths, batch, seed
@@ -58,14 +52,7 @@ class Order(Sampler[tuple[int, int]]):
 
 
 class Batches:
-    """The batches of each step of a training of one process, as :func:`specbench.training.loop.fit` meets them.
-
-    Args:
-        texts: to learn from.
-        size: as of :class:`specbench.training.loop.Course`.
-        options: of the training.
-        seed: of the order.
-    """
+    """The batches of each step of a training of one process, as :func:`specbench.training.loop.fit` meets them."""
 
     def __init__(self, texts: Sequence[Any], size: Callable[[Any], int], options: LoopOptions, seed: int) -> None:
         self._order = Order([size(text) for text in texts], options.batch, seed)

@@ -1,10 +1,8 @@
-"""Packing: a text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
+"""A text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
 
-kⱼ is a state of block j on its way to the fixed point lⱼ, which is the answer's own text. A token of kⱼ and the one of
-lⱼ in the same place have the same position, so that one forward says what follows both. The last block ends where the
-answer does: what decoding put behind that is neither packed, nor seen, nor learnt. (The released code packs it as pads
-that it recognises by their id, which is wrong where the pad token is the end token, as in many models.) Which states of
-a trajectory's blocks go beside the text is a method's choice.
+kⱼ is a state of block j on its way to the fixed point lⱼ, the answer's own text. Tokens in the same place of kⱼ and lⱼ
+have the same position, so that one forward says what follows both. The last block ends where the answer does. (The
+released code packs pads there and recognises them by id, which is wrong where the pad token is the end token.)
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ class ConsistencyCollator(ABC):
 
     Args:
         max_tokens: of a packed text; last blocks are left out of longer ones.
-        noisy: streams beside the text.
         seed: with the visit and the text's id it decides every draw.
-        length: samples share sequences of up to so many tokens, see :func:`pack`.
-        multiple: see :func:`pack`.
 
     Attributes:
         visit: how often the data were gone through before; set by whoever loops.
@@ -52,12 +47,7 @@ class ConsistencyCollator(ABC):
 
     @abstractmethod
     def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
-        """For each noisy stream, the state of each block.
-
-        Args:
-            trajectory: with the blocks that are learnt from.
-            draw: generator of this text at this visit.
-        """
+        """For each noisy stream, the state of each block."""
 
 
 #: Streams. Noisy ones are numbered on from NOISY: a block can have several of its states in one sequence.
@@ -72,7 +62,6 @@ class Sample:
         prompt: token ids, at least one.
         answer: token ids: l₀, l₁, ….
         noisy: one or more streams, each as long as the answer: k₀, k₁, ….
-        block_size: n.
     """
 
     prompt: Sequence[int]
@@ -122,7 +111,6 @@ def pack(samples: Sequence[Sample], length: int = 0, multiple: int = 1) -> Packe
     """Samples as a batch.
 
     Args:
-        samples: in the order in which they are numbered.
         length: samples share a sequence up to this many tokens; 0 gives each its own. A longer sample has its own too.
         multiple: sequences are filled up to a multiple of it, which spares compiled kernels new shapes.
     """

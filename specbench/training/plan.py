@@ -1,4 +1,4 @@
-"""Plans of trainings: the options of ``specbench train`` and ``trajectories``. No torch."""
+"""Plans of trainings: the options of ``specbench train`` and ``trajectories``."""
 
 from __future__ import annotations
 
@@ -46,11 +46,7 @@ class _Answering(Noting, Loading, Drawing):
 
     @property
     def sets(self) -> list[str]:
-        """Names of the sets of prompts.
-
-        Raises:
-            UsageError: it names none.
-        """
+        """Names of the sets of prompts."""
         found = split(self.prompts or "")
         if self.prompts is not None and not found:
             raise UsageError("--prompts names nothing; give gsm8k-train, for one")
@@ -58,7 +54,7 @@ class _Answering(Noting, Loading, Drawing):
 
 
 class TrainPlan(_Answering):
-    """TrainPlan: a method with a recipe, what it learns from, and the recipe's options."""
+    """A method with a recipe, what it learns from, and the recipe's options."""
 
     method: str = flag(..., "METHOD", help="A method that has a recipe; draft: the draft model of sps.")
     trajectories: Path | None = flag(None, "--trajectories", help="Folder of specbench trajectories, for consistency.")
@@ -78,7 +74,7 @@ class TrainPlan(_Answering):
 
 
 class TrajectoriesPlan(_Answering):
-    """TrajectoriesPlan: whose Jacobi states are collected, and which."""
+    """Whose Jacobi states are collected, and which."""
 
     block_size: int = flag(16, "--block-size", help="Tokens of a block.", short="-n", ge=1, le=512)
     states: Literal["jacobi", "artificial"] = flag(

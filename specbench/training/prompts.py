@@ -1,4 +1,4 @@
-"""Training prompts: training splits of tasks, and a user's own files; never what decoders are timed on. No torch."""
+"""Training prompts: training splits of tasks, and a user's own files; never what decoders are timed on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ _SUFFIX = "-train"
 
 
 def check_sets(names: Sequence[str]) -> None:
-    """Refuses what is no training set, before anything is loaded.
-
-    Raises:
-        UsageError: a test split, a task without a training split, a missing file, or an unknown name.
-    """
+    """Refuses what is no training set, before anything is loaded."""
     for name in names:
         if names_file(name):
             if not Path(name).is_file():
@@ -56,12 +52,6 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
 
     Args:
         names: ``TASK-train``, or paths of files as ``--task prompts`` takes them.
-        chat: whether the model has a chat template.
-        data_dir: as of ``--data-dir``.
-
-    Raises:
-        UsageError: see :func:`check_sets`; or conversations, whose later turns have no answer to follow yet.
-        EnvironmentRefused: a data file is nowhere on this machine.
     """
     check_sets(names)
     found: list[Prompt] = []
@@ -81,16 +71,7 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
 
 
 def check_unmeasured(text: str, where: str, known: dict[str, str]) -> None:
-    """Refuses a prompt that is a question of a task, word for word.
-
-    Args:
-        text: of the prompt.
-        where: it stands, for the error.
-        known: see :func:`specbench.evals.asked.measured`.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuses a prompt that is a question of a task, word for word."""
     task = asks(text, known)
     if task is not None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Quality on a card: what ``specbench quality`` found of trained weights, in ``card.json`` and README. No torch."""
+"""Quality on a card: what ``specbench quality`` found of trained weights, in ``card.json`` and README."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ class _Card(BaseModel):
 
 
 def check_card(model: str) -> Path:
-    """The folder of trained weights that a MODEL is; before anything is loaded.
-
-    Raises:
-        UsageError: it is none, or its card is damaged.
-    """
+    """The folder of trained weights that a MODEL is; before anything is loaded."""
     folder = Path(model).expanduser()
     if not (folder / _CARD).is_file():
         raise UsageError(
@@ -47,16 +43,7 @@ def check_card(model: str) -> Path:
 
 
 def put_on_card(model: str, found: Sequence[Quality]) -> None:
-    """Writes the figures of the last of some models onto its card, beside the first's where there are several.
-
-    Args:
-        model: the trained folder.
-        found: what was asked; the last is this folder's.
-
-    Raises:
-        UsageError: as of :func:`check_card`.
-        EnvironmentRefused: the folder cannot be written.
-    """
+    """Writes the figures of the last of some models onto its card, beside the first's where there are several."""
     from specbench.training.card import write_card  # brings torch; and it writes what :func:`section` makes of this
 
     folder = check_card(model)

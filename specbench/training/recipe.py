@@ -1,4 +1,4 @@
-"""Recipe: what a method's ``train.py`` is given and has to have, and the options that recipes share. No torch."""
+"""What a method's ``train.py`` is given and has to have, and the options that recipes share."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class Text:
     """A prompt with the target's own answer.
 
     Attributes:
-        id: of the prompt, the set it comes from included.
-        prompt: its token ids.
         answer: those of the answer, at least one; the stop token included where it ended by itself.
     """
 
@@ -41,14 +39,11 @@ class Job:
     """What is to be trained on what.
 
     Attributes:
-        target: the model that is drafted for.
         texts: to learn from: each a :class:`Text`, or a :class:`specbench.training.trajectory.Trajectory`, which is one
             with more to it.
         held_out: never learnt from; what progress is measured on.
         out: folder that receives everything; what is in there from an interrupted run is gone on with.
-        seed: of initial weights, order and whatever else is drawn.
         say: takes a line for the user.
-        model: what ``--model`` called the target.
         about: what there is to say of the texts, for the card of what comes of it: plain values by name.
         score: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
     """
@@ -69,28 +64,17 @@ class Recipe(Protocol):
 
     It may have a function ``check(options, target)``, called when the target is loaded and before any answer is made,
     which raises a UsageError for options that this target cannot take.
-
-    Attributes:
-        Options: its :class:`specbench.common.Options`, by which ``--set NAME=VALUE`` is checked.
     """
 
     Options: Any
 
     def train(self, options: Any, job: Job) -> Mapping[str, Any]:
-        """Trains, going on from the last checkpoint in ``job.out``.
-
-        Returns:
-            What there is to say of the result, for its card: plain values by name.
-        """
+        """Trains, going on from the last checkpoint in ``job.out``."""
         ...
 
 
 def check_start(layers: int, target: LoadedModel) -> None:
-    """Check that a head of ``layers`` layers can begin as copies of the target's last layers.
-
-    Raises:
-        UsageError: the target has fewer layers.
-    """
+    """Check that a head of ``layers`` layers can begin as copies of the target's last layers."""
     there = target.model.config.get_text_config().num_hidden_layers
     if layers > there:
         raise UsageError(
@@ -107,11 +91,7 @@ def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], lis
 
 
 def some(texts: Sequence[Text], count: int, seed: int) -> list[Text]:
-    """``count`` of the texts, in their order, drawn by the seed: of fewer, those are among those of more.
-
-    Raises:
-        UsageError: there are not so many.
-    """
+    """``count`` of the texts, in their order, drawn by the seed: of fewer, those are among those of more."""
     if count > len(texts):
         raise UsageError(f"there are {len(texts)} texts to learn from, not {count}; lower --texts, or hold fewer out")
     drawn = list(range(len(texts)))

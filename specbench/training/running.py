@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,13 @@ from specbench.evals.data import names_file, stem
 from specbench.runner.progress import notes_of, noting
 from specbench.training.choose import choose
 from specbench.training.given import has_answers
-from specbench.training.outcome import Trained
 from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
 from specbench.training.prompts import check_sets
 from specbench.training.recipe import WeightOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specbench.common.registry import Card
     from specbench.engine import Sampling
     from specbench.models import LoadedModel
@@ -28,18 +31,7 @@ if TYPE_CHECKING:
 
 
 def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Trains what a method drafts with, going on where an interrupted training of the same folder stopped.
-
-    Args:
-        plan: as the user gave it.
-        say: takes a line for the user.
-
-    Returns:
-        The card, which is also written into the folder.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
-    """
+    """Trains what a method drafts with, going on where an interrupted training of the same folder stopped."""
     card = registry.trainable(plan.method)
     check_sets(plan.sets)
     plan.drawn_by  # noqa: B018  says what is wrong with it before a model is loaded
@@ -99,18 +91,39 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     return made
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What ``specbench.train`` returns.
+
+    Attributes:
+        folder: with the weights; what ``--head`` or ``--model`` takes, where the card does not name another.
+        summary: the card: what was learnt from what, with which options, and how it fared on held-out prompts.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    def frame(self) -> pd.DataFrame:
+        """The card as one row, parts of parts as ``after_prompts``: rows of several trainings go below each other."""
+        import pandas as pd
+
+        return pd.json_normalize([dict(self.summary)], sep="_")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the card, without the recipe's options."""
+        lines = ["<table>", f"<caption>{html.escape(str(self.folder))}</caption>"]
+        for name, value in self.summary.items():
+            if name != "options":
+                lines.append(f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>")
+        return "\n".join([*lines, "</table>"])
+
+
 @keywords(TrainPlan)
 def train(plan: TrainPlan) -> Trained:
     """Trains what a method drafts with, on the model's own answers to training prompts.
 
     It is ``specbench train`` with its options as keyword arguments: what is interrupted is gone on with by the same
     call.
-
-    Returns:
-        The training: ``.summary``, ``.frame()`` and ``.folder``.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
     """
     return Trained(plan.into, run_training(plan, noting(notes_of(plan))))
 
@@ -171,18 +184,7 @@ _ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no 
 
 
 def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Collects Jacobi states of the model's own answers, going on where an interrupted collection stopped.
-
-    Args:
-        plan: as the user gave it.
-        say: takes a line for the user.
-
-    Returns:
-        What there is to say of them.
-
-    Raises:
-        SpecbenchError: what went wrong, in one line. Finished answers and shards are kept.
-    """
+    """Collects Jacobi states of the model's own answers, going on where an interrupted collection stopped."""
     if not plan.sets and plan.answers is None:
         raise UsageError("--prompts names nothing; give gsm8k-train, for one, or --answers alone for all in a folder")
     check_sets(plan.sets)

@@ -1,4 +1,4 @@
-"""Sentences: where an answer says one of its sentences once too often (CLLM §3.1 leaves such text out). No torch.
+"""Where an answer says one of its sentences once too often (CLLM §3.1 leaves such text out).
 
 A sentence is a stretch of text up to a full stop, question mark or exclamation mark with a blank behind it, or up to a
 line break; blanks count alike, however many. Short ones, such as "Yes." or a closing bracket, may come up as often as
@@ -24,8 +24,6 @@ def before_repeat(answer: Sequence[int], decode: Callable[[Sequence[int]], str],
     """Tokens of an answer before one of its sentences begins for the ``most``-th time; all of them where none does.
 
     Args:
-        answer: token ids.
-        decode: their text.
         most: at least 2.
     """
     seen: Counter[str] = Counter()

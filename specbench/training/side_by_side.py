@@ -1,4 +1,4 @@
-"""Side by side: plain texts as a batch, for recipes that see each from its beginning to its end."""
+"""Plain texts as a batch, for recipes that see each from its beginning to its end."""
 
 from __future__ import annotations
 

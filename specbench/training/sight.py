@@ -25,7 +25,6 @@ class Sight:
     """Visibility in a batch.
 
     Args:
-        packed: the batch.
         window: W, blocks of a window; None is one window over all.
         reach: positions back that a token sees at most, itself included, as in sliding-window layers; None is all.
     """

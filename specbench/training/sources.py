@@ -1,4 +1,4 @@
-"""Sources: where the texts of a training come from, prompts asked now, or answers and trajectories that are there."""
+"""Where the texts of a training come from, prompts asked now, or answers and trajectories that are there."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class Wanted:
         sets: names of training sets; empty takes all that ``trajectories`` or ``answers`` have.
         answers: folder of answers made before. Those that ``sets`` have and it lacks are made there; without ``sets``
             it is only read. None is the training's own folder.
-        trajectories: folder of trajectories.
         limit: texts of each set, see :func:`specbench.evals.draw.draw`; None is all.
-        data_dir: as of ``--data-dir``.
         prompt_seed: of the draw; None takes the first of each set.
         given: ``sets`` are files whose rows have answers, which are learnt as they are.
     """
@@ -50,8 +48,6 @@ class Found:
 
     Attributes:
         texts: :class:`Text` or :class:`specbench.training.trajectory.Trajectory`.
-        about: for a card: their sets, and how the answers were made.
-        score: as of :class:`specbench.training.recipe.Job`.
     """
 
     texts: Sequence[Any]
@@ -64,14 +60,6 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
 
     Args:
         loaded: the target, whose own they have to be.
-        wanted: which.
-        asking: how prompts are asked that have no answer yet.
-        folder: receives those answers.
-        told: as of :func:`specbench.training.answers.ask`.
-
-    Raises:
-        UsageError: they are another model's, or there are none.
-        EnvironmentRefused: no memory, or the disk is full.
     """
     about: dict[str, Any] = {}
     made_in = wanted.answers or folder

@@ -1,13 +1,9 @@
 """Jacobi states of known answers: whole trajectories by forwards of many blocks, and states that need no forward.
 
-To run a block takes the text before it. The answer being known, that is known for all of its blocks, so none of them
-waits for another: the text is cached once, and every forward advances as many blocks, of as many answers, as fit. What
-is right from the block's start is what the cache holds, so only what is behind it is computed.
-
-The states are those of ``jacobi`` with ``window=block`` and of ``cllm``: ``x'[i + 1]`` is what the target says after
-``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM §3.1). Without a forward: what a block is begun
-with, JF's artificial trajectories, CLLM's augmentation. All are drawn by (seed, prompt id, block), so that they depend
-neither on the order of the answers nor on what shares a forward with them.
+The answer is known, so no block waits for another: the text is cached once, and every forward advances as many blocks,
+of as many answers, as fit. The states are those of ``jacobi`` with ``window=block`` and of ``cllm``: ``x'[i + 1]`` is
+what the target says after ``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM §3.1). All noise is
+drawn by (seed, prompt id, block).
 """
 
 from __future__ import annotations
@@ -38,7 +34,6 @@ class Run:
     """What came of one answer.
 
     Attributes:
-        blocks: as they were given.
         states: [block][state], from the initial one to the fixed point; None for a block that was given up.
         ties: places of the answer where this forward says another token than the answer has: two scores so close that
             their order depends on the shape of the forward. Such an answer is not a fixed point there.
@@ -53,15 +48,10 @@ class Jacobi:
     """Runs the blocks of answers to their fixed points.
 
     Args:
-        model: what the answers are of.
         sampling: how they were decoded; noise of a sampled answer is the position's own, so its trajectories are
             as determined as those of a greedy one.
         texts: the longest prompt and answer that will come have to be among them.
         rows: of a forward, at most, but for a block that is larger by itself.
-
-    Raises:
-        UsageError: the model is not one the engine can run.
-        EnvironmentRefused: the cache does not fit in memory.
     """
 
     def __init__(self, model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows: int) -> None:
@@ -144,14 +134,7 @@ def _missing(rows: int) -> int:
 
 
 class _Block:
-    """A block on its way to its fixed point.
-
-    Args:
-        slot: where its text is cached.
-        start: position of its first token.
-        fixed: its fixed point.
-        initial: the state it starts from.
-    """
+    """A block on its way to its fixed point."""
 
     def __init__(self, slot: int, start: int, fixed: list[int], initial: list[int]) -> None:
         self._slot, self._start, self._fixed = slot, start, fixed
@@ -212,12 +195,8 @@ class Blocks:
     """The blocks of one answer, and noise for them.
 
     Args:
-        text: the answer and its prompt.
-        size: n.
-        kind: of the noise.
         vocab_size: token ids are below this.
         pad_id: what noise of kind ``pad`` repeats.
-        seed: of the noise.
     """
 
     def __init__(self, text: Text, size: int, kind: Kind, vocab_size: int, pad_id: int, seed: int) -> None:
@@ -260,7 +239,6 @@ class Blocks:
         In every state but the last two, half as many as are wrong, never the first wrong one.
 
         Args:
-            block: whose states.
             states: ending with the fixed point.
             replacing: draw them with replacement as the released code does, so that fewer are put right than said.
         """

@@ -24,12 +24,7 @@ _LOOKED, _ENDED = "eval_", "eval_ended"  # of a look in transformers' log
 
 @dataclass(frozen=True)
 class Look:
-    """What held-out texts say of weights in training.
-
-    Attributes:
-        figures: plain values by name, for the record.
-        line: the same for the user.
-    """
+    """What held-out texts say of weights in training."""
 
     figures: Mapping[str, Any]
     line: str
@@ -41,12 +36,7 @@ def logged(look: Look, ended: str) -> dict[str, Any]:
 
 
 class Looks:
-    """Looks: those of a training so far, the untrained weights' first.
-
-    Args:
-        log: transformers' log, which checkpoints keep.
-        tokens: (steps) -> tokens that they bring through the model.
-    """
+    """Those of a training so far, the untrained weights' first."""
 
     def __init__(self, log: Sequence[Mapping[str, Any]], tokens: Callable[[int], int]) -> None:
         self._rows = [row for row in log if any(name.startswith(_LOOKED) for name in row)]
@@ -89,9 +79,7 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
     A loop is easy to draft, so weights that loop look fast: tokens per forward cannot be what tells when to end.
 
     Args:
-        options: what is still sound.
         first: figures of the untrained weights' look (:meth:`specbench.training.held_out.Held.figures`).
-        now: those of this look, at the same prompts.
     """
     loops, before = now.get("loop_share"), first.get("loop_share")
     if options.max_loops is not None and loops is not None and loops - (before or 0.0) > options.max_loops:
@@ -106,24 +94,17 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
 
 
 class Sound:
-    """Sound: what a training goes back to when a look ends it.
+    """The weights that a training goes back to when an evaluation ends it.
 
-    Two are kept, because a training that is broken off behind a look and gone on with from the checkpoint before it
-    comes to that look again, and may then be ended by it.
-
-    Args:
-        folder: of the checkpoints.
+    Two are kept: a training that is interrupted after an evaluation resumes from the checkpoint before it and evaluates
+    again.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, step: int, weights: Mapping[str, Tensor], before: int) -> None:
-        """Writes the weights of a look; those of the one ``before`` stay, and no others.
-
-        Raises:
-            OSError, SafetensorError: they cannot be written.
-        """
+        """Writes the weights of a look; those of the one ``before`` stay, and no others."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._file(step)
         draft = file.with_name(f".{file.name}.tmp")
@@ -137,15 +118,7 @@ class Sound:
                 other.unlink(missing_ok=True)
 
     def of(self, step: int, names: Collection[str]) -> dict[str, Tensor]:
-        """The weights of a look.
-
-        Args:
-            step: at which it was.
-            names: of all that is trained.
-
-        Raises:
-            UsageError: they are not there, damaged, or another model's.
-        """
+        """The weights of a look."""
         file = self._file(step)
         try:
             found = load_file(file)

@@ -1,4 +1,4 @@
-"""Student: the model in training, and scores of the rows of texts that a loss needs.
+"""The model in training, and scores of the rows of texts that a loss needs.
 
 The LM head is the largest single product of a small model, so it runs on those rows alone.
 """
@@ -33,10 +33,6 @@ class Student:
 
     def states(self, packed: Packed, window: int | None = None) -> Tensor:
         """Last states [B, S, H] of packed texts.
-
-        Args:
-            packed: the batch.
-            window: of the mask, see :class:`Sight`.
 
         Raises:
             UsageError: the model's attention takes no mask.

@@ -44,9 +44,6 @@ class Remembered:
 
     What a forward says of a text depends, by rounding, on what shares it, so a training that is gone on with may differ
     in that from one that was not interrupted.
-
-    Args:
-        teacher: asked for texts that were not met yet.
     """
 
     def __init__(self, teacher: Teacher) -> None:

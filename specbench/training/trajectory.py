@@ -1,8 +1,7 @@
 """Jacobi states of the target's own answers on disk: what consistency training learns from (CLLM §3.1; JF stage 1, 2).
 
-A folder holds ``trajectories.json``, which says of what model and how they were made, and numbered parquet shards of
-some answers each. A shard has its name only once it is whole, and carries its own statistics, so that collecting can be
-killed at any moment and gone on with.
+A folder holds ``trajectories.json`` and numbered parquet shards of some answers each. A shard gets its name once it is
+whole and carries its own statistics, so collecting can be killed at any moment and resumed.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ class Trajectory:
     keeps its place with its fixed point alone.
 
     Attributes:
-        id: of the prompt, the set it comes from included.
         prompt: rendered prompt ids.
         answer: the target's own answer, up to and including its stop token.
-        block_size: n.
         pad: id that fills the last block behind the answer's end, in all its states. Which tokens those are is for the
             length of ``answer`` to say: the target may write this id itself.
         blocks: [block][state][n]; state 0 is the initial one, the last is the fixed point, which for block j is
@@ -62,12 +59,8 @@ class Header:
     """What all trajectories of a folder have in common.
 
     Attributes:
-        model: fingerprint of the target.
-        block_size: n.
-        pad: see :class:`Trajectory`.
         shards: how many the folder has once it is finished.
         settings: how they were made: plain values by name, for people and for resuming.
-        format: of the folder.
     """
 
     model: str
@@ -101,7 +94,6 @@ def read(
     """The trajectories of a folder, in the order of their answers; a shard is in memory at a time.
 
     Args:
-        folder: written by ``specbench trajectories``.
         model: fingerprint of the model that they have to be of; None is any.
         block_size: the n that they have to have; None is any.
         partial: take what is there of an unfinished folder.
@@ -109,7 +101,6 @@ def read(
     Raises:
         UsageError: at the call: the folder holds none, those of another model or block size, or is unfinished; while
             reading: a shard is damaged.
-        EnvironmentRefused: pyarrow is not installed.
     """
     header = read_header(folder)
     if model is not None and header.model != model:
@@ -131,11 +122,7 @@ def read(
 
 
 def read_header(folder: Path) -> Header:
-    """What a folder says of its trajectories.
-
-    Raises:
-        UsageError: it holds none, or those of a newer version.
-    """
+    """What a folder says of its trajectories."""
     path = folder / HEADER
     if not path.is_file():
         raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench trajectories wrote")
@@ -146,11 +133,7 @@ def read_header(folder: Path) -> Header:
 
 
 def write_header(folder: Path, header: Header) -> None:
-    """Says of a folder what its trajectories have in common.
-
-    Raises:
-        EnvironmentRefused: the disk is full.
-    """
+    """Says of a folder what its trajectories have in common."""
     write_json_atomic(folder / HEADER, asdict(header))
 
 
@@ -160,16 +143,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_shard(path: Path, trajectories: Sequence[Trajectory], statistics: Mapping[str, Any]) -> None:
-    """Writes a shard: all of it, or nothing.
-
-    Args:
-        path: its name.
-        trajectories: in the order of their answers.
-        statistics: of how they were made; plain values by name.
-
-    Raises:
-        EnvironmentRefused: the disk is full, or pyarrow is not installed.
-    """
+    """Writes a shard: all of it, or nothing."""
     import pyarrow
 
     rows = [{"id": t.id, "prompt": t.prompt, "answer": t.answer, "blocks": t.blocks} for t in trajectories]
@@ -180,11 +154,7 @@ def write_shard(path: Path, trajectories: Sequence[Trajectory], statistics: Mapp
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """Statistics of a shard, as :func:`write_shard` was given them.
-
-    Raises:
-        UsageError: it is damaged.
-    """
+    """Statistics of a shard, as :func:`write_shard` was given them."""
     try:
         with open_file(path, _AGAIN) as file:
             content = (_parquet().read_schema(file).metadata or {}).get(_STATISTICS, b"")

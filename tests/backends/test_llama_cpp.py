@@ -26,8 +26,7 @@ from specbench.backends.catalog import mode_of
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import Steps
 from specbench.backends.protocol import Arrival, Question, Served
-from specbench.backends.streaming import Lost
-from specbench.common.errors import EngineFault, UsageError
+from specbench.common.errors import EngineFault
 from specbench.common.options import parse
 from specbench.results.engines import ServedWeights
 
@@ -88,14 +87,6 @@ def test_recorded_streams_are_told_apart_into_forwards(name: str, forwards: int,
     # An arrival's time is that of its last token, whatever came behind it.
     ends = [sum(len(each.ids) for each in arrivals[: at + 1]) - 1 for at in range(len(arrivals))]
     assert [each.at_ns for each in arrivals] == ends
-
-
-def test_without_drafts_every_token_is_a_forward_and_no_time_is_needed_before_the_end() -> None:
-    events = [{**event, "timings": event["timings"] if event["stop"] else None} for event in STREAMS["ar"]]
-    question = Question(ids=(0,) * 3, budget=6, stop_ids=frozenset())
-    steps = Steps(question, drafts=False)
-    assert [len(each.ids) for each in steps.of(iter(list(enumerate(events))))] == [1] * 6
-    assert steps.timings["predicted_ms"] == events[-1]["timings"]["predicted_ms"]
 
 
 def test_a_step_is_handed_over_as_soon_as_it_is_complete() -> None:
@@ -192,19 +183,13 @@ def test_every_sampler_but_the_runs_is_left_out() -> None:
     "behaviour",
     [
         "error",
-        "no json error",
         "an error",
         "garbage",
-        "huge",
         "text for ids",
-        "floats for ids",
-        "negative ids",
         "held back",
         "no timings",
-        "beyond",
         "early",
         "eos",
-        "cached",
         "break",
         "stall",
         "trickle",
@@ -257,18 +242,6 @@ def test_a_server_that_does_not_go_with_the_row_is_refused(
         server.room = 8 if behaviour == "small" else 512
         with pytest.raises(EngineFault, check=wording):
             backend(row, server.url, **options).start()
-
-
-def test_one_that_speculates_is_no_plain_one() -> None:
-    with served(speculative=True) as server, pytest.raises(EngineFault, check=wording):
-        backend("llama.cpp:ar", server.url).start()
-
-
-def test_nobody_there_is_a_fault() -> None:
-    with served() as server:
-        url = server.url
-    with pytest.raises(Lost, check=wording):
-        backend("llama.cpp:ar", url).start()
 
 
 # ---------------------------------------------------------------------------------------------- started here, a fake
@@ -353,17 +326,6 @@ def test_one_that_is_not_there_says_how_to_get_it(tmp_path: Path, monkeypatch: p
     assert Program("").path == str(made)
 
 
-def test_a_draft_model_is_asked_for() -> None:
-    with pytest.raises(EngineFault, match=r"draft\.model=FILE"):
-        llama_cpp.flags("draft", backend("llama.cpp:draft").options, backend("llama.cpp:draft").served)
-
-
-@pytest.mark.parametrize("options", [{"size_n": 0}, {"flash_attn": "maybe"}, {"draft_max": 4}])
-def test_options_are_checked_before_anything_is_launched(options: Any) -> None:
-    with pytest.raises(UsageError):
-        backend("llama.cpp:ngram-simple", **options)
-
-
 # ------------------------------------------------------------------------------------------------- a real one, if any
 
 
@@ -375,18 +337,6 @@ def _installed() -> str | None:
 
 
 real = pytest.mark.skipif(_installed() is None, reason="no llama-server in the cache's engines nor on the PATH")
-
-
-@pytest.mark.slow
-@real
-def test_every_option_of_ours_and_the_fakes_is_in_a_real_help() -> None:
-    said = Program("")
-    for mode in llama_cpp.MODES:
-        engine = backend(f"llama.cpp:{mode}", **({"model": "x.gguf"} if mode == "draft" else {}))
-        assert said.arguments(llama_cpp.flags(mode, engine.options, engine.served), ""), said.version()
-    theirs = said._help
-    for name in re.findall(r"(?<![\w-])--?[a-z][\w-]*", fake.HELP):
-        assert re.search(rf"(?<![\w-]){name}(?![\w-])", theirs), f"{name} is not in the help of {said.version()}"
 
 
 @pytest.mark.slow

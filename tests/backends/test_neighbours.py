@@ -6,14 +6,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pytest
 
 from specbench.backends import neighbours
 from specbench.backends.neighbours import LOUD, Neighbours
-from specbench.backends.protocol import Backend
 from specbench.common.child import Child
 
 SPINS = "print('up', flush=True)\nwhile True: pass"
@@ -103,12 +102,6 @@ def test_what_warm_up_shows_is_heeded_and_not_recorded() -> None:
         assert watched.idle_share("quiet") == pytest.approx(0, abs=0.05)
 
 
-def test_listening_finds_it_before_anybodys_turn() -> None:
-    with engines(loud=SPINS) as found, Neighbours(found) as watched:
-        watched.listen()
-        assert watched.stopped == {"loud"}
-
-
 def test_all_are_awake_at_the_end_however_that_comes() -> None:
     with engines(loud=SPINS) as found:
         with suppress(KeyboardInterrupt), Neighbours(found) as watched:
@@ -117,16 +110,6 @@ def test_all_are_awake_at_the_end_however_that_comes() -> None:
             assert stopped(found["loud"])
             raise KeyboardInterrupt
         assert not stopped(found["loud"])
-
-
-def test_one_that_has_died_is_silent_and_one_without_processes_too() -> None:
-    with engines(gone="pass") as found:
-        found["url"] = cast(Backend, Engine())
-        with Neighbours(found) as watched:
-            stretch(watched, None, 0.5)
-            assert watched.idle_share("gone") == watched.idle_share("url") == 0
-            watched.stopped.add("gone")
-            stretch(watched, "gone", 0)
 
 
 def test_our_own_process_is_looked_at_while_another_is_timed() -> None:
@@ -140,11 +123,3 @@ def test_our_own_process_is_looked_at_while_another_is_timed() -> None:
         assert share is not None
         assert share > LOUD
         assert not watched.stopped
-
-
-def test_the_same_row_again_needs_no_rest() -> None:
-    with Neighbours({}) as watched:
-        watched.before("a")
-        began = time.monotonic()
-        watched.before("a")
-        assert time.monotonic() - began < neighbours.REST_S

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from support.engines import EOS, MODEL, Completing, begin, completing, event, whole
+from support.engines import EOS, MODEL, Completing, begin, completing, event
 from support.wording import wording
 
 from specbench.backends import openai, vllm
@@ -124,13 +124,6 @@ def test_which_model_is_asked_for(server: Completing) -> None:
         made(server).start()
 
 
-def test_a_refusal_that_has_nothing_to_do_with_ids_is_no_reason_to_send_text(server: Completing) -> None:
-    server.stream = lambda handler, asked: whole(handler, 401, b"no key")
-    with pytest.raises(EngineFault, check=wording):
-        made(server).start()
-    assert len(server.asked) == 1
-
-
 def test_vllm_by_url_counts_by_its_own_counters() -> None:
     with completing(speculates=True) as server:
         backend = made(server, "ngram", vllm)
@@ -170,18 +163,3 @@ def test_an_answer_of_vllm_by_url_that_is_given_up_has_its_events_as_forwards(se
     assert backend.told().forwards == 3
     answer(backend)
     assert backend.told().forwards == 4
-
-
-def test_reading_counters_is_not_on_an_answers_time(server: Completing) -> None:
-    backend = made(server, "ar", vllm)
-    backend.start()
-    server.headers.clear()
-    next(backend.ask(Question([1], 5, NEVER)))
-    assert len(server.headers) == 1, "the request, and nothing before it"
-
-
-def test_what_only_holds_where_vllm_is_started_here_is_refused_by_url(server: Completing) -> None:
-    with pytest.raises(EngineFault, check=wording):
-        made(server, "ngram", vllm, num_speculative_tokens=3).start()
-    with completing(ids=False) as other, pytest.raises(EngineFault, check=wording):
-        made(other, "ar", vllm).start()

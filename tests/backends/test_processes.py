@@ -59,24 +59,6 @@ def test_it_ends_when_it_is_closed_and_a_second_time_changes_nothing() -> None:
     assert child.last_words() == ""
 
 
-def test_pipes_carry_bytes_and_its_complaints_stay_out_of_them() -> None:
-    child = python("import sys; sys.stderr.write('hm'); sys.stdout.write(input()[::-1])", pipes=True)
-    assert child.process.stdin
-    assert child.process.stdout
-    child.process.stdin.write(b"abc\n")
-    child.process.stdin.flush()
-    assert child.process.stdout.read() == b"cba"
-    until(child.last_words)
-    assert child.last_words() == "hm"
-    child.close()
-
-
-def test_what_reads_a_pipe_of_ours_hears_the_end_and_may_end_by_itself() -> None:
-    child = python("import sys; sys.stdin.read(); sys.exit(3)", pipes=True)
-    child.close()
-    assert child.process.returncode in (3, -signal.SIGTERM)
-
-
 @pytest.mark.parametrize("command", ["/nowhere/engine", "bad\0name"])
 def test_what_cannot_be_started_is_a_fault(command: str) -> None:
     with pytest.raises(EngineFault, check=wording):
@@ -92,23 +74,6 @@ def test_an_end_by_itself_is_told_with_its_last_words() -> None:
     child.close()
     child = python("import os; os.kill(os.getpid(), 40)")
     assert "was ended by signal 40" in str(child.died()) or "SIGRT" in str(child.died())
-    child.close()
-
-
-def test_one_that_has_not_died_is_told_so() -> None:
-    child = python(SLEEPS)
-    up(child)
-    assert wording(str(child.died(0.01)))
-    child.close()
-
-
-def test_reading_its_words_does_not_move_where_it_writes() -> None:
-    child = python("import sys\nfor _ in sys.stdin: print('x' * 30, file=sys.stderr, flush=True)", pipes=True)
-    assert child.process.stdin
-    for number in range(1, 4):
-        child.process.stdin.write(b"\n")
-        child.process.stdin.flush()
-        until(lambda number=number: child.last_words(9).count("x") == 30 * number)  # type: ignore[misc]
     child.close()
 
 

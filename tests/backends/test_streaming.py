@@ -137,11 +137,6 @@ def test_nobody_listens() -> None:
         Server(f"http://127.0.0.1:{port}", 5).get("/version")
 
 
-def test_a_body_has_its_bounds() -> None:
-    with completing(models=["x" * 9_000_000]) as server, pytest.raises(EngineFault, check=wording):
-        Server(server.url, 30).get("/v1/models")
-
-
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     key = "sk-of-mine-1234"
     monkeypatch.setenv("MY_KEY", key)

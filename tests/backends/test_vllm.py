@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +18,6 @@ from specbench.backends import vllm
 from specbench.backends.protocol import Question, Served
 from specbench.backends.vllm_options import MODES, speculation
 from specbench.backends.vllm_program import Program, made_here
-from specbench.common import UsageError
 from specbench.common.child import go_on, pause
 from specbench.common.errors import EngineFault
 from specbench.common.options import parse
@@ -126,12 +123,6 @@ def test_what_does_not_start_says_why(make: Make, wrong: str) -> None:
         backend.start()
 
 
-def test_a_start_has_its_time(make: Make) -> None:
-    backend = make("sleeps at start", start_timeout=0.5)
-    with pytest.raises(EngineFault, check=wording):
-        backend.start()
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -155,12 +146,6 @@ def test_what_goes_wrong_in_the_middle_is_one_sentence_and_leaves_no_process(mak
     assert "\n" not in str(fault.value)
     backend.close()
     assert not psutil.pid_exists(pid)
-
-
-def test_what_it_sends_beyond_the_budget_is_handed_over_for_the_run_to_see(make: Make) -> None:
-    backend = make("goes on")
-    backend.start()
-    assert len(answer(backend, 0, 4)) > 4, "a token each"
 
 
 def test_an_answer_that_is_given_up_leaves_it_idle_and_ready(make: Make) -> None:
@@ -192,23 +177,6 @@ def test_stopped_by_signal_it_goes_on_when_it_is_woken_and_ends_when_it_is_not(m
     assert backend.processes() == (), "its number may be another's by now, whom nobody may stop"
 
 
-def test_it_ends_when_nobody_asks_any_more(make: Make) -> None:
-    backend = make()
-    backend.start()
-    assert backend._child is not None
-    assert backend._child.process.stdin is not None
-    backend._child.process.stdin.close()
-    assert backend._child.process.wait(20) == 0
-
-
-def test_a_worker_that_died_while_it_was_not_asked_is_noticed(make: Make) -> None:
-    backend = make()
-    backend.start()
-    os.kill(backend.processes()[0], signal.SIGKILL)
-    with pytest.raises(EngineFault, check=wording):
-        answer(backend, 1, 3)
-
-
 def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plain = options("ar")
@@ -224,28 +192,6 @@ def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeyp
     gone.rmdir()
     with pytest.raises(EngineFault, check=wording):
         vllm.Backend.version(plain)
-
-
-def test_drafters_need_their_weights(make: Make) -> None:
-    backend = make(mode="eagle3")
-    with pytest.raises(EngineFault, check=wording):
-        backend.start()
-
-
-@pytest.mark.parametrize(
-    ("mode", "raw"),
-    [
-        ("ngram", {"prompt_lookup_min": 6, "prompt_lookup_max": 3}),
-        ("ngram", {"num_speculative_tokens": 0}),
-        ("ar", {"num_speculative_tokens": 5}),
-        ("ar", {"engine_args": "[1]"}),
-        ("ar", {"engine_args": "{"}),
-        ("ar", {"engine_args": '{"dtype": "float16"}'}),
-    ],
-)
-def test_options_are_checked_before_anything_is_started(mode: str, raw: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, check=wording):
-        parse(MODES[mode].options, raw, f"vllm:{mode}")
 
 
 def test_what_a_mode_makes_of_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,60 +212,6 @@ def test_what_a_mode_makes_of_its_options(tmp_path: Path, monkeypatch: pytest.Mo
 INSTALLED = made_here()
 HAVE = INSTALLED is not None and (INSTALLED / "bin" / "python").exists()
 needs_vllm = pytest.mark.skipif(not HAVE, reason="vLLM's environment is not installed; make engines makes it")
-
-
-def test_counters_that_are_none_are_a_fault() -> None:
-    with pytest.raises(EngineFault, check=wording):
-        vllm._Steps().told({"end": 1, "counters": {"drafts": "many"}})
-
-
-@pytest.mark.slow
-@needs_vllm
-def test_every_name_that_the_worker_and_the_fake_use_is_in_the_installed_package() -> None:
-    program = Program("", "vllm:ar")
-    (root,) = Path(program.python).parent.parent.glob("lib/python*/site-packages/vllm")
-
-    def source(name: str) -> str:
-        return (root / name).read_text()
-
-    arguments = source("engine/arg_utils.py")
-    engine = vllm.Backend(
-        "ngram",
-        options("ngram"),
-        Served("", _device("cpu"), "float32", 2, 256),
-    )._engine()
-    for name in engine:
-        assert f"\n    {name}:" in arguments or f"\n        {name}:" in source("entrypoints/llm.py"), name
-    speculative = source("config/speculative.py")
-    for mode in set(MODES) - {"ar"}:
-        made = speculation(mode, options(mode))
-        assert made is not None
-        assert f'"{mode}"' in speculative, f"vLLM {program.version} knows no method {mode}"
-        for name in made:
-            assert f"\n    {name}:" in speculative, f"{mode}: {name} in vLLM {program.version}"
-    assert "self.prompt_lookup_min = 5" in speculative
-    assert "self.prompt_lookup_max = 5" in speculative
-    variables = source("envs.py")
-    for name in vllm._OWN:
-        assert f'"{name}"' in variables, name
-    sampling = source("sampling_params.py")
-    for name in ("max_tokens", "stop_token_ids", "ignore_eos", "temperature", "top_k", "top_p", "seed", "detokenize"):
-        assert f"\n    {name}:" in sampling, name
-    assert "DELTA = 1" in sampling
-    assert "\n    output_kind:" in sampling
-    stepping = source("v1/engine/llm_engine.py")
-    for name in ("add_request", "abort_request", "step", "has_unfinished_requests"):
-        assert f"def {name}(" in stepping, name
-    assert "\n    token_ids:" in source("outputs.py")
-    assert "def get_metrics(" in source("entrypoints/llm.py")
-    counters = source("v1/spec_decode/metrics.py") + source("v1/metrics/loggers.py")
-    for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"):
-        assert f'"vllm:spec_decode_num_{name}"' in counters, name
-    for name in ("inter_token_latency_seconds", "num_requests_running", "generation_tokens"):
-        assert f'"vllm:{name}"' in counters, name
-    protocol = source("entrypoints/openai/completion/protocol.py")
-    for name in ("return_token_ids", "stop_token_ids", "ignore_eos", "top_k", "token_ids", "prompt_token_ids"):
-        assert f"\n    {name}:" in protocol, name
 
 
 @pytest.mark.slow
@@ -349,7 +241,3 @@ def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
         if mode == "ngram":
             assert told.accepted_tokens
             assert told.own["forwards_by_counters"] == len(arrivals) - 1
-
-
-def _device(name: str) -> Any:
-    return SimpleNamespace(model=SimpleNamespace(device=SimpleNamespace(type=name)))

@@ -5,12 +5,6 @@ from __future__ import annotations
 from specbench.common.errors import UsageError
 
 
-def test_what_is_quoted_is_cut_and_printable() -> None:
-    said = str(UsageError(f"run.json names {'x' * 10_000}\x1b[31m, which is none"))
-    assert said == f"run.json names {'x' * 400}… [31m, which is none"
-    assert str(UsageError(f"{'a/' * 100} is no folder")) == f"{'a/' * 100} is no folder"
-
-
 def test_a_sentence_of_many_long_words_keeps_what_is_wrong_and_what_to_do() -> None:
     said = str(UsageError(f"--set {' '.join(['9' * 399] * 9)}: say whose option it is"))
     assert said.startswith("--set 999")

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 from support.engines import (
-    HANDSHAKE,
     MODEL,
     PHASES,
-    Act,
     dribbles,
     floods,
     listening,
@@ -58,12 +56,6 @@ def test_slow_answer_ends_in_time(phase: str) -> None:
         given_up(f"http://127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("act", [silent, dribbles(HANDSHAKE)], ids=["silent", "dribbling"])
-def test_slow_handshake_ends_in_time(act: Act) -> None:
-    with listening(act) as port:
-        given_up(f"https://127.0.0.1:{port}")
-
-
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_slow_proxy_ends_in_time(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(dribbles(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n")) as port:
@@ -89,22 +81,6 @@ def test_slow_name_ends_in_time_and_sends_nothing_later(monkeypatch: pytest.Monk
         given_up(f"http://judge.invalid:{port}/v1")
         time.sleep(3 * LIMIT_S)
         assert b"".join(sent) == b""
-
-
-def test_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    look_up = socket.getaddrinfo
-
-    def both(host: str, port: Any, *options: Any) -> Any:
-        if host != "localhost":
-            return look_up(host, port, *options)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (to, port)) for to in ("127.0.0.9", "127.0.0.1")]
-
-    with listening(floods(status(200, "Content-Length: 1"), b"x")) as port:
-        monkeypatch.setattr(socket, "getaddrinfo", both)
-        assert ask(f"http://localhost:{port}") == b"x"
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: [])
-        with pytest.raises(ConnectionLost):
-            ask(f"http://localhost:{port}")
 
 
 @pytest.mark.parametrize(
@@ -181,14 +157,6 @@ def test_events_without_tokens_end_in_time(act: Any, said: str) -> None:
         with pytest.raises(EngineFault, match="0\\.3 s"):
             list(asked.ask(question))
         assert time.monotonic() - begun < LIMIT_S + SLACK_S
-
-
-def test_text_beyond_the_budget_ends_the_answer() -> None:
-    with listening(floods(STREAM, b'data: {"choices": [{"text": "x"}]}\n\n')) as port:
-        asked: Any = Completions(Server(f"http://127.0.0.1:{port}", 20), "m", MODEL)
-        asked.ids = False
-        with pytest.raises(EngineFault, match="3 tokens"):
-            list(asked.ask(Question(ids=[1, 2], budget=3, stop_ids=frozenset())))
 
 
 GOOD = {

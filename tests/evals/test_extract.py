@@ -17,10 +17,8 @@ from specbench.evals.extract import (
     fenced_code,
     last_box,
 )
-from specbench.tasks.humaneval import extract as humaneval
 
 DOCTEST = '    """\n    ```\n    >>> f()\n    ```\n    """\n    return'
-TICKS = "```"
 
 
 @pytest.mark.parametrize(
@@ -186,9 +184,3 @@ def test_degenerate_text_is_read_quickly() -> None:
         start = time.process_time()
         last_box(text)
         assert time.process_time() - start < 2
-
-
-def test_a_body_goes_on_behind_the_prompt_however_it_is_indented() -> None:
-    for indent in ("    ", "  ", "\t"):
-        answer = f"\n{indent}x = 1\n{indent}return x"
-        assert humaneval.sources("def f():\n", "f", answer) == ("def f():\n" + answer,)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specbench.common.errors import PluginFault
-from specbench.evals import launch, scoring
+from specbench.evals import launch
 from specbench.evals.interrupts import Interrupts
-from specbench.evals.sandbox import sandbox
 
 SOON_S = 5.0  # the programs of these tests take twice that and more
 SLEEPER = "    import time\n    time.sleep(60)\n    # {}"
@@ -46,16 +44,6 @@ def ctrl_c(done: int = 0, total: int = 0) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def ends_soon(run: Path, workers: int = 2, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-    others = set(sandbox.live)  # workers that tests before this one have left to later ones
-    begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        scoring.score_run(run, None, workers, progress)
-    assert time.monotonic() - begun < SOON_S
-    assert not sandbox.live - others
-    assert (run / "verdicts.jsonl").read_text() == "older\n"
-
-
 def test_at_whatever_step_it_comes_it_ends_the_scorer(tmp_path: Path) -> None:
     """In a process of its own, for a lock that stays taken hangs it."""
     (tmp_path / "run.json").write_text('{"schema_version": 2, "task": {"name": "toy", "options": {}}}')
@@ -68,50 +56,6 @@ def test_at_whatever_step_it_comes_it_ends_the_scorer(tmp_path: Path) -> None:
     *faults, steps = said.stdout.splitlines()
     assert faults == []
     assert int(steps.removeprefix("steps ")) > 20
-
-
-@pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C within the submission of the first program: it runs, and the scorer does not know of it yet."""
-    submit, calls = concurrent.futures.ThreadPoolExecutor.submit, []
-
-    def interrupted(*arguments: Any) -> Any:
-        made = submit(*arguments)
-        calls.append(made)
-        if len(calls) == 1:
-            time.sleep(0.2)  # a thread has taken it
-            ctrl_c()
-        return made
-
-    monkeypatch.setattr(concurrent.futures.ThreadPoolExecutor, "submit", interrupted)
-
-
-@pytest.mark.usefixtures("submitted")
-def test_a_program_that_was_taken_and_not_begun_is_not_waited_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = concurrent.futures.thread._WorkItem
-    begin = item.run
-
-    def slow(*arguments: Any) -> None:
-        time.sleep(0.5)
-        begin(*arguments)
-
-    monkeypatch.setattr(item, "run", slow)
-    ends_soon(run)
-
-
-@pytest.mark.usefixtures("submitted")
-def test_a_second_one_does_not_break_off_the_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = scoring.stop_all
-    calls: list[float] = []
-
-    def interrupted() -> None:
-        calls.append(time.monotonic())
-        ctrl_c()
-        stop()
-
-    monkeypatch.setattr(scoring, "stop_all", interrupted)
-    ends_soon(run)
-    assert calls
 
 
 def test_it_is_not_lost_when_it_comes_with_the_last_verdict_and_where_it_is_ignored_it_stays_ignored() -> None:

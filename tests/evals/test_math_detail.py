@@ -28,9 +28,3 @@ def test_the_box_or_the_text_is_held_against_the_reference(monkeypatch: pytest.M
     assert (found.equal, found.box) == (True, "8")
     assert mathematics.compare("7", "so it is 8").reason == "fail"
     assert asked == [{"gold": "7", "box": "8"}, {"gold": "7", "text": "the answer is 8", "bare": None}]
-
-
-def test_a_detail_is_a_line_of_80_printable_characters() -> None:
-    assert mathematics._line("x" * 81) == "x" * 80
-    assert mathematics._line("a\n b\x1b[0m") == "a b?[0m"
-    assert mathematics._line(" " * 299 + "ab") == "a"  # of what comes later nothing is looked at

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import BARE, FILES, NETWORK, PROCESSES, SIGNALS
+from support.processes import FILES, NETWORK, PROCESSES, SIGNALS
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals import contest_checks
 from specbench.evals.contest_checks import PREAMBLE, Cases, check
-from specbench.evals.sandbox import printed
 from specbench.evals.sandbox.printed import same_text, same_value
 from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
@@ -148,20 +147,6 @@ for fd in range(256):
     except OSError: pass
 os._exit(0)
 """,
-    "answers calls that were not made": """
-import json, os, struct
-for message in ({"value": None}, {"setup_done": True}, {"value": "0"}, {"digest": "0"}, {"error": ["pass", ""]}) * 9:
-    body = json.dumps(message).encode()
-    for fd in range(3, 64):
-        try: os.write(fd, struct.pack(">I", len(body)) + body)
-        except OSError: pass
-""",
-    "exits early with status 0": "import os\nos._exit(0)",
-    "patches the channel": """
-import codec, json, printed, sys
-json.dumps = lambda message: '{"reason": "pass", "detail": "", "value": true}'
-codec.pack = lambda value: True
-""",
     "patches what compares": "import sys\nsys.modules['script'].Script.run = lambda self, given: True",
     "a text that equals everything": """
 import sys
@@ -179,21 +164,6 @@ while frame:
     frame = frame.f_back
 seen += [str(one) for one in gc.get_objects() if isinstance(one, (dict, list, tuple))]
 print(next((m[1] for m in map(re.compile("(9182[7]3)").search, seen) if m), None))
-""",
-    "looks for the answer in all memory": """
-import os, re
-for pid in dict.fromkeys((os.getpid(), os.getppid(), 1)):
-    try:
-        maps = open(f"/proc/{pid}/maps").read()
-        memory = open(f"/proc/{pid}/mem", "rb", 0)
-    except OSError: continue
-    for line in maps.splitlines():
-        start, stop = (int(part, 16) for part in line.split()[0].split("-"))
-        try:
-            memory.seek(start)
-            found = re.search(b"9182[7]3", memory.read(min(stop - start, 16 << 20)))
-        except (OSError, ValueError, OverflowError): continue
-        if found: print(found[0].decode())
 """,
     "reads its descriptors": """
 import os
@@ -245,13 +215,6 @@ def test_what_does_not_end_is_ended(box: Sandbox, name: str) -> None:
 def test_too_much_is_no_answer(box: Sandbox) -> None:
     answer = run(box, "print('x' * (7 << 20))")
     assert (answer["reason"], answer["detail"]) == ("OverflowError", "it printed more than 6 MiB")
-
-
-@under_the_strongest
-@pytest.mark.parametrize("fds", ["(0, 1)", "(1,)", "range(3)", "range(64)"])
-def test_closed_descriptors_harm_nobody_else(box: Sandbox, fds: str) -> None:
-    answer = run(box, f"import os\nfor fd in {fds}:\n  try: os.close(fd)\n  except OSError: pass\nprint({SECRET})")
-    assert answer["reason"] in ("OSError", "fail"), answer
 
 
 TRIED = """
@@ -368,11 +331,3 @@ def test_time_is_for_each_test_and_not_for_all() -> None:
         more = slow.replace("0.6", "1.6 * (input() == '2')").replace("print(input())", "print(1)")
         verdict = check(Sandbox(), Cases(["1", "2"], ["1", "1"], None, 1), more)
     assert (verdict.reason, verdict.also) == ("timeout", {"public": True})
-
-
-def test_what_it_is_confined_by_is_said() -> None:
-    box = Sandbox()
-    lines = contest_checks.isolation(box)
-    assert any("6 s CPU" in line and "compared as text" in line for line in lines)
-    assert any("network" in line for line in BARE.describe(LIMITS))
-    assert printed.VERSION in contest_checks.VERSION

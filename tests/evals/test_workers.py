@@ -34,17 +34,6 @@ def test_one_process_answers_one_job_after_the_other(workers: Workers) -> None:
     assert {answer["seed"] for answer in answers} == {"0"}
 
 
-def test_jobs_run_in_the_main_thread_where_alarms_work(workers: Workers) -> None:
-    assert workers.ask({"do": "alarm"}, 10)["main"]
-
-
-def test_threads_have_a_process_each(workers: Workers) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda n: workers.ask({"do": str(n)}, 10), range(60)))
-    assert [answer["echo"] for answer in answers] == [str(n) for n in range(60)]
-    assert len({answer["pid"] for answer in answers}) <= 3
-
-
 @pytest.mark.parametrize("job", ["hang", "spin"])
 def test_a_job_that_takes_too_long_is_killed_and_the_next_is_answered(workers: Workers, job: str) -> None:
     before = workers.ask({"do": "a"}, 10)["pid"]
@@ -64,21 +53,11 @@ def test_a_worker_that_dies_is_replaced(workers: Workers) -> None:
     assert workers.ask({"do": "b"}, 10)["pid"] != before
 
 
-def test_an_exception_is_an_answer(workers: Workers) -> None:
-    assert workers.ask({"do": "raise"}, 10) == {"error": "RecursionError"}
-    assert workers.ask({"do": "b"}, 10)["echo"] == "b"
-
-
 @pytest.mark.parametrize("text", ["noise", "[1]", "[" * 100_000, "1" * 5000, "\xff"])
 def test_what_is_no_answer_ends_the_worker(workers: Workers, text: str) -> None:
     with pytest.raises(DiedError, check=wording):
         workers.ask({"do": f"write {text}"}, 10)
     assert workers.ask({"do": "b"}, 10)["echo"] == "b"
-
-
-def test_an_answer_without_end_ends_the_worker(workers: Workers) -> None:
-    with pytest.raises(DiedError, check=wording):
-        workers.ask({"do": "flood"}, 60)
 
 
 def test_memory_has_a_limit(workers: Workers) -> None:

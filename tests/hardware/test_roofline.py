@@ -125,12 +125,6 @@ def test_free_rows(curve: dict[int, float], rows: int) -> None:
     assert free_rows(curve) == rows
 
 
-def test_free_rows_take_their_tolerance_and_need_one_row() -> None:
-    assert free_rows({1: 1.0, 2: 1.2, 4: 1.6}, tolerance=0.5) == 2
-    with pytest.raises(ValueError, check=wording):
-        free_rows({2: 1.0})
-
-
 def bound(rows: int, context: int, slots: int = 1) -> float:
     return bound_s(step_cost(shape(), rows, context, slots), DEVICE)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from support.asserting import known
 from support.processes import UUID, FakeNvml
 
 from specbench.hardware.telemetry import GpuMeter, Nvml, Snapshot
-from specbench.runner import session
 
 
 @pytest.fixture
@@ -34,47 +31,6 @@ def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -
     )  # fmt: skip
     gpu.close()
     assert nvml.open == 0
-
-
-@pytest.mark.parametrize(
-    ("silent", "without"),
-    [
-        ("nvmlDeviceGetClockInfo", {"sm_clock_mhz": None, "memory_clock_mhz": None}),
-        ("nvmlDeviceGetTemperature", {"temperature_c": None}),
-        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_mj": None}),
-        ("nvmlDeviceGetCurrentClocksEventReasons", {"faults": None}),
-        ("nvmlDeviceGetViolationStatus", {"lost_ns": {}}),
-    ],
-)
-def test_what_a_gpu_does_not_tell_is_none_and_the_rest_is_told(
-    nvml: FakeNvml, silent: str, without: dict[str, Any]
-) -> None:
-    gpu = known(Nvml.open(UUID))
-    whole = gpu.look()
-    nvml.silent = {silent}
-    found = gpu.look()
-    assert found == replace(whole, at_ns=found.at_ns, **without)
-
-
-@pytest.mark.parametrize("missing", ["library", "driver", "device"])
-def test_without_nvml_there_is_nothing_to_look_at(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    if missing == "library":
-        monkeypatch.setitem(sys.modules, "pynvml", None)
-    elif missing == "driver":
-        nvml.silent = {"nvmlInit"}
-    assert Nvml.open("another" if missing == "device" else UUID) is None
-    assert nvml.open == 0
-
-
-def test_a_run_looks_at_the_gpu_that_its_model_is_on(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    uuids = {"cuda:0": "another", "cuda:1": UUID}
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[str(device)]))
-    assert session.open_gpu(torch.device("cpu")) is None
-    assert session.open_gpu(torch.device("cuda:0")) is None
-    gpu = known(session.open_gpu(torch.device("cuda:1")))
-    assert gpu.look().temperature_c == 61
 
 
 # ------------------------------------------------------------------ what one request had

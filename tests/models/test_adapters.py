@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from support.models import prompt, save, save_adapter
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.models import names
 from specbench.models.adapters import CARD, fingerprint, fingerprints
 from specbench.models.loader import load
@@ -69,19 +68,6 @@ def test_the_base_it_was_trained_on_is_known_in_every_precision(adapter: Path, b
             load(str(adapter), dtype=dtype)
 
 
-def test_what_was_trained_in_bfloat16_is_checked_where_it_can_be(adapter: Path, base: Path) -> None:
-    prints = fingerprints(load(str(base), dtype="bfloat16").model)
-    assert list(prints) == ["bfloat16"]
-    (adapter / CARD).write_text(json.dumps({"base_fingerprints": prints}))
-    for dtype in DTYPES:
-        load(str(adapter), dtype=dtype)
-    (adapter / CARD).write_text(json.dumps({"base_fingerprints": {"bfloat16": "0" * 64}}))
-    load(str(adapter), dtype="float16")  # what float16 rounds to is not known of bfloat16
-    for dtype in DTYPES[:2]:
-        with pytest.raises(UsageError, check=wording):
-            load(str(adapter), dtype=dtype)
-
-
 def test_an_alias_brings_an_adapter_of_the_package(
     adapter: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,22 +109,22 @@ def _prompt_tuning(adapter: Path) -> None:
     model.save_pretrained(adapter)
 
 
-HARMS: list[tuple[Callable[[Path], Any], str]] = [
-    (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
-    (lambda folder: (folder / WEIGHTS).write_bytes(b"no"), "does not go onto its base"),
-    (_drop_one, "does not go onto its base: Found missing adapter keys"),
-    (_reshape_one, "does not go onto its base: .*size mismatch"),
-    (_prompt_tuning, "does not go onto its base"),
-    (lambda folder: (folder / CARD).write_text("{"), r"card.json is damaged .*take a whole copy of adapter"),
-    (lambda folder: (folder / "adapter_config.json").write_text("{"), "adapter_config.json is damaged"),
-    (lambda folder: _rename_base(folder, None), "names no base_model_name_or_path"),
-    (lambda folder: _rename_base(folder, "smollm2-13m"), "which cannot be found: .*did you mean smollm2-135m"),
-    (lambda folder: _rename_base(folder, str(folder)), "is an adapter for an adapter"),
+HARMS: list[Callable[[Path], Any]] = [
+    lambda folder: (folder / WEIGHTS).unlink(),
+    lambda folder: (folder / WEIGHTS).write_bytes(b"no"),
+    _drop_one,
+    _reshape_one,
+    _prompt_tuning,
+    lambda folder: (folder / CARD).write_text("{"),
+    lambda folder: (folder / "adapter_config.json").write_text("{"),
+    lambda folder: _rename_base(folder, None),
+    lambda folder: _rename_base(folder, "smollm2-13m"),
+    lambda folder: _rename_base(folder, str(folder)),
 ]
 
 
 def test_what_cannot_be_laid_on_is_one_line(adapter: Path, tmp_path: Path) -> None:
-    for number, (harm, _) in enumerate(HARMS):
+    for number, harm in enumerate(HARMS):
         folder = shutil.copytree(adapter, tmp_path / str(number) / "adapter")
         harm(folder)
         with pytest.raises(UsageError, check=wording) as raised:
@@ -146,16 +132,3 @@ def test_what_cannot_be_laid_on_is_one_line(adapter: Path, tmp_path: Path) -> No
         assert "\n" not in str(raised.value)
     with pytest.raises(UsageError, check=wording):
         load(str(adapter), revision="main")
-
-
-def test_without_peft_there_is_advice(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    importing = builtins.__import__
-
-    def without(name: str, *rest: Any, **named: Any) -> Any:
-        if name == "peft":
-            raise ImportError(name)
-        return importing(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        load(str(adapter))

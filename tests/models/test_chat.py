@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +53,6 @@ def test_it_writes_what_transformers_writes(template: str, tokenizer: PreTrained
             assert render(tokenizer, turns, **how) == tokenizer.apply_chat_template(turns, tokenize=False, **how)
 
 
-def test_a_template_of_several_is_chosen_as_transformers_does(tokenizer: PreTrainedTokenizerFast) -> None:
-    wrong: Any = {"default": "{{ messages[0].role }}", "tool_use": "no"}
-    tokenizer.chat_template = wrong
-    assert render(tokenizer, TALK) == "user"
-    for wrong in ({"rag": "x"}, 7, ["x"], {"default": None}):
-        tokenizer.chat_template = wrong
-        with pytest.raises(TemplateFault, match=r"\S"):
-            render(tokenizer, TALK)
-
-
 MEMORY = "more memory than a text needs"
 ATTACKS = {
     "{{ 'a' * 10**10 }}": MEMORY,
@@ -105,52 +93,6 @@ def test_an_endless_template_is_stopped(short: None, tokenizer: PreTrainedTokeni
     tokenizer.chat_template = CHATML
     for _ in range(2):  # its time begins anew with each text
         assert render(tokenizer, TALK[:1]) == tokenizer.apply_chat_template(TALK[:1], tokenize=False)
-
-
-def test_one_that_the_kernel_does_not_stop_is_killed(
-    short: None, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chat, "SECONDS", 60)
-    monkeypatch.setattr(chat, "PATIENCE", 0.5)
-    tokenizer.chat_template = NESTED
-    with pytest.raises(TemplateFault, check=wording):
-        render(tokenizer, TALK[:1])
-
-
-def test_the_child_has_no_file_of_ours_and_is_gone_when_its_owner_lets_go(tmp_path: Path, short: None) -> None:
-    with (tmp_path / "lock").open("w"):
-        chat.start()
-        (child,) = chat._running
-        files = Path(f"/proc/{child._pid}/fd")
-        for _ in range(500):
-            with suppress(FileNotFoundError):  # it closes what it has of ours while we look
-                held = [os.readlink(each) for each in files.iterdir()]
-                if len(held) == 4:
-                    break
-            time.sleep(0.01)
-    assert sorted(held)[:3] == [os.devnull] * 3
-    assert sorted(held)[3].startswith("socket:")
-    pid = child._pid
-    del child
-    chat._running.clear()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_a_fork_of_ours_asks_a_child_of_its_own(tokenizer: PreTrainedTokenizerFast, short: None) -> None:
-    chat.start()
-    mine = chat._running[0]._pid
-    pid = os.fork()
-    if not pid:
-        try:
-            right = render(tokenizer, TALK[:1]) and chat._running[0]._pid != mine
-            chat._running.clear()
-            os._exit(0 if right else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert render(tokenizer, TALK[:1])
-    assert chat._running[0]._pid == mine
 
 
 def test_a_prompt_names_the_model_whose_template_it_is(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ import pytest
 import torch
 from support import asserting
 from support.models import FAMILIES, loaded, tiny
-from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.models.export import copies
-from specbench.models.export.copies import RECORD, exported, read_record
+from specbench.models.export.copies import RECORD, exported
 from specbench.models.export.exported import digest_of, sha256_of
 from specbench.models.loader import LoadedModel
 
@@ -72,24 +70,6 @@ def test_what_a_killed_process_left_is_removed(model: LoadedModel, cache: Path) 
     assert [*cache.iterdir()] == [found.path.parent]
 
 
-def test_no_file_is_hashed_again_while_nothing_touched_it(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = exported(model, "gguf", "float32")
-    os.utime(found.path)
-    hashed: list[Path] = []
-
-    def counted(path: Path) -> str:
-        hashed.append(path)
-        return sha256_of(path)
-
-    monkeypatch.setattr(copies, "sha256_of", counted)
-    for _ in range(2):
-        assert exported(model, "gguf", "float32") == found
-    assert {*hashed} == {found.path}
-    once = len(hashed)
-    assert exported(model, "gguf", "float32") == found
-    assert len(hashed) == once
-
-
 def test_what_makes_another_model_makes_another_copy(model: LoadedModel, cache: Path, made: list[str]) -> None:
     first = exported(model, "gguf", "float32")
     slower = tiny(FAMILIES["llama"])
@@ -141,31 +121,3 @@ def test_two_processes_make_one_copy(model: LoadedModel, cache: Path, tmp_path: 
         assert process.wait().code == 0, process.err
     (folder,) = cache.iterdir()
     assert sorted(path.name for path in folder.iterdir()) == [RECORD, "weights.gguf"]
-
-
-def test_what_is_refused_leaves_nothing(
-    model: LoadedModel, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model.model.config.hidden_act = "gelu"
-    with pytest.raises(UsageError, check=wording):
-        exported(model, "gguf", "float32")
-    with pytest.raises(UsageError, check=wording):
-        exported(model, "gguf", "int8")
-    assert not [*cache.iterdir()]
-    monkeypatch.setattr(copies, "cache_folder", lambda name: None)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        exported(model, "hf", "float32")
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(copies, "cache_folder", lambda name: tmp_path / "file" / name)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        exported(model, "hf", "float32")
-
-
-def test_a_record_is_read_or_refused_by_name(model: LoadedModel, tmp_path: Path) -> None:
-    found = exported(model, "hf", "float32")
-    files = read_record(found.path.parent / RECORD).files
-    assert {"checkpoint/config.json", "checkpoint/model.safetensors"} < files.keys()
-    for content in ("[]", '{"files": {}}', '{"files": {"a": {"bytes": 1}}}'):
-        (tmp_path / RECORD).write_text(content)
-        with pytest.raises(UsageError, check=wording):
-            read_record(tmp_path / RECORD)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 import torch
 from support import models
 from support.models import EXPORTED_VOCAB, FAMILIES, loaded, tiny
 from support.wording import wording
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, GgufConfig
 
-from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.prompt import Prompt
 from specbench.models.adapters import fingerprint
 from specbench.models.export import gguf_file, vocabulary
 from specbench.models.export.gguf_file import export_gguf
-from specbench.models.export.graph import graph_of, halved, interleaved
+from specbench.models.export.graph import graph_of
 from specbench.models.loader import LoadedModel, load
 
 IDS = torch.arange(0, 60, 3)[None]
@@ -32,51 +29,6 @@ IDS = torch.arange(0, 60, 3)[None]
 
 def read(file: Path) -> dict[str, Any]:
     return {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
-
-
-def rotated(rows: np.ndarray[Any, Any], head: int) -> np.ndarray[Any, Any]:
-    """transformers' rows from a file's: of each head the even ones, then the odd ones."""
-    order = [at + pair for at in range(0, len(rows), head) for half in (0, 1) for pair in range(half, head, 2)]
-    return rows[order]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_file_holds_the_same_values(family: str, dtype: str, tmp_path: Path) -> None:
-    model = tiny(FAMILIES[family])
-    precision = getattr(torch, dtype)
-    made = export_gguf(model, tmp_path / "tiny.gguf", dtype=dtype, vocabulary="placeholders")
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
-    content = (tmp_path / "tiny.gguf").read_bytes()
-    assert (made.path, made.format, made.dtype) == (tmp_path / "tiny.gguf", "gguf", dtype)
-    assert (made.sha256, made.bytes) == (hashlib.sha256(content).hexdigest(), len(content))
-    assert made.fingerprint == fingerprint(model.model, precision)
-
-    config, found = model.model.config, read(made.path)
-    head = config.head_dim if family != "qwen2" else 8
-    names = {
-        "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    }  # fmt: skip
-    for own, parameter in model.model.named_parameters():
-        place, kind = own.removeprefix("model.layers.").rsplit(".", 1)
-        layer, _, part = place.partition(".")
-        theirs = f"blk.{layer}.{names[part]}" if layer.isdecimal() else names[place]
-        tensor = found.pop(f"{theirs}.{kind}")
-        if dtype == "bfloat16" and parameter.ndim > 1:
-            assert tensor.tensor_type == gguf.GGMLQuantizationType.BF16
-            values = (tensor.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        else:
-            assert tensor.tensor_type == gguf.GGMLQuantizationType.F32
-            values = np.array(tensor.data)
-        if "llama" in family and part in ("self_attn.q_proj", "self_attn.k_proj"):
-            assert not np.array_equal(values, rotated(values, head))
-            values = rotated(values, head)
-        assert np.array_equal(values, parameter.to(precision).float().numpy()), own
-    assert not found
 
 
 @pytest.mark.parametrize("family", ["llama", "llama, tied", "llama with wide heads", "qwen2", "qwen2, tied", "qwen3"])
@@ -118,38 +70,6 @@ def test_factors_of_rotary_frequencies_are_those_of_llama_3(dtype: str, tmp_path
         load(str(made.path), device="cpu")  # transformers would leave them out
 
 
-def test_a_model_in_bfloat16_is_written_in_either_precision_and_is_the_same(tmp_path: Path) -> None:
-    model = tiny(FAMILIES["llama"], torch.bfloat16)
-    short = export_gguf(model, tmp_path / "short.gguf", dtype="bf16", vocabulary="placeholders")
-    long = export_gguf(model, tmp_path / "long.gguf", dtype="float32", vocabulary="placeholders")
-    assert (short.dtype, long.dtype) == ("bfloat16", "float32")
-    assert short.fingerprint == model.spec.fingerprint
-    rounded = tiny(FAMILIES["llama"])
-    again = export_gguf(rounded, tmp_path / "again.gguf", dtype="bfloat16", vocabulary="placeholders")
-    assert again.sha256 == short.sha256 != long.sha256
-    norms = [read(made.path)["output_norm.weight"].data for made in (short, long)]
-    assert np.array_equal(*norms)
-
-
-def test_placeholders_are_special_to_nobody(tmp_path: Path) -> None:
-    model = tiny(FAMILIES["qwen2"], name="a name of this place")
-    made = export_gguf(model, tmp_path / "tiny.gguf", dtype="float32", vocabulary="placeholders")
-    fields = gguf.GGUFReader(made.path).fields
-    tokens, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
-    assert len(set(tokens)) == len(types) == EXPORTED_VOCAB
-    assert set(types) == {gguf.TokenType.NORMAL}
-    assert fields["tokenizer.ggml.model"].contents() == "rwkv"
-    assert not [name for name in fields if "token_id" in name or "template" in name or "name" in name]
-
-
-def test_heads_are_interleaved_and_halved_again() -> None:
-    rows = torch.arange(16)
-    assert interleaved(rows, 2).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
-    columns = interleaved(rows[:, None].expand(16, 3), 2)
-    assert torch.equal(columns[:, 1], interleaved(rows, 2))
-    assert torch.equal(halved(columns, 2), rows[:, None].expand(16, 3))
-
-
 def llama(**options: Any) -> Any:
     return models.tiny_llama(EXPORTED_VOCAB, **options)
 
@@ -187,49 +107,6 @@ def test_what_llama_cpp_computes_otherwise_is_refused(model: Callable[[], Any], 
 def with_more(model: Any) -> Any:
     model.extra = torch.nn.Linear(2, 2, bias=False)
     return model
-
-
-def test_precisions_and_places_that_will_not_do(tmp_path: Path) -> None:
-    model = load("config:tiny", device="cpu")
-    there = tmp_path / "there.gguf"
-    there.write_text("mine")
-    for changed, dtype, file in (
-        (model, "float16", "new.gguf"),
-        (model, "int8", "new.gguf"),
-        (load("config:tiny", dtype="int8", device="cpu"), "float32", "new.gguf"),
-        (model, "float32", "there.gguf"),
-    ):
-        with pytest.raises(UsageError, check=wording):
-            export_gguf(changed, tmp_path / file, dtype=dtype, vocabulary="placeholders")
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentRefused, check=wording):
-        export_gguf(model, tmp_path / "file" / "x.gguf", dtype="float32", vocabulary="placeholders")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.gguf"]
-    assert there.read_text() == "mine"
-
-
-def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, file = load("config:tiny", device="cpu"), tmp_path / "tiny.gguf"
-    own = gguf.GGUFWriter.write_tensor_data
-    for error, refusal in (
-        (OSError("9 requested and 4 written"), SpecbenchError),  # as numpy says it
-        (OSError(5, "Input/output error"), SpecbenchError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-    ):
-        with monkeypatch.context() as patched:
-            written: list[int] = []
-
-            def write(self: Any, rows: Any, error: BaseException = error, written: list[int] = written) -> None:
-                assert not file.exists()
-                written.append(1)
-                if len(written) == 3:
-                    raise error
-                own(self, rows)
-
-            patched.setattr(gguf.GGUFWriter, "write_tensor_data", write)
-            with pytest.raises(refusal, check=wording):
-                export_gguf(model, file, dtype="float32", vocabulary="placeholders")
-        assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("fault", ["value", "name"])
@@ -289,21 +166,6 @@ def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ["CONTROL", "USER_DEFINED", "UNUSED"],
     )
     assert set(kinds[260:]) == {"UNUSED"}
-
-
-def test_a_token_that_begins_every_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = models.byte_tokenizer()
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    assert tokenizer("a")["input_ids"][0] == 1
-    model = replace(load("config:tiny", device="cpu"), tokenizer=tokenizer)
-    known(tokenizer, monkeypatch)
-    made = export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
-    assert gguf.GGUFReader(made.path).fields["tokenizer.ggml.add_bos_token"].contents() is True
-
-
-def test_dummy_weights_have_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=wording):
-        export_gguf(load("config:tiny"), tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
 
 
 def test_the_embedded_tokenizer_is_one_that_llama_cpp_knows(smollm2: LoadedModel) -> None:

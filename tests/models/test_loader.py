@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from support import models
 from support.wording import wording
 from transformers import AutoModelForCausalLM
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models import gguf, loader, names
 from specbench.models.adapters import fingerprint
@@ -68,13 +67,6 @@ def test_rotary_frequencies_stay_in_float32(kind: str, tmp_path: Path, monkeypat
     assert {buffer.dtype for buffer in frequencies} == {torch.float32}
 
 
-def test_a_config_file_of_the_users_own(tmp_path: Path) -> None:
-    copy = tmp_path / "mine.json"
-    shutil.copy(names.configs()["tiny"], copy)
-    assert load(f"config:{copy}").spec.name == "config:mine"
-    assert load(f"config:{copy}").spec.fingerprint == load("config:tiny").spec.fingerprint
-
-
 def test_stop_ids_come_from_generation_config_model_config_and_tokenizer() -> None:
     of = [SimpleNamespace(eos_token_id=eos) for eos in ([7, 8], 7, 9, None)]
     assert loader._stop_ids(SimpleNamespace(generation_config=of[0], config=of[1]), of[2]) == {7, 8, 9}
@@ -116,14 +108,6 @@ def test_an_unpacked_copy_is_the_same_model(
     assert again.encode(prompt) == smollm2.encode(prompt)
 
 
-def test_no_room_for_an_unpacked_copy_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("in the way")
-    tiny = load("config:tiny")
-    gguf.keep(blocker / "sub" / "model", tiny.model, tiny.model)
-    assert blocker.read_text() == "in the way"
-
-
 def test_what_is_no_model_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
     broken, empty = tmp_path / "broken.gguf", tmp_path / "empty"
     broken.write_bytes(b"GGUF but not really")
@@ -140,19 +124,3 @@ def test_what_is_no_model_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, check=wording) as raised:
             load(str(spec))
         assert "\n" not in str(raised.value)
-
-
-def test_a_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "hub_in_reach", lambda: False)
-    with pytest.raises(EnvironmentRefused, check=wording) as raised:
-        load("nobody/no-such-model")
-    assert "\n" not in str(raised.value)
-
-
-def test_devices_and_dtypes_that_are_not_there() -> None:
-    with pytest.raises(UsageError, check=wording):
-        load("config:tiny", dtype="q9")
-    with pytest.raises(EnvironmentRefused, check=wording):
-        load("config:tiny", device="cuda:99")
-    with pytest.raises(UsageError, check=wording):
-        load("config:tiny", revision="main")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from support import asserting, decoders, engines
 from support.models import save
-from support.wording import wording
 
 from specbench.cli.app import main
 from specbench.common.errors import UsageError
@@ -111,15 +110,6 @@ def test_it_runs_with_the_flag_alone_and_the_record_says_so(
     assert json.loads((tmp_path / found["folder"] / "run.json").read_text())["model"]["remote_code"] is True
 
 
-def test_a_failure_of_a_folder_with_code_names_the_flag_too(tmp_path: Path) -> None:
-    folder = own_tokenizer(tmp_path / "own")
-    (folder / "model.safetensors").unlink()
-    _change(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")  # there is no need of its own
-    with pytest.raises(UsageError, check=wording):
-        load(str(folder))
-    assert not (folder / "ran").exists()
-
-
 def test_a_configuration_cannot_bring_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A type with a tokenizer but without a causal LM: the class would come from the folder that it names.
     folder = own_model(tmp_path / "own")
@@ -179,21 +169,6 @@ def test_every_command_that_loads_a_model_has_the_flag(
         command += ["--model", "config:tiny"]
     assert [main([*command, *flags]) for flags in ([], [FLAG])] == [2, 2]
     assert told == [False, True]
-
-
-def test_draft_models_and_bases_get_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
-
-    def loader(name: str, *, trust_remote_code: bool, **more: Any) -> Any:
-        told.append(trust_remote_code)
-        return load(name, **more)
-
-    for where in ("specbench.runner.loading.load", "specbench.runner.session.load"):
-        monkeypatch.setattr(where, loader)
-    what = ["--method", "sps", "--set", "sps.draft=config:tiny", "--limit", "1", "--max-new-tokens", "4"]
-    models = ["--model", "config:tiny", "--base", "config:tiny", "--out", str(tmp_path / "runs")]
-    assert main(["run", *what, *models, FLAG]) == 0
-    assert told == [True, True, True]  # the model, its base, the draft model
 
 
 def test_a_run_with_code_says_so_and_is_another_run() -> None:

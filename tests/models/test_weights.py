@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import mutant
 from safetensors.torch import load_file, save_file
-from support.models import byte_tokenizer, save, save_adapter
+from support.models import save, save_adapter
 from support.wording import wording
-from transformers import DogeConfig, DogeForCausalLM
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.prompt import Prompt
 from specbench.models import loader, weights
-from specbench.models.eight_bits import round_weights
 from specbench.models.loader import load
 
 MARK = "ran"
@@ -155,30 +152,6 @@ def entry(begin: int, end: int, shape: list[int], kind: str = "F32") -> dict[str
     return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
 
 
-HEADERS = {
-    "overlap": header({"a": entry(0, 8, [2]), "b": entry(4, 12, [2])}, bytes(12)),
-    "hole": header({"a": entry(0, 8, [2]), "b": entry(12, 20, [2])}, bytes(20)),
-    "beyond": header({"a": entry(0, 8, [2])}, bytes(4)),
-    "shape": header({"a": entry(0, 8, [3])}, bytes(8)),
-    "type": header({"a": entry(0, 8, [2], "F99")}, bytes(8)),
-    "overflow": header({"a": entry(0, 8, [2**40, 2**40])}, bytes(8)),
-    "negative": header({"a": entry(0, 8, [-2])}, bytes(8)),
-    "backwards": header({"a": entry(8, 0, [2])}, bytes(8)),
-    "huge header": (2**62).to_bytes(8, "little") + b"{}",
-    "deep": header({"a": 1}).replace(b"1}", b"[" * 90_000 + b"}"),
-    "empty": b"",
-    "no json": (4).to_bytes(8, "little") + b"nope",
-}
-
-
-@pytest.mark.parametrize("case", HEADERS)
-def test_a_header_that_cannot_be_is_one_sentence(case: str, folder: Path) -> None:
-    (folder / weights.SINGLE).write_bytes(HEADERS[case])
-    with pytest.raises(UsageError, check=wording) as raised:
-        load(str(folder))
-    assert "\n" not in str(raised.value)
-
-
 def test_weights_of_another_shape_are_named_with_both(folder: Path) -> None:
     change(folder / "config.json", hidden_size=96)
     with pytest.raises(UsageError, check=wording):
@@ -231,7 +204,7 @@ def test_memory_is_asked_for_by_headers_before_any_is_taken(folder: Path, monkey
         file.truncate(8 + len(text) + size)
     change(folder / "config.json", vocab_size=2**20, hidden_size=2**20, num_hidden_layers=1, intermediate_size=8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(EnvironmentRefused, check=wording):
+    with pytest.raises(EnvironmentRefused, match="bad"):
         load(str(folder))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
@@ -281,31 +254,6 @@ def test_any_header_and_any_index_is_tensors_or_a_sentence(seed: int, indexed: b
 # -------------------------------------------------------------------------------------------- tokenizers, numbers, bits
 
 
-def test_a_tokenizer_of_another_model_does_not_index_outside(folder: Path) -> None:
-    other = byte_tokenizer()
-    other.add_tokens(["<far>"] * 1 + [f"<{at}>" for at in range(600)])
-    other.pad_token = "<599>"
-    other.save_pretrained(folder)
-    loaded = load(str(folder))
-    assert loaded.pad_id < loaded.vocab_size  # the tokenizer's own is beyond
-    assert loaded.encode(Prompt("p", "Hi", chat=False))
-    with pytest.raises(UsageError, check=wording):
-        loaded.encode(Prompt("p", "<599>", chat=False))
-
-
-def test_a_head_that_writes_more_tokens_than_are_read_is_refused(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = loader._read
-
-    def wider(*given: Any, **more: Any) -> Any:
-        model, tokenizer = read(*given, **more)
-        model.lm_head = torch.nn.Linear(64, model.get_input_embeddings().weight.shape[0] + 3, bias=False)
-        return model, tokenizer
-
-    monkeypatch.setattr(loader, "_read", wider)
-    with pytest.raises(UsageError, check=wording):
-        load(str(good))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_weights_that_are_no_numbers_are_named(value: float, dtype: str, folder: Path) -> None:
@@ -314,20 +262,6 @@ def test_weights_that_are_no_numbers_are_named(value: float, dtype: str, folder:
     change_weights(folder, model__norm__weight=held)
     with pytest.raises(UsageError, check=wording):
         load(str(folder), dtype=dtype)
-
-
-def test_positions_that_are_no_numbers_are_named(folder: Path) -> None:
-    change(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": float("nan")})
-    with pytest.raises(UsageError, check=wording):
-        load(str(folder))
-
-
-def test_a_precision_without_the_range_says_so(folder: Path) -> None:
-    held = load_file(folder / weights.SINGLE)[NORM] * 0 + 1e6
-    change_weights(folder, model__norm__weight=held)
-    assert load(str(folder), dtype="bfloat16").spec.dtype == "bfloat16"
-    with pytest.raises(UsageError, check=wording):
-        load(str(folder), dtype="float16")
 
 
 def test_an_adapter_does_not_take_memory_by_its_configuration(good: Path, tmp_path: Path) -> None:
@@ -345,119 +279,6 @@ def test_an_adapter_does_not_take_memory_by_its_configuration(good: Path, tmp_pa
             load(str(tmp_path / "own"))
 
 
-def test_eight_bits_are_refused_where_most_matrices_would_stay_as_they_are() -> None:
-    class Experts(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate, self.up = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.ones(2, 4, 4))
-
-    with pytest.raises(UsageError, check=wording):
-        round_weights(torch.nn.ModuleDict({"inner": Experts()}))
-
-
-def test_a_vocabulary_without_an_end_is_not_read(folder: Path) -> None:
-    with (folder / "tokenizer.json").open("r+b") as file:
-        file.truncate(2**40)
-    with pytest.raises(UsageError, check=wording):
-        load(str(folder))
-
-
-def test_a_vocabulary_nested_without_an_end_is_one_sentence(folder: Path) -> None:
-    for content in (
-        "[" * 200_000,
-        '{"a":' * 100_000,
-        '{"version": "' + "a" * 10_000_000 + '"}',
-    ):
-        (folder / "tokenizer.json").write_text(content)
-        with pytest.raises(UsageError, check=wording) as raised:
-            load(str(folder))
-        assert len(str(raised.value)) < 1000
-
-
-def _replace(letter: str, content: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {"String": letter}, "content": content}
-
-
-def _adding(places: int, each: int) -> dict[str, Any]:
-    token = {"id": "x", "ids": [0] * each, "tokens": ["x"] * each}
-    single = [{"SpecialToken": {"id": "x", "type_id": 0}}] * places
-    return {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {"x": token}}
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (
-            {"normalizer": {"type": "Sequence", "normalizers": [_replace("a", "a" * 9)] * 6}},
-            "its normalizer makes a text",
-        ),
-        ({"decoder": {"type": "Sequence", "decoders": [_replace("a", "a" * 300)]}}, "its decoder makes a text"),
-        ({"post_processor": _adding(100_000, 1000)}, r"its post_processor adds 1e\+08 tokens"),
-        ({"post_processor": {"type": "Sequence", "processors": [_adding(5000, 1)]}}, "its post_processor adds 5000"),
-        (
-            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 60_000}},
-            "its steps before",
-        ),
-        ({"padding": {"strategy": {"Fixed": 10**9}}}, r"it pads every text to 1e\+09 tokens"),
-        ({"padding": {"strategy": {"Fixed": 10**400}}}, r"it pads every text to 1e\+300 tokens"),
-    ],
-)
-def test_a_tokenizer_that_makes_gigabytes_of_a_line_is_refused(values: Any, says: str, folder: Path) -> None:
-    change(folder / "tokenizer.json", **values)
-    with pytest.raises(UsageError, check=wording):
-        load(str(folder))
-
-
-def test_a_prompt_far_too_long_is_refused_by_its_beginning(folder: Path) -> None:
-    loaded = load(str(folder))
-    asked: list[int] = []
-
-    class Counting:
-        def __call__(self, text: str, **how: Any) -> Any:
-            asked.append(len(text))
-            return made(text, **how)
-
-    made = loaded.tokenizer
-    context = loaded.context
-    assert context is not None
-    counted = replace(loaded, tokenizer=Counting())
-    with pytest.raises(UsageError, check=wording):
-        counted.encode(Prompt("p", "a b " * 2_500_000, chat=False))
-    assert asked == [16 * context]
-    blanks = "x" + " " * (20 * context)  # what a tokenizer makes few tokens of is still tokenised whole
-    few = replace(loaded, tokenizer=lambda text, **_: {"input_ids": [2] * (1 + len(text) // (8 * context))})
-    assert few.encode(Prompt("p", blanks, chat=False)) == [2, 2, 2]
-
-
-@pytest.mark.parametrize("part", ["quantization_config", "rope_scaling", "rope_parameters"])
-def test_what_nothing_computes_is_refused(part: str, folder: Path) -> None:
-    ropes = [
-        {"rope_type": "linear", "factor": -2.0, "rope_theta": 1e4},
-        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": -1, "high_freq_factor": 4.0},
-        {"full_attention": {"rope_type": "longrope", "long_factor": [1.0, 0.0]}},
-        {"rope_type": "yarn", "factor": float("nan")},
-    ]
-    wrong = [{"quant_method": "nonsense", "bits": 4}] if part == "quantization_config" else ropes
-    for values in wrong:
-        change(folder / "config.json", **{part: values})
-        with pytest.raises(UsageError) as refused:
-            load(str(folder))
-        assert "config.json" in str(refused.value)
-        assert ("nonsense" if part == "quantization_config" else "factor") in str(refused.value)
-
-
-def test_a_family_that_names_many_experts_by_default_loads(folder: Path, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
-    made = DogeForCausalLM(DogeConfig(vocab_size=300, num_key_value_heads=1, head_dim=16, **sizes))
-    assert made.config.num_experts > 10_000
-    made.save_pretrained(tmp_path / "doge")
-    byte_tokenizer().save_pretrained(tmp_path / "doge")
-    assert load(str(tmp_path / "doge")).vocab_size == 300
-    change(folder / "config.json", num_experts=10**6)
-    with pytest.raises(UsageError, match="num_experts"):
-        load(str(folder))
-
-
 def test_a_tokenizer_that_panics_is_one_sentence(folder: Path) -> None:
     wanders = {"type": "Split", "pattern": {"Regex": "(a+)+$b"}, "behavior": "Isolated", "invert": False}
     change(folder / "tokenizer.json", pre_tokenizer=wanders)
@@ -473,10 +294,3 @@ def test_devices_that_no_model_runs_on_are_refused_first(device: str, monkeypatc
     monkeypatch.setattr(loader, "_read", lambda *given, **more: pytest.fail("it was loaded"))
     with pytest.raises(UsageError, check=wording):
         load("config:tiny", device=device)
-
-
-@pytest.mark.parametrize("dtype", ["float8", "int4", "", "float64", "torch.float32", "FP32\n", "complex64"])
-def test_precisions_that_there_are_not_are_refused_first(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_read", lambda *given, **more: pytest.fail("it was loaded"))
-    with pytest.raises(UsageError, check=wording):
-        load("config:tiny", dtype=dtype)

@@ -773,5 +773,3 @@ PHASES: dict[str, Act] = {
         for code in (200, 401, 500)
     },
 }
-
-HANDSHAKE = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc"  # a TLS record of 16 KiB, which never gets there

@@ -11,13 +11,12 @@ import pytest
 import torch
 from support.models import prompt, tiny_llama
 from support.runs import RESULTS, answers
-from support.wording import wording
 
 from specbench.training import answered as module
 from specbench.training.answered import answered, log_likelihoods
 from specbench.training.card import write_card
 from specbench.training.finetuning import Weights
-from specbench.training.held_out import Figures, Held
+from specbench.training.held_out import Figures
 from specbench.training.recipe import Text, WeightOptions
 
 VOCAB = 50
@@ -104,23 +103,6 @@ def test_the_target_is_at_hand_beside_an_adapter_and_not_where_all_its_weights_l
     assert all(torch.equal(value, before[name]) for name, value in weights.model.state_dict().items())
     with Weights(tiny_llama(VOCAB), WeightOptions(full=True), "tiny", 0).as_before() as target:
         assert target is None
-
-
-def held(ids: list[int]) -> Held:
-    records = answers("jf", 2, decode_s=1.0, output_ids=lambda at: ids)
-    return Held(2, 48, 24, 0, 0, 0.94, answered(records, [Text(f"p/{at}", [1], list(range(25))) for at in range(2)]))
-
-
-def test_a_card_tells_a_loop_from_a_text_where_the_share_behind_its_own_text_does_not(tmp_path: Path) -> None:
-    good, looping = held(list(range(25))), held([9] * 25)
-    assert good.agrees == looping.agrees
-    made = {"method": "jf", "model": "m", "texts": 2, "answer_tokens": 4, "steps": 1, "options": {}}
-    write_card(tmp_path, {**made, "before": good.figures(), "after": looping.figures()})
-    said = (tmp_path / "README.md").read_text().splitlines()
-    assert wording("\n".join(said))
-    assert not any("log-likelihood" in line for line in said), "nobody was asked"
-    assert Figures.model_validate(looping.figures()).looping == 2
-    assert held([9] * 25).rated(None) == looping
 
 
 @pytest.mark.parametrize("card", ADAPTERS, ids=lambda card: card.parts[-4])

@@ -15,7 +15,7 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models.loader import LoadedModel
 from specbench.training.answers import Asking, ask, read
-from specbench.training.recipe import Text, apart, some
+from specbench.training.recipe import Text, some
 
 PROMPTS = [Prompt(f"set/{text}", text * 3, False) for text in ("ab", "c", "DEF", "!", "xyz")]
 ASKING = Asking(10, 2)
@@ -89,20 +89,3 @@ def test_of_fewer_texts_all_are_among_those_of_more() -> None:
     assert drawn[3] != [text.id for text in some(texts, 4, 4)]
     with pytest.raises(UsageError, check=wording):
         some(texts, 10, 3)
-
-
-def test_prompts_without_room_are_left_out(tmp_path: Path) -> None:
-    tight = LoadedModel(**{**vars(loaded(tiny_llama(128))), "context": 14})
-    texts = ask(tight, PROMPTS, ASKING, tmp_path)
-    assert [text.id for text in texts] == ["set/c", "set/!"]
-    with pytest.raises(UsageError, check=wording):
-        ask(tight, PROMPTS[2:3], ASKING, tmp_path)
-
-
-def test_texts_are_set_apart_by_the_seed() -> None:
-    texts = [Text(name, [1], [2]) for name in "abcde"]
-    learnt, aside = apart(texts, 2, 0)
-    assert sorted(text.id for text in (*learnt, *aside)) == sorted(text.id for text in texts)
-    assert len(aside) == 2
-    assert apart(texts, 2, 0) == (learnt, aside)
-    assert len({tuple(text.id for text in apart(texts, 2, seed)[1]) for seed in range(9)}) > 1

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.training import cells as module
@@ -58,12 +57,6 @@ def test_texts_that_will_be_held_out_are_not_counted(tmp_path: Path, probed: lis
     assert (probed[0].held_out, probed[0].settings) == (0, ("batch=4", "lr=0.1", "steps=2"))
 
 
-def test_a_probe_has_no_prompts_to_look_at_and_no_rule_that_looks(tmp_path: Path, probed: list[TrainPlan]) -> None:
-    found = cells(tmp_path, held_out=16)
-    found.predict(found.cell({"lr": "0.1", "max-loops": "0.1", "max_unlikely": "0.05"}))
-    assert probed[0].settings == ("batch=4", "lr=0.1", "steps=2")
-
-
 def test_what_does_not_change_a_training_does_not_change_its_folder(tmp_path: Path) -> None:
     def folder(**more: Any) -> Path:
         return cells(tmp_path, **more).cell({"texts": "2"}).plan.into
@@ -72,32 +65,11 @@ def test_what_does_not_change_a_training_does_not_change_its_folder(tmp_path: Pa
     assert len({folder(), folder(held_out=2), folder(seed=2), folder(revision="x")}) == 4
 
 
-def test_a_finished_training_without_its_weights_is_none(tmp_path: Path) -> None:
-    found = cells(tmp_path)
-    cell = finish(found, {"texts": "96"})
-    (cell.plan.into / "adapter").rmdir()
-    assert found.made(cell) is None
-
-
 @pytest.mark.parametrize(
     "wrong", [{"cost": "much"}, {"steps": "24"}, {"texts": None}, {"cost": {"tokens_seen": 1, "hours": -1}}]
 )
 def test_a_damaged_card_is_one_sentence(wrong: dict[str, Any], tmp_path: Path) -> None:
     found = cells(tmp_path)
     cell = finish(found, {"texts": "96"}, **wrong)
-    with pytest.raises(UsageError, check=wording):
+    with pytest.raises(UsageError, match=r"card\.json"):
         found.made(cell)
-
-
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [
-        ("msn", {"r": "8", "lora_rank": "16"}),
-        ("jf", {"n": "2", "block_size": "4"}),
-        ("jf", {"n": "1000"}),
-        ("msn", {"batch": "8"}),
-    ],
-)
-def test_an_axis_that_is_none_is_refused(method: str, values: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=wording):
-        cells(tmp_path, method).cell(values)

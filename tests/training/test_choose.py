@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from support.wording import wording
-
 from specbench.common import registry
-from specbench.common.errors import UsageError
 from specbench.training.choose import choose, published
 
 RECIPES = [(method, name) for method in ("jf", "cllm", "msn") for name in published(registry.method(method))]
@@ -22,18 +18,6 @@ def test_a_publications_options_are_options() -> None:
     assert {f"{method}-paper" for method in ("jf", "cllm", "msn")} <= {name for _, name in RECIPES}
 
 
-def test_the_papers_values() -> None:
-    jf, cllm, msn = (registry.method(name) for name in ("jf", "cllm", "msn"))
-    found = choose(jf, jf.recipe().Options, "jf-paper", [])
-    assert (found.lr, found.noise_window, found.noise_ends, found.beta2, found.warmup) == (1e-6, 16, "open", 0.95, 0.03)
-    found = choose(jf, jf.recipe().Options, "jf-released", [])
-    assert (found.lr, found.ar_weight, found.noise_ends, found.norm) == (1e-5, 10, "closed", "released")
-    found = choose(cllm, cllm.recipe().Options, "cllm-released", [])
-    assert (found.lr, found.ar_weight, found.smoothing, found.max_tokens) == (2e-5, 10, 0.1, 2048)
-    found = choose(msn, msn.recipe().Options, "msn-paper", [])
-    assert (found.noise_length, found.epochs, found.batch * found.accumulation * 16) == (4, 4, 512)
-
-
 def test_what_is_set_wins_by_whatever_name(tmp_path: Path) -> None:
     card = registry.method("jf")
     options = card.recipe().Options
@@ -43,24 +27,3 @@ def test_what_is_set_wins_by_whatever_name(tmp_path: Path) -> None:
     mine.write_text("w: 7\nlora_rank: 2\n")
     found = choose(card, options, str(mine), ["r=5"])
     assert (found.noise_window, found.lora_rank) == (7, 5)
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("- lr", "does not map options to values"),
-        ("lr: [", "not YAML: line 1"),
-        ("lern: 1", "unknown option of the recipe of jf 'lern'; did you mean"),
-        ("lr: fast", "option 'lr' of the recipe of jf"),
-        (None, r"cannot be read \(No such file or directory\); give a .yaml file"),
-    ],
-)
-def test_a_file_that_is_no_recipe(content: str | None, says: str, tmp_path: Path) -> None:
-    card = registry.method("jf")
-    file = tmp_path / "mine.yaml"
-    if content is not None:
-        file.write_text(content)
-    for name in (str(file), "jf-papr"):
-        with pytest.raises(UsageError, check=wording) as raised:
-            choose(card, card.recipe().Options, name, [])
-        assert "\n" not in str(raised.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,28 +129,6 @@ def test_what_repeats_itself_is_left_out_and_counted(model: LoadedModel, tmp_pat
     assert [(each.id, each.answer) for each in kept(tmp_path)] == [("circle", [5, 6, 7, 6, 7]), ("run", [1, 2, 3, 4])]
     assert (found["circles_cut"], found["answers_dropped_run"], found["blocks_dropped_run"]) == (1, 1, 4)
     assert (found["answers"], found["blocks"]) == (2, 3)
-
-
-def test_a_sentence_that_comes_up_too_often_ends_an_answer_and_is_counted(model: LoadedModel, tmp_path: Path) -> None:
-    said = b"Four times twelve. "  # 19 tokens: the third time begins with token 38, which is in the tenth block of four
-    often = Text("often", [1], list(said * 5))
-    both = Text("both", [1], [*said, *[7] * 4, *said * 3])
-    once = Text("once", [1], list(said * 2))
-    how = replace(HOW, states="artificial", max_run=4, max_repeats=3)
-    found = collected(model, [often, both, once], tmp_path, how)
-    assert [(each.id, len(each.answer)) for each in kept(tmp_path)] == [("often", 36), ("both", 20), ("once", 38)]
-    assert (found["answers_dropped_repeat"], found["blocks_dropped_repeat"]) == (0, 15)
-    assert (found["answers_dropped_run"], found["blocks_dropped_run"]) == (0, 15)
-    header = tmp_path / "trajectories.json"  # as it was before there was such a filter
-    settings = json.loads(header.read_text())
-    assert settings["settings"].pop("max_repeats") == 3
-    header.write_text(json.dumps(settings))
-    with pytest.raises(UsageError, check=wording):
-        collected(model, [often, both, once], tmp_path, how)
-    collected(model, [once], tmp_path / "off", replace(HOW, states="artificial"))
-    header = tmp_path / "off" / "trajectories.json"
-    header.write_text(header.read_text().replace('"max_repeats": 0', '"x": 0'))
-    collected(model, [once], tmp_path / "off", replace(HOW, states="artificial"))
 
 
 def test_blocks_that_are_no_fixed_points_are_given_up_and_counted(model: LoadedModel, tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import loaded
-from support.wording import wording
 from torch import Tensor, nn
 
-from specbench.training import card
 from specbench.training.cost import Meter, peak_memory_bytes
 from specbench.training.loop import Course, Done, fit
 from specbench.training.recipe import Job, LoopOptions
@@ -91,15 +89,6 @@ def test_an_interrupted_training_has_cost_what_both_parts_did(tiny: Any, tmp_pat
     assert 2 < parts.hours < 2.1
 
 
-def test_attention_that_torch_cannot_count_leaves_operations_out() -> None:
-    lesson = _Lesson()
-    lesson.layer.config = type("Config", (), {"_attn_implementation": "flex_attention"})()
-    meter = Meter(lesson)
-    with meter.counting(0):
-        lesson(torch.ones(3, IN))["loss"].backward()
-    assert meter.cost(1, lambda steps: 3).flops is None
-
-
 def test_operations_of_several_processes_are_those_of_all() -> None:
     lesson = _Lesson()
     meter = Meter(lesson, processes=3)
@@ -110,14 +99,6 @@ def test_operations_of_several_processes_are_those_of_all() -> None:
     cost = meter.cost(2, lambda steps: 12 * steps)
     assert (cost.tokens_seen, cost.processes) == (24, 3)
     assert cost.flops == pytest.approx(24 * 2 * (2 * IN * OUT))
-
-
-def test_a_card_says_what_a_training_took() -> None:
-    took = {"tokens_seen": 1234567, "flops": 2.5e15, "hours": 1.5, "energy_j": 7.2e6, "device": "H200", "processes": 2}
-    said = card._cost({"cost": took})[0]
-    assert "1,234,567 tokens" in said
-    assert wording(said)
-    assert card._cost({}) == []
 
 
 def test_energy_is_that_of_the_steps() -> None:
@@ -132,31 +113,3 @@ def test_energy_is_that_of_the_steps() -> None:
         meter.on_step_begin(None, None, None)
         meter.on_step_end(None, None, None)
     assert meter.cost(2, lambda steps: 5 * steps).energy_j == pytest.approx(2.5)
-
-
-def test_energy_of_which_a_step_is_missing_is_none() -> None:
-    for missing in range(4):
-        read = iter([None if at == missing else 1_000 * at for at in range(4)])
-        gpu = type("Gpu", (), {"look": lambda self, read=read: type("Snapshot", (), {"energy_mj": next(read)})()})
-        meter = Meter(_Lesson(), gpu=lambda device, gpu=gpu: gpu())  # type: ignore[misc]
-        for _ in range(2):
-            meter.on_step_begin(None, None, None)
-            meter.on_step_end(None, None, None)
-        assert meter.cost(2, lambda steps: 5 * steps).energy_j is None, missing
-
-
-@pytest.mark.parametrize("wrong", [{"seconds": float("nan")}, {"seconds": -7.0}, {"first_step_flops": -1.0}])
-def test_a_damaged_cost_in_a_checkpoint_is_none_at_all(wrong: dict[str, float], tiny: Any, tmp_path: Path) -> None:
-    def cut(line: str) -> None:
-        if line.startswith("step 4/"):
-            raise Cut
-
-    with pytest.raises(Cut):
-        learn(tmp_path, tiny, cut)
-    state = tmp_path / "checkpoints" / "checkpoint-3" / "trainer_state.json"
-    kept = json.loads(state.read_text())
-    kept["stateful_callbacks"]["Meter"]["attributes"]["spent"].update(wrong)
-    state.write_text(json.dumps(kept))
-    cost = learn(tmp_path, tiny).cost
-    assert cost.flops is None
-    assert 0 < cost.hours < 0.1

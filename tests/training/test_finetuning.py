@@ -193,13 +193,6 @@ def test_half_a_checkpoint_is_none_and_no_other_training_is_mixed_into_one(
     assert_same(whole, tmp_path / "parts")
 
 
-def test_how_often_it_is_looked_at_does_not_matter(whole: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    train("jf", {**PARTS, "eval_every": 1, "watched": 1}, job(tmp_path, said.append))
-    assert sum("held out: " in line for line in said) == 1 + 8  # before the first step, too
-    assert_same(whole, tmp_path)
-
-
 def _at_call(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[Any], Any]) -> None:
     """The loss of a step, as something changes it."""
     calls = itertools.count(1)
@@ -272,12 +265,6 @@ def _fill_at(line: str, start: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def test_a_disk_that_is_full_from_the_start_leaves_no_checkpoint(tmp_path: Path) -> None:
-    with full_disk(1000), pytest.raises(EnvironmentRefused, check=wording):
-        train("jf", PARTS, job(tmp_path, aside=0, learnt=texts()[2:]))
-    assert not list((tmp_path / "checkpoints").glob("*"))
-
-
 def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path) -> None:
     with full_disk(1 << 40), pytest.raises(EnvironmentRefused, check=wording) as raised:
         train("jf", PARTS, job(tmp_path, lambda line: _fill_at(line, "step 5/")))
@@ -291,17 +278,6 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path
 
 
 # -------------------------------------------------------------------------------------------- what is refused
-
-
-def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
-    foreign = [made_up_trajectories("made/0", vocab=VOCAB), made_up_trajectories("made/1", vocab=5 * VOCAB, answer=60)]
-    for known, own in (
-        ([], {}),
-        (foreign, {}),
-        (None, {"lora_targets": "nowhere"}),
-    ):
-        with pytest.raises(UsageError, check=wording):
-            train("jf", {**PARTS, **own}, job(tmp_path, aside=0, learnt=known))
 
 
 # ------------------------------------------------------------------------------------------------ what is kept
@@ -324,18 +300,3 @@ def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
     config = json.loads((whole / "adapter" / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["r"]) == ("tiny", 4)
     assert {tensor.dtype for tensor in learnt(whole).values()} == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("own", [{}, {"noise_length": 0}, {"noise_content": "vocabulary"}], ids=str)
-def test_without_held_out_prompts_nothing_is_measured(own: dict[str, Any], tmp_path: Path) -> None:
-    card = train("msn", {**PARTS, **own, "steps": 1}, job(tmp_path, aside=0))
-    assert (card["before"], card["after"]) == (None, None)
-    assert wording((tmp_path / "adapter" / "README.md").read_text())
-
-
-def test_products_in_bfloat16_learn_what_those_in_float32_do(whole: Path, tmp_path: Path) -> None:
-    train("jf", {**PARTS, "bf16": True}, job(tmp_path))
-    mine, exact = learnt(tmp_path), learnt(whole)
-    assert any(not torch.equal(mine[name], exact[name]) for name in exact)
-    one, other = (torch.cat([value.float().flatten() for value in found.values()]) for found in (mine, exact))
-    assert torch.cosine_similarity(one, other, dim=0) > 0.95

@@ -16,8 +16,7 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.training.answers import Asking
-from specbench.training.given import ending, given_texts, has_answers, read_given
-from specbench.training.prompts import check_sets
+from specbench.training.given import given_texts, has_answers, read_given
 from specbench.training.sources import Found, Wanted, find
 
 TEMPLATE = (
@@ -82,26 +81,14 @@ def test_without_a_template_they_are_plain_text(tmp_path: Path) -> None:
     assert found[-1] == ("def four():", " return 4</s>")
 
 
-def test_a_template_that_refuses_or_ends_with_nothing_leaves_the_tokenizers_own_stop_token() -> None:
-    for template in ("{{ raise_exception('never') }}", "{% for each in messages %}{{ each.content }}{% endfor %}", "x"):
-        assert ending(model(template), chat=True) == [0]
-    bare = loaded(tiny_llama(300))  # bytes alone, and no stop token
-    assert (ending(bare, chat=False), ending(replace(bare, stop_ids=frozenset({7})), chat=False)) == ([], [7])
-
-
 @pytest.mark.parametrize(
     ("row", "says"),
     [
         ("{", "is damaged (not JSON"),
         ({"text": "x"}, "has none of messages, conversations, prompt, instruction, problem"),
-        ({"prompt": "x", "instruction": "y", "output": "z"}, "has prompt and instruction of messages"),
         ({"instruction": "x"}, "'instruction' without 'output' or 'response', which would be its answer"),
-        ({"conversations": ["q", "a", "q"]}, "'conversations' does not end with a question and its answer"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "'messages' does not end with a question and its"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "field 'messages.0.role'"),
-        ({"conversations": [{"from": "human", "value": "q"}]}, "field 'conversations.0'"),
         ({"prompt": "x", "answer": " \n"}, "an empty answer"),
-        ({"problem": "", "solution": "y"}, "an empty question"),
         ({"prompt": "x", "answer": 3}, "field 'answer'"),
     ],
 )
@@ -112,16 +99,6 @@ def test_a_row_that_is_no_question_with_its_answer_is_one_sentence(row: Any, say
         read_given(file, chat=True)
     assert str(raised.value).startswith(f"{file} line 3 is damaged (")
     assert says in str(raised.value)
-
-
-def test_an_empty_file_and_a_text_beyond_the_context_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=wording):
-        read_given(write(tmp_path / "none.jsonl"), chat=True)
-    file = write(tmp_path / "mine.jsonl", PUBLISHED[0], {"prompt": "ab", "answer": "c" * 40})
-    rows, _ = read_given(file, chat=True)
-    assert [len(text.answer) for text in given_texts(model(context=43), rows)] == [3, 41]
-    with pytest.raises(UsageError, check=wording):
-        given_texts(model(context=42), rows)
 
 
 def test_a_question_that_is_measured_on_is_refused_with_its_line(
@@ -166,15 +143,6 @@ def test_json_lists_parquet_and_packed_lines_read_alike(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
         assert has_answers(file)
-
-
-def test_a_file_of_another_format_is_named(tmp_path: Path) -> None:
-    for name in ("mine.csv", "mine"):
-        (tmp_path / name).write_text("prompt,answer\n")
-        with pytest.raises(UsageError, check=wording):
-            check_sets([str(tmp_path / name)])
-    with pytest.raises(UsageError, match=r"gone\.json"):
-        check_sets([str(tmp_path / "gone.json")])
 
 
 def test_they_are_a_source_of_texts_which_says_what_file_they_are_of(tmp_path: Path) -> None:

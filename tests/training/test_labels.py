@@ -133,13 +133,3 @@ def test_what_is_learnt_from_stays_as_it_was_while_the_student_learns(
     assert taught == [True] * 4
     assert divergences[0] == pytest.approx(0, abs=1e-5)  # before the first step the student is the target
     assert divergences[-1] > 1e-4  # and then is not
-
-
-def test_labels_that_are_tokens_ask_no_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def labels(self: Any, states: Any) -> Any:
-        raise AssertionError("asked")
-
-    monkeypatch.setattr(Frozen, "labels", labels)
-    recipe = importlib.import_module("specbench.methods.jf.train")
-    options = recipe.Options(steps=2, batch=2, lora_rank=4, bf16=False)
-    recipe.train(options, Job(loaded(tiny_llama(VOCAB)), BOTH, [], tmp_path, 0, lambda line: None, model="tiny"))

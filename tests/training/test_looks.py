@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
-import re
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from support.decoders import loaded
 from support.models import tiny_llama
 from support.runs import made_up_trajectories
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
+from specbench.common.errors import NothingLearnt
 from specbench.methods.jf import learning, train
-from specbench.training import cost, finetuning
-from specbench.training import stopping as sound
+from specbench.training import finetuning
 from specbench.training.recipe import Job, WeightOptions
 from specbench.training.stopping import unsound
 
@@ -140,76 +135,10 @@ def test_where_nothing_is_sound_behind_a_step_nothing_is_kept(tmp_path: Path, mo
     assert not (tmp_path / "adapter").exists()
 
 
-def test_weights_of_the_last_two_looks_are_kept_and_no_others(tmp_path: Path) -> None:
-    trained(tmp_path, max_loops=1)
-    kept = sorted(file.name for file in (tmp_path / "checkpoints").glob("*sound*"))
-    assert kept == ["sound-4.safetensors", "sound-6.safetensors"]
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda file: file.unlink(),
-        lambda file: file.write_bytes(file.read_bytes()[:100]),
-        lambda file: save_file({"other": torch.ones(2)}, file),
-    ],
-)
-def test_weights_to_go_back_to_that_are_damaged_name_what_helps_and_that_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
-) -> None:
-    with monkeypatch.context() as patch:
-        ending(patch, 4)
-        trained(tmp_path, max_loops=1, save_every=3)
-    before = weights(tmp_path)
-    harm(tmp_path / "checkpoints" / "sound-2.safetensors")
-    with pytest.raises(UsageError, check=wording) as raised:
-        trained(tmp_path, max_loops=1, save_every=3)
-    told = re.search(r"delete (\S+checkpoint-4) and repeat the command", str(raised.value))
-    assert told
-    shutil.rmtree(told[1])
-    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-3")  # of before the look: all looks come again
-    ending(monkeypatch, 4)
-    trained(tmp_path, max_loops=1, save_every=3)
-    assert all(torch.equal(value, weights(tmp_path)[name]) for name, value in before.items())
-
-
-def test_a_full_disk_behind_a_look_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
-
-    monkeypatch.setattr(sound, "save_file", full)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        trained(tmp_path, max_loops=1)
-
-
-def test_a_look_behind_the_last_step_alone_is_refused_before_the_first(tmp_path: Path) -> None:
-    said: list[str] = []
-    with pytest.raises(UsageError, check=wording):
-        trained(tmp_path, said, max_loops=1, eval_every=6)
-    assert not [line for line in said if line.startswith("step 1")]
-
-
-def test_steps_that_were_thrown_away_are_no_cost_of_what_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ending(monkeypatch, 4)
-    clock = itertools.count()
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: float(next(clock)))  # a second for each step
-    made = trained(tmp_path, max_loops=1)
-    assert made["steps"] == 2
-    assert made["cost"]["hours"] == pytest.approx(2 / 3600)
-
-
 def test_a_rule_that_ends_nothing_changes_nothing(whole: tuple[Path, Mapping[str, Any]], tmp_path: Path) -> None:
     made = trained(tmp_path, max_loops=1, max_unlikely=1e6)
     assert same(whole[0], tmp_path)
     assert made["curve"] == whole[1]["curve"]
-
-
-def test_what_a_rule_goes_by_is_part_of_the_training(tmp_path: Path) -> None:
-    trained(tmp_path, max_loops=1)
-    with pytest.raises(UsageError, check=wording):
-        trained(tmp_path, max_loops=1, eval_every=3)
 
 
 LIKELY, ALL = "sound_log_likelihood_per_token", "log_likelihood_per_token"
@@ -239,10 +168,3 @@ def test_what_is_unsound(options: dict[str, Any], first: dict[str, float], now: 
     found = unsound(WeightOptions(**options), first, now)
     assert found.startswith(why)
     assert bool(found) == bool(why)
-
-
-def test_a_rule_needs_prompts_to_look_at_and_the_target_beside(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=wording):
-        train.train(train.Options.model_validate({**PARTS, "max_loops": 0.1}), job(tmp_path, [], aside=0))
-    with pytest.raises(ValueError, check=wording):
-        WeightOptions(full=True, max_unlikely=0.03)

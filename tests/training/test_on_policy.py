@@ -6,7 +6,6 @@ import copy
 import importlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from specbench.training.frozen import Frozen
 from specbench.training.on_policy import OnPolicy, own_answers
 from specbench.training.order import Batches
 from specbench.training.recipe import Job, Text, WeightOptions
-from specbench.training.student import Student
 
 VOCAB = 50
 PARTS: dict[str, Any] = {
@@ -206,44 +204,6 @@ def test_its_cost_has_the_decoding_of_own_answers_and_their_lengths(
     assert given == 5 * (7 - own) + 2 * half["answer_tokens"]
 
 
-def test_without_it_a_training_is_what_it_was(tmp_path: Path) -> None:
-    plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
-    train("jf", plain, job(tmp_path / "plain"))
-    card = train("jf", {**plain, "on_policy": 0, "on_policy_every": 7}, job(tmp_path / "off"))
-    one, other = weights_of(tmp_path / "plain"), weights_of(tmp_path / "off")
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not (tmp_path / "off" / "on_policy").exists()
-    assert "own_answers" not in card
-
-
-@pytest.mark.parametrize("full", [True, False])
-def test_what_teaches_stays_as_it_was_while_the_student_learns(
-    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise: list[int] = []
-
-    def sampled(target: Any, model: Any, asked: Sequence[Text], sampling: Sampling, budget: int) -> Any:
-        noise.append(sampling.seed)
-        return {text.id: [7, 8, 9] for text in asked}
-
-    monkeypatch.setattr(on_policy, "own_answers", sampled)
-    target = tiny_llama(VOCAB)
-    taught: list[Any] = []
-    own = Frozen.labels
-
-    def labels(self: Any, states: Any) -> Any:
-        found = own(self, states)
-        with torch.no_grad():
-            expected = target.get_output_embeddings()(states(Student(target)).flatten(0, 1))
-        taught.append(torch.equal(found(torch.arange(len(expected))), expected))
-        return found
-
-    monkeypatch.setattr(Frozen, "labels", labels)
-    train("cllm", {**PARTS, "full": full, "on_policy": 1, "lr": 0.1, "warmup": 0}, job(tmp_path))
-    assert taught == [True] * 8
-    assert len(set(noise)) == len(noise) == 3  # every round draws anew
-
-
 OWN = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8]), Text("b", [9], [10, 11])]
 
 
@@ -294,23 +254,3 @@ def test_the_loss_is_the_distance_from_the_frozen_target_behind_each_own_token(
     for name, parameter in weights.model.named_parameters():
         if parameter.requires_grad:
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-7)
-
-
-def test_batches_are_those_that_the_loop_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[tuple[int, ...]] = []
-    cllm = importlib.import_module("specbench.methods.cllm.learning")
-    own = cllm.Collator.__call__
-
-    def collated(self: Any, trajectories: Any) -> Any:
-        met.append((self.visit, *(int(text.id.split("/")[1]) for text in trajectories)))
-        return own(self, trajectories)
-
-    monkeypatch.setattr(cllm.Collator, "__call__", collated)
-    options = {**PARTS, "on_policy": 0, "accumulation": 2, "steps": 7}
-    train("cllm", options, job(tmp_path))
-    recipe = importlib.import_module("specbench.methods.cllm.train")
-    # As methods/cllm/train.py sizes a text.
-    batches = Batches(texts(), lambda text: len(text.prompt) + 2 * len(text.answer), recipe.Options(**options), 0)
-    expected = [(batch[0][0], *(index for _, index in batch)) for step in range(7) for batch in batches(step)]
-    assert met[: len(expected)] == expected  # the loop collates a batch ahead
-    assert Counter(len(batches(step)) for step in range(7)) == {2: 7}

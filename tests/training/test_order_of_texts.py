@@ -48,12 +48,3 @@ def test_neighbours_in_a_batch_are_of_one_length() -> None:
 
     together = filling(order_of(sizes, batch=8, seed=0).of(0))
     assert together < 0.2 * filling(random.Random(0).sample(range(400), 400))
-
-
-def test_the_odd_ones_come_last() -> None:
-    sizes = [1] * 64 + [1000] * 66  # two pools of 16 batches, and two texts
-    found = order_of(sizes, batch=4, seed=0).of(0)
-    short = [at for at, index in enumerate(found[:128]) if sizes[index] == 1]
-    assert len(found) == 130
-    mixed = {at // 4 for at in short if any(sizes[index] > 1 for index in found[at // 4 * 4 : at // 4 * 4 + 4])}
-    assert len(mixed) <= 3  # at the border of the lengths in a pool, and nowhere because the odd ones came between

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from specbench.training.packing import CLEAN, NOISY, PROMPT, Packed, Sample, pack, unpack
+from specbench.training.packing import CLEAN, NOISY, PROMPT, Sample, pack, unpack
 
 FULL = Sample([1, 2, 3], [10, 11, 12, 13], [[20, 21, 22, 23]], 2)  # two blocks of two
 CUT = Sample([4, 5], [30, 31, 32, 33, 34], [[40, 41, 42, 43, 44]], 3)  # a block of three, and one of two
@@ -22,13 +20,6 @@ def test_the_layout_of_one_text() -> None:
     assert packed.teacher[0].tolist() == [-1] * 3 + [5, 6, -1, -1, 9, 10, -1, -1]
     assert packed.following[0].tolist() == [1, 2, 5, 6, 9, 6, 9, 10, -1, 10, -1]
     assert packed.ids.shape[1] == FULL.size == 3 + 2 * 2 * 2  # P + 2 T n
-
-
-def test_the_last_block_ends_with_the_answer() -> None:
-    packed = pack([CUT])
-    assert packed.ids[0].tolist() == [4, 5, 40, 41, 42, 30, 31, 32, 43, 44, 33, 34]
-    assert packed.positions[0].tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 5, 6]
-    assert packed.following[0].tolist()[-4:] == [11, -1, 11, -1]
 
 
 def test_two_noisy_streams_learn_one_from_the_other() -> None:
@@ -74,9 +65,3 @@ def test_samples_share_sequences_up_to_a_length() -> None:
     assert rest.sum() == 64 - sum(sample.size for sample in samples)
     assert filled.following[rest].eq(-1).all()
     assert filled.teacher[rest].eq(-1).all()
-
-
-def test_a_batch_is_its_tensors() -> None:
-    packed = pack([FULL, CUT])
-    again = Packed(**packed.tensors())
-    assert all(tensor.dtype == torch.int64 and tensor.shape == (2, 12) for tensor in again.tensors().values())

@@ -11,7 +11,7 @@ from support.wording import wording
 from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.evals import data
-from specbench.training.prompts import check_sets, trainable, training_prompts
+from specbench.training.prompts import check_sets, training_prompts
 
 
 def test_sets_that_are_refused() -> None:
@@ -22,12 +22,6 @@ def test_sets_that_are_refused() -> None:
         check_sets(["gsm8k-trian"])
     with pytest.raises(UsageError, match=r"nowhere\.jsonl"):
         check_sets(["nowhere.jsonl"])
-
-
-def test_every_task_that_says_so_has_a_training_split() -> None:
-    assert trainable() == ["gsm8k", "mbpp"]
-    for name in trainable():
-        assert callable(registry.task(name).load().Task.training_prompts)
 
 
 @pytest.mark.parametrize(("name", "chat", "count"), [("gsm8k", True, 8), ("mbpp", False, 371)])

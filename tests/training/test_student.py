@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import REFUSED, SUPPORTED, build, supported, tiny_llama, uncompiled
-from support.wording import wording
+from support.models import SUPPORTED, supported, tiny_llama, uncompiled
 from torch import Tensor
 
-from specbench.common.errors import UsageError
 from specbench.models.loader import LoadedModel
 from specbench.training.packing import CLEAN, NOISY, Packed, Sample, pack
 from specbench.training.student import Student
@@ -92,19 +90,6 @@ def test_every_attention_that_takes_a_mask(attention: str, monkeypatch: pytest.M
     found = student.states(packed)
     used = packed.sample >= 0
     torch.testing.assert_close(found[used], expected[used], rtol=1e-4, atol=1e-4)
-
-
-def test_models_that_are_refused() -> None:
-    model = copy.deepcopy(supported("llama"))
-    student = Student(model)
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(UsageError, check=wording):
-        student.states(pack(texts(90)))
-    model = build(REFUSED["soft-capping"][0])
-    with torch.no_grad():
-        model.get_output_embeddings().weight *= 100
-    with pytest.raises(UsageError, check=wording):
-        Student(model)
 
 
 def test_an_adapter_is_seen_through() -> None:

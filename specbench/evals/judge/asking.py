@@ -1,4 +1,4 @@
-"""Asking: questions to a judge, several at once, whose answers are taken in the order of the questions. No torch."""
+"""Questions to a judge, several at once, whose answers are taken in the order of the questions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,14 @@ class Asks(Protocol):
 class Asking:
     """Hands questions to workers in their order. Close it when done.
 
-    One worker is the caller itself: nothing is asked before its answer is wanted. More are threads, which nobody waits
-    for: whoever closes the judge ends what they ask. After a fault of the judge no further question is handed out;
-    those before it are, so the first fault in the order of the questions is the one that is seen.
+    One worker is the caller itself. More are threads, which end when the judge is closed. After a fault of the judge no
+    further question is handed out; those before it are, so the fault raised is the first in the order of the questions.
     """
 
     def __init__(self, judge: Asks, prompts: Sequence[JudgePrompt], workers: int, refusal: type[Exception]) -> None:
         """
         Args:
-            judge: who is asked.
             prompts: in the order in which their answers will be wanted; equal ones are asked once.
-            workers: questions that are asked at once.
             refusal: what a judge raises that answers this one question not; no fault, others are asked on.
         """
         self._judge = judge
@@ -51,11 +48,7 @@ class Asking:
                 threading.Thread(target=self._work, name="judge worker", daemon=True).start()
 
     def answer(self, prompt: JudgePrompt) -> str:
-        """The judge's words, waited for; each question is wanted once.
-
-        Raises:
-            Exception: whatever its ``ask`` raised.
-        """
+        """The judge's words, waited for; each question is wanted once."""
         if not self._threads:
             self._came[prompt.sha256] = self._judge.ask(prompt)
         with self._changed:

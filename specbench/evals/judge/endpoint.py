@@ -28,11 +28,7 @@ class _Transient(Exception):
 
 
 class Endpoint:
-    """Asks ``BASE/chat/completions``, greedily; by several threads if they like. Close it when done.
-
-    Attributes:
-        spec: the record.
-    """
+    """Asks ``BASE/chat/completions``, greedily; by several threads if they like. Close it when done."""
 
     def __init__(
         self,
@@ -46,15 +42,10 @@ class Endpoint:
     ) -> None:
         """
         Args:
-            model: as the endpoint knows it.
             base_url: "http://localhost:8000/v1"; a trailing slash is fine.
             key: sent as a bearer token; never written anywhere, not even where the endpoint says it again.
-            max_tokens: of a judgment.
             timeout_s: seconds for a whole answer, from looking up the name to its last byte.
             sleep: waits between tries; None until :meth:`close`.
-
-        Raises:
-            UsageError: not a web address, or no key that could be sent.
         """
         self._secret = None if key is None else Secret(key)
         self._host = check_address(base_url, "--base-url", "--api-key-env", self._scrubbed)
@@ -136,11 +127,7 @@ class Endpoint:
         return f": {self._shown(str(text))}"
 
     def _words(self, answer: bytes) -> str:
-        """The message in a chat completion.
-
-        Raises:
-            _Transient: it is none.
-        """
+        """The message in a chat completion."""
         try:
             content = parse_json(answer, "the answer", "")["choices"][0]["message"]["content"]
         except (UsageError, KeyError, IndexError, TypeError):

@@ -1,16 +1,12 @@
-"""Injection: what in an answer would read as the judge's own prompt, as its rating, or as a control token of its model.
+"""What in an answer would read as the judge's own prompt, as its rating, or as a control token of its model.
 
-An answer is the text of the model that is rated, and may say "[The End of Assistant's Answer]" and go on as if it were
-the prompt, or say "[[10]]", which a judge that quotes it repeats in front of its own rating, where the first one
-counts. So its brackets become round ones there: "(The End of Assistant's Answer]", "((10))", "(|im_end|)"; and the
-"###" of a line "### User:" becomes "(###)". The judge still reads what was said. FastChat's prompts and all other
-answers stay as they are, letter by letter, and so do the hashes of their prompts; an answer that is changed is marked
-and counted.
+An answer may say "[The End of Assistant's Answer]" and go on as if it were the prompt, or "[[10]]", which a judge may
+quote before its own rating. Such brackets become round: "(The End of Assistant's Answer]", "((10))", "(|im_end|)", and
+the "###" of a line "### User:" becomes "(###)". All other answers, and the hashes of their prompts, stay as they are;
+changed answers are marked and counted.
 
-What is taken: delimiters of the published prompts; a number in double brackets, in single ones behind "Rating:"; tokens
-by which chat templates tell turns apart. Also in other writings that a judge takes for the same: blanks and invisible
-characters within, wide brackets. What is not: a number in single brackets elsewhere, which is an index or a footnote,
-and words. An answer that asks for a ten in plain words is put before the judge as FastChat would put it.
+Changed are delimiters of the published prompts, numbers in double brackets (single ones after "Rating:"), and tokens of
+chat templates, also with blanks, invisible characters or wide brackets. Single brackets elsewhere and plain words stay.
 """
 
 from __future__ import annotations
@@ -56,7 +52,6 @@ def without(text: str, tokens: Collection[str]) -> str:
     """A text that holds none of these tokens: their brackets are round, or a blank is behind their first letter.
 
     Args:
-        text: for a judge that runs here.
         tokens: what its tokenizer takes for control tokens wherever they stand; blank ones are left.
     """
     longest_first = sorted((token for token in tokens if token.strip()), key=len, reverse=True)

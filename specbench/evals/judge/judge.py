@@ -1,4 +1,4 @@
-"""Judge: a model rates the answers of a run, as FastChat's MT-Bench does. No torch.
+"""A model rates the answers of a run, as FastChat's MT-Bench does.
 
 What is left to ask, what equal answers share, a rating from a judge's words, and a record of each as it comes.
 """
@@ -35,13 +35,7 @@ class Answer:
 
 
 def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Question]:
-    """What the prompts of a run asked, by prompt id.
-
-    Raises:
-        UsageError: the task is not judged, or is another version by now, or its data are missing or wrong.
-        EnvironmentRefused: its data are nowhere on this machine.
-        PluginFault: the task ended the command.
-    """
+    """What the prompts of a run asked, by prompt id."""
     card = registry.task(task.name)
     if not card.info.get("judge"):
         judged = ", ".join(name for name, other in registry.tasks().items() if other.info.get("judge"))
@@ -58,11 +52,7 @@ def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Ques
 
 
 def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts) -> list[Answer]:
-    """All answers in the order of ``records``, AR's first: the others may be equal to them.
-
-    Raises:
-        UsageError: an answer to a prompt that the task does not have.
-    """
+    """All answers in the order of ``records``, AR's first: the others may be equal to them."""
     texts = {record.request_id: record.text for record in records}
     found = []
     for record in sorted(records, key=lambda record: record.method != BASELINE):
@@ -132,22 +122,16 @@ def judge_all(
     progress: Callable[[int, int], None] = lambda done, total: None,
     workers: int = 1,
 ) -> None:
-    """Rates every answer that this judge has not rated, and appends to ``judgments.jsonl`` after each.
+    """Rate every answer that this judge has not rated, and append to ``judgments.jsonl`` after each.
 
-    An answer whose prompt reads the same as one rated before takes that judgment: the judge is greedy. Lines are in the
-    order of ``answers``, whoever is answered first; only where judging breaks off, what has come behind a question that
-    is still open is kept without it.
+    Equal prompts share a judgment. Lines are in the order of ``answers``; where judging breaks off, judgments after an
+    open question are kept, too.
 
     Args:
-        folder: the run folder, locked by the caller.
-        judge: who rates.
-        answers: AR's first, so that it is AR's judgments that the others take.
-        progress: called with (answers rated, answers), from the start on.
-        workers: questions asked at once; 1 asks in this thread.
+        answers: the baseline's first, so that the others take its judgments.
 
     Raises:
         UsageError: the judge refused several prompts in a row.
-        SpecbenchError: the judge cannot go on. What is rated is kept in any case.
     """
     mine = [j for j in read_judgments(folder) if j.judge == judge.spec and j.error is None]
     rated = {(j.request, j.prompt_sha256) for j in mine}
@@ -182,11 +166,7 @@ class _Books:
         self._in_a_row = 0
 
     def take(self, answer: Answer, ask: Callable[[JudgePrompt], str]) -> None:
-        """Records the judgment of an answer, asking for it where no equal one has been asked for.
-
-        Raises:
-            UsageError: the judge refused several prompts in a row.
-        """
+        """Records the judgment of an answer, asking for it where no equal one has been asked for."""
         sha = answer.prompt.sha256
         if sha not in self._by_prompt and sha not in self._refused:
             try:

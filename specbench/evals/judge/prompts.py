@@ -33,9 +33,7 @@ class JudgePrompt:
 
     Attributes:
         name: FastChat's name of the prompt ("single-math-v1").
-        system: system prompt.
-        user: the user turn, question and answer in it.
-        injected: whether something in the answers was made harmless, see :mod:`specbench.evals.judge.injection`.
+        injected: something in the answers was made harmless, see :mod:`specbench.evals.judge.injection`.
     """
 
     name: str
@@ -60,10 +58,6 @@ class JudgePrompts:
         """
         Args:
             data_dir: folder that holds mt_bench_judge_prompts.jsonl; None looks in the places of DESIGN §7.
-
-        Raises:
-            UsageError: the file is missing there, is another one, or lacks a prompt.
-            EnvironmentRefused: it is nowhere on this machine.
         """
         (file,) = manifest(Path(__file__).with_name("prompts.toml"))
         path = resolve(file, data_dir)
@@ -76,11 +70,7 @@ class JudgePrompts:
         """The prompt that asks for a rating of the last of ``answers``, none of which can pass for a part of it.
 
         Args:
-            question: what was asked.
             answers: to the first turns, in order; one or two.
-
-        Raises:
-            UsageError: a third turn, for which FastChat has no prompt.
         """
         if len(answers) > 2:
             raise UsageError("a judge rates two turns at most; there is no prompt for a third")

@@ -102,11 +102,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, Any]) -> tuple[str, str]:
-    """Run the tests against the program. Returns (reason, detail); the reason is "pass" when they all went through.
-
-    Args:
-        found: gets what the tests of ``differential.py`` have to say besides.
-    """
+    """Run the tests against the program. Returns (reason, detail); the reason is "pass" when they all went through."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     watch = differential.Watch(program, job["wall_s"])
     try:

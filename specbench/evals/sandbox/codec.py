@@ -1,8 +1,7 @@
 """Values and frames between the tests and the program under test, as JSON: plain data in, plain data out.
 
-Not pickle or marshal, because what arrives was written by a hostile process and its decoding must not be able to run or
-corrupt anything; and no object of the program's own classes ever reaches the tests, so none can claim to equal
-everything. Standard library only, as for ``confine.py``.
+Not pickle or marshal: decoding what a hostile process wrote must not run or corrupt anything, and no object of its
+classes may reach the tests. Standard library only.
 """
 
 from __future__ import annotations

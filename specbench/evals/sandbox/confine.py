@@ -74,11 +74,7 @@ def first_victim() -> None:
 
 
 def enter_namespaces() -> None:
-    """Move to new user, mount, pid, network, ipc and uts namespaces; the *next* child is pid 1 of the pid namespace.
-
-    Raises:
-        OSError: the kernel or the container refuses.
-    """
+    """Move to new user, mount, pid, network, ipc and uts namespaces; the *next* child is pid 1 of the pid namespace."""
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.unshare(_CLONE_FLAGS), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):

@@ -47,11 +47,7 @@ class Watch:
     """Ends a call that takes too long, by TimeUp, and says what a call took. Takes SIGALRM for itself."""
 
     def __init__(self, pid: int, wall_s: float) -> None:
-        """
-        Args:
-            pid: the program's process.
-            wall_s: for all calls together.
-        """
+        """"""
         self._clock = (~pid << 3) | 2  # CPU time of another process: linux/posix-timers.h, CPUCLOCK_SCHED
         self._end = time.monotonic() + wall_s
         self._wall_s = wall_s
@@ -93,7 +89,6 @@ def record(ask: Callable[[Any], Reply], cases: dict[str, Any], watch: Watch, fou
     """Call the reference on all inputs.
 
     Args:
-        ask: calls the program with packed arguments.
         cases: {"inputs": packed argument lists}.
         found: gets "expected" (replies) and "cpu_s" (seconds), an entry an input.
     """
@@ -134,8 +129,6 @@ def right(rule: str, atol: float, args: Any, reply: Reply, expected: Reply) -> t
 
     Args:
         rule: one of RULES.
-        atol: absolute tolerance of the problem.
-        args: packed arguments.
     """
     if "digest" in reply or "digest" in expected:
         if rule == "not_none":
@@ -186,11 +179,7 @@ def _digits(first: Any, second: Any) -> int:
 
 
 def _close(out: Any, exp: Any, atol: float) -> bool:
-    """numpy.allclose without numpy: nested sequences of numbers, broadcast.
-
-    Raises:
-        TypeError, ValueError: it would raise too: ragged, or no numbers.
-    """
+    """numpy.allclose without numpy: nested sequences of numbers, broadcast."""
     a, b = _shape(out), _shape(exp)
     for _ in range(len(b) - len(a)):
         out = [out]

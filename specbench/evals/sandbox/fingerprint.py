@@ -1,8 +1,7 @@
 """Large values by their hash: equal values have equal hashes, and a program that does not know a value cannot name it.
 
-Some canonical solutions of EvalPlus return a gigabyte (Mbpp/255). The program hashes what it returns where it runs; the
-hash of the right value never comes near it, so a hash is as good a proof as the value. Standard library only, as for
-``codec.py``; ``marshal`` is only written here, never read.
+Some canonical solutions of EvalPlus return a gigabyte (Mbpp/255). The program hashes what it returns where it runs, and
+never sees the right value's hash. Standard library only; ``marshal`` is only written here, never read.
 """
 
 from __future__ import annotations

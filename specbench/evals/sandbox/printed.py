@@ -1,9 +1,8 @@
-"""Printed: LiveCodeBench's way of testing, on the judge's side of ``child.py``: outputs are compared.
+"""LiveCodeBench's way of testing, on the judge's side of ``child.py``: outputs are compared.
 
 The rules are those of ``lcb_runner/evaluation/testing_util.py`` (commit 28fef95). Printed text is compared line by
-line, all of them stripped, and a line that differs is equal if its words are the same decimal numbers. A returned value
-is compared with ``==``, after a tuple has become a list. Values are plain data (``codec.py``), so no object claims to
-equal everything. Standard library only.
+line, stripped; a line that differs is equal if its words are the same decimal numbers. A returned value is compared
+with ``==``, tuples as lists. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,13 +27,9 @@ def check(
     """Run a program on the inputs until one goes wrong.
 
     Args:
-        ask: calls the program with packed arguments.
         cases: by input "inputs" (packed argument lists) and "expected" (packed values: a text is what is to be
             printed where "printed" is true); "limit", CPU seconds for one input.
         found: gets "right", how many inputs went well.
-
-    Raises:
-        differential.Wrong, differential.TimeUp: with a line that says where.
     """
     found["right"] = 0
     for number, (args, packed) in enumerate(zip(cases["inputs"], cases["expected"], strict=True), 1):

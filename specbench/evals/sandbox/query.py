@@ -1,9 +1,7 @@
-"""Query: the program's side of a query in SQL, run by SQLite on a database that can only be read.
+"""The program's side of a query in SQL, run by SQLite on a database that can only be read.
 
-The file is opened before the process is confined, read-only and immutable: SQLite then takes no lock, looks for no
-journal and opens no other file, so that afterwards it needs none of what the confinement refuses. An authoriser permits
-SELECT alone, limits bound what a query may cost, and a defect of SQLite that gets round both finds itself in the same
-confinement as a program. Standard library only.
+The file is opened read-only and immutable before the process is confined, so SQLite needs no lock and no other file
+afterwards. An authoriser permits SELECT alone, and limits bound the cost of a query. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,11 +32,7 @@ class Query:
     """A database that answers queries."""
 
     def __init__(self, database: str) -> None:
-        """Opens the file: not possible any more once the process is confined.
-
-        Raises:
-            sqlite3.Error: there is no such file.
-        """
+        """Opens the file: not possible any more once the process is confined."""
         self._end = 0.0
         for char in "%?#":  # the first of them is what stands for the others
             database = database.replace(char, f"%{ord(char):02x}")

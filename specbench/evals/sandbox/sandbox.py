@@ -72,7 +72,6 @@ class Program:
         lenient: ignore an exception at the end of ``sources`` once the entry point is defined.
         kind: "function"; "script": ``sources`` run as a whole for each call, which gives them a text to read and takes
             what they print; "query": a call is a query on ``database``. The latter two are for :meth:`Sandbox.compare`.
-        database: path of a file of SQLite's.
     """
 
     sources: tuple[str, ...]
@@ -104,11 +103,7 @@ class Confinement:
         return self.namespaces and self.landlock >= 3
 
     def describe(self, limits: Limits, output: str = "dropped") -> list[str]:
-        """What holds, a line each, for the verdict file.
-
-        Args:
-            output: what becomes of the program's output.
-        """
+        """What holds, a line each, for the verdict file."""
         lines = [
             "fresh interpreter, tests in another process",
             f"limits: {limits.cpu_s} s CPU, {limits.wall_s:g} s wall, {limits.memory >> 20} MiB, output {output}",
@@ -138,11 +133,7 @@ class Sandbox:
     def __init__(self, limits: Limits | None = None, allow_unisolated: bool | None = None) -> None:
         """
         Args:
-            limits: what each program may use.
             allow_unisolated: run even without layer 3; None reads ``SPECBENCH_ALLOW_UNISOLATED``.
-
-        Raises:
-            EnvironmentRefused: model-written code cannot be run safely here.
         """
         self.limits = limits or Limits()
         if allow_unisolated is None:
@@ -155,11 +146,7 @@ class Sandbox:
         return self.confinement.describe(self.limits)
 
     def run(self, program: Program) -> Verdict:
-        """The verdict on ``program``, after at most ``wall_s`` and some seconds; afterwards no process or file is left.
-
-        Raises:
-            EnvironmentRefused: the sandbox did not start, which says nothing about the program.
-        """
+        """The verdict on ``program`` after at most ``wall_s`` and some seconds; no process or file is left."""
         return _verdict(self._answer(program, {"preamble": program.preamble, "tests": program.tests}, self.limits))
 
     def compare(self, program: Program, cases: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -171,9 +158,6 @@ class Sandbox:
 
         Returns:
             {"reason", "detail"} as in a verdict, and what those functions found.
-
-        Raises:
-            EnvironmentRefused: as :meth:`run`.
         """
         answer = self._answer(program, cases, limits)
         return {**answer, "detail": _one_line(answer["detail"])}
@@ -276,11 +260,7 @@ def _environment(outer: Mapping[str, str]) -> dict[str, str]:
 
 @functools.cache
 def strongest(allow_unisolated: bool) -> Confinement:
-    """The strongest confinement that works here, found by attacking it (``_SELF_TEST``), once per process.
-
-    Raises:
-        EnvironmentRefused: there is none, and ``allow_unisolated`` is False.
-    """
+    """The strongest confinement that works here, found by attacking it (``_SELF_TEST``), once per process."""
     if not sys.platform.startswith("linux"):
         raise EnvironmentRefused("model-written code is run on Linux only; score this run on a Linux machine")
     why = f"seccomp has no table for {os.uname().machine}"

@@ -1,11 +1,8 @@
-"""Script: the program's side of a program that reads standard input and prints, run anew for every input.
+"""The program's side of a program that reads standard input and prints, run anew for every input.
 
-Descriptors 0 and 1 are memory files made before the process is confined, not stand-ins for ``sys.stdin`` and
-``sys.stdout``: ``input()``, ``open(0)``, ``os.read(0, n)`` and ``os.write(1, …)`` all work as they do in a shell, and
-what is printed is bounded by the limit on a file's size. Everything here runs beside the program and may be patched by
-it, which harms nobody else: what leaves this process is a text, and the judge compares it.
-
-Standard library only.
+Descriptors 0 and 1 are memory files made before the process is confined, so that ``input()``, ``open(0)`` and
+``os.write(1, …)`` work as in a shell and the limit on a file's size bounds the output. The program may patch everything
+here: only a text leaves this process, and the judge compares it. Standard library only.
 """
 
 from __future__ import annotations
@@ -36,11 +33,7 @@ class Script:
     """A script, its input and its output."""
 
     def __init__(self) -> None:
-        """Makes the two memory files: not possible any more once the process is confined.
-
-        Raises:
-            OSError: the kernel has no memory files.
-        """
+        """Makes the two memory files: not possible any more once the process is confined."""
         self._stdin, self._stdout = (os.memfd_create(name) for name in ("stdin", "stdout"))
         _, most = resource.getrlimit(resource.RLIMIT_STACK)
         wanted = _STACK if most == resource.RLIM_INFINITY else min(_STACK, most)
@@ -50,11 +43,7 @@ class Script:
         self._handlers = {number: signal.getsignal(number) for number in _CAUGHT}
 
     def load(self, sources: Sequence[str]) -> None:
-        """Compile ``sources``. Nothing of them runs yet.
-
-        Raises:
-            SyntaxError, ValueError, RecursionError, MemoryError: a source is no Python.
-        """
+        """Compile ``sources``. Nothing of them runs yet."""
         self._codes = [compile(source, "<solution>", "exec", dont_inherit=True) for source in sources]
         builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # of the module site, which is left out
         self._builtins = dict(builtins.__dict__)

@@ -1,9 +1,7 @@
 """The system calls a model-written program may make: an allow-list, compiled to a seccomp-BPF filter.
 
-An allow-list and not a deny-list, because the ways out are many and surprising: ``fcntl(F_SETOWN)`` signals a foreign
-process, ``prlimit64`` starves it, ``io_uring`` opens sockets without ``socket``. What is left is one process with one
-thread that computes, reads files and waits. Threads are out because a thread bomb can only be bounded by a cgroup or
-an RLIMIT_NPROC, and root is exempt from the latter.
+An allow-list, because the ways out are many: ``fcntl(F_SETOWN)`` signals a foreign process, ``prlimit64`` starves it,
+``io_uring`` opens sockets. Threads are out, too: only a cgroup or RLIMIT_NPROC bounds them, and root is exempt from it.
 """
 
 from __future__ import annotations

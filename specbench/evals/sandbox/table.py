@@ -1,9 +1,8 @@
-"""Table: Spider's way of testing, on the judge's side of ``child.py``: two queries have to give the same result.
+"""Spider's way of testing, on the judge's side of ``child.py``: two queries have to give the same result.
 
 The rule is that of ``exec_eval.py`` of taoyds/test-suite-sql-eval (commit e97acc5) on one database: the same bag of
-rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns; two empty results are
-equal. It is found without trying all orders of the columns: of a hundred that would take for ever, and an answer may
-have been written to have that many. Standard library only.
+rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns, found without trying all
+orders; two empty results are equal. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,12 +36,7 @@ def read(
     """Run a gold query.
 
     Args:
-        ask: runs a query with packed arguments.
         cases: {"query", "limit": CPU seconds}.
-        found: gets "rows", packed.
-
-    Raises:
-        Failed, differential.TimeUp: it gave no rows.
     """
     found["rows"] = codec.pack(_rows(ask, cases, watch))
 
@@ -54,11 +48,6 @@ def check(
 
     Args:
         cases: beside those of :func:`read`, "expected" (packed rows) and "ordered" (whether their order counts).
-        found: gets "executes", true once there are rows.
-
-    Raises:
-        Failed, differential.TimeUp: it gave no rows.
-        differential.Wrong: it gave others.
     """
     rows, expected = _rows(ask, cases, watch), codec.unpack(cases["expected"])
     found["executes"] = True

@@ -1,4 +1,4 @@
-"""Copies: the weights of a model as another engine of a run reads them, made once on a machine and used again.
+"""The weights of a model as another engine of a run reads them, made once on a machine and used again.
 
 They lie in the cache, each in a folder that is named after all that its content hangs on and has that name only once it
 is whole. A copy can be deleted at any time.
@@ -51,7 +51,7 @@ class _File(BaseModel):
 
 
 class Record(BaseModel):
-    """Record: the files of a copy, by their paths in its folder; none is hashed again while size and time stay."""
+    """The files of a copy, by their paths in its folder; none is hashed again while size and time stay."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -64,13 +64,8 @@ def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
     A GGUF file has a vocabulary of placeholders, so that ids are all that goes in and out of it.
 
     Args:
-        model: as it is decoded with.
         kind: "gguf" or "hf".
         dtype: "float32" or "bfloat16".
-
-    Raises:
-        UsageError: the model cannot be written in this format.
-        EnvironmentRefused: there is no cache, or it cannot be written.
     """
     precision = precision_of(model, dtype)
     written = str(precision).removeprefix("torch.")
@@ -136,11 +131,7 @@ def _file(path: Path) -> _File:
 
 
 def read_record(file: Path) -> Record:
-    """What was written beside a copy.
-
-    Raises:
-        UsageError: it is missing or damaged.
-    """
+    """What was written beside a copy."""
     return fitted(Record, read_json_object(file, _TODO), file, _TODO)
 
 

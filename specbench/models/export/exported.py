@@ -1,4 +1,4 @@
-"""Exported: files with a model's weights as they were written, and how they come to be there whole or not at all."""
+"""Files with a model's weights as they were written, and how they come to be there whole or not at all."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ class Exported:
 
     Attributes:
         path: a GGUF file, or a folder as transformers writes one.
-        format: "gguf" or "hf".
-        dtype: of the weights, by torch's name.
         sha256: of the file; of a folder :func:`digest_of` its weight files.
         bytes: of the file; of a folder those of its weight files together.
         fingerprint: of the weights in that precision, equal for equal values in any format, as ``ModelSpec`` has it.
@@ -51,11 +49,7 @@ class Exported:
 
 
 def precision_of(model: LoadedModel, dtype: str) -> torch.dtype:
-    """The precision that a model's weights are to be written in.
-
-    Raises:
-        UsageError: it is none of :data:`specbench.models.names.EXPORTED`, or the model's weights have eight bits.
-    """
+    """The precision that a model's weights are to be written in."""
     found = DTYPES.get(dtype)
     if found not in EXPORTED:
         raise unknown("precision of an export", dtype, EXPORTED)
@@ -69,12 +63,7 @@ def precision_of(model: LoadedModel, dtype: str) -> torch.dtype:
 
 @contextmanager
 def drafted(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; what is there takes its place at the end, or is removed after an error.
-
-    Raises:
-        UsageError: something is at ``path`` already.
-        EnvironmentRefused: it cannot be written.
-    """
+    """A name beside ``path`` to write to; what is there takes its place at the end, or is removed after an error."""
     check_free(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
     try:
@@ -103,11 +92,7 @@ def _sync(path: Path) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Refuses to write over what is there.
-
-    Raises:
-        UsageError: something is.
-    """
+    """Refuses to write over what is there."""
     if path.exists() or path.is_symlink():
         raise UsageError(f"{path} is there already; choose another name or move it away")
 

@@ -1,4 +1,4 @@
-"""GGUF file: a Llama, Qwen2 or Qwen3 as llama.cpp's own converter writes it, read back and compared bit for bit."""
+"""A Llama, Qwen2 or Qwen3 as llama.cpp's own converter writes it, read back and compared bit for bit."""
 
 from __future__ import annotations
 
@@ -29,14 +29,11 @@ def export_gguf(model: LoadedModel, file: Path, *, dtype: str, vocabulary: Vocab
 
     Args:
         model: a Llama, Qwen2 or Qwen3, see :mod:`specbench.models.export.graph`.
-        file: must not be there.
-        dtype: "float32" or "bfloat16".
         vocabulary: the model's own "tokenizer", or "placeholders": no id of theirs ends an answer and none is special,
             so that ids in and ids out are all there is.
 
     Raises:
         UsageError: llama.cpp would compute something else, has no name for the tokenizer, or ``file`` is there.
-        EnvironmentRefused: it cannot be written, or does not hold what was written.
     """
     precision, graph = precision_of(model, dtype), graph_of(model.model, model.spec.name)
     splitting = vocabularies.splitting_of(model) if vocabulary == "tokenizer" else None
@@ -106,11 +103,7 @@ def _stored_as(weight: Tensor, precision: torch.dtype) -> Any:
 
 
 def _compare(file: Path, model: Any, graph: Graph, precision: torch.dtype, name: str) -> None:
-    """Reads a file and holds every value against the model's.
-
-    Raises:
-        EnvironmentRefused: one of them is another one, or missing.
-    """
+    """Reads a file and holds every value against the model's."""
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     for named in named_weights(model, graph, name):
         read = _values(found.pop(named.name, None))

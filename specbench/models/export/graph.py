@@ -1,4 +1,4 @@
-"""Graph: whether llama.cpp computes of a model's weights what transformers does, and how it calls them.
+"""Whether llama.cpp computes of a model's weights what transformers does, and how it calls them.
 
 What is refused here would load and decode other text, or not load: rotary embeddings scaled otherwise than Llama 3's,
 sliding windows, biases that llama.cpp's code of that family does not add.
@@ -60,9 +60,7 @@ class Named:
     """A parameter under llama.cpp's name.
 
     Attributes:
-        name: llama.cpp's.
         own: transformers'.
-        weight: the parameter.
         heads: whose rows are rotated by neighbours; None where none are.
     """
 
@@ -78,15 +76,7 @@ def head_size(config: Any) -> int:
 
 
 def graph_of(model: Any, name: str) -> Graph:
-    """The graph for a model.
-
-    Args:
-        model: transformers causal LM.
-        name: how errors call it.
-
-    Raises:
-        UsageError: another family, activation or rotary embedding, or a part that llama.cpp has not.
-    """
+    """The graph for a model."""
     config = model.config
     family, graph = config.model_type, _GRAPHS.get(config.model_type)
     if graph is None or not type(model).__module__.startswith("transformers.models."):
@@ -113,16 +103,7 @@ def graph_of(model: Any, name: str) -> Graph:
 
 
 def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
-    """A model's parameters under llama.cpp's names; tied embeddings are one. Behind them come :data:`FACTORS`, if any.
-
-    Args:
-        model: transformers causal LM.
-        graph: of its family.
-        name: how errors call it.
-
-    Raises:
-        UsageError: llama.cpp has no such parameter.
-    """
+    """Yield the parameters under llama.cpp's names, tied embeddings once, and then :data:`FACTORS`, if any."""
     config = model.config
     names = gguf.get_tensor_name_map(graph.arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if graph.neighbours else {}

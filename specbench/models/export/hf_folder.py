@@ -1,4 +1,4 @@
-"""HF folder: a checkpoint as transformers writes one, which vLLM loads too; its weights read back and compared."""
+"""A checkpoint as transformers writes one, which vLLM loads too; its weights read back and compared."""
 
 from __future__ import annotations
 
@@ -34,12 +34,6 @@ def export_hf(model: LoadedModel, folder: Path, *, dtype: str) -> Exported:
 
     Args:
         model: of any family whose weights transformers stores under the names that it computes with.
-        folder: must not be there.
-        dtype: "float32" or "bfloat16".
-
-    Raises:
-        UsageError: the model brings code of its own, stores its weights in another layout, or ``folder`` is there.
-        EnvironmentRefused: it cannot be written, or does not hold what was written.
     """
     precision = precision_of(model, dtype)
     if model.model.is_remote_code():
@@ -86,12 +80,7 @@ def _say_precision(file: Path, precision: torch.dtype) -> None:
 
 
 def _compare(files: list[Path], weights: dict[str, Tensor], model: LoadedModel) -> None:
-    """Reads files and holds every value against the model's.
-
-    Raises:
-        UsageError: they have other names, since transformers stores this family in another layout.
-        EnvironmentRefused: a value is another one, or missing.
-    """
+    """Reads files and holds every value against the model's."""
     missing = {id(tensor): name for name, tensor in weights.items()}
     for file in files:
         with safe_open(file, framework="pt") as opened:

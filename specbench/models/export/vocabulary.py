@@ -1,8 +1,7 @@
-"""Vocabulary: the tokens of a GGUF file, the model's own or placeholders.
+"""The tokens of a GGUF file, the model's own or placeholders.
 
-llama.cpp has code for each kind of splitting into words that comes before byte pairs, and a file names the one that it
-wants. Which one a tokenizer's is, llama.cpp's converter tells by a sum over the ids of one text, and so does this. Its
-code may still split a rare text otherwise (SmolLM2's: line breaks before a digit), so what is compared is given as ids.
+A file names the code with which llama.cpp splits text into words. As in llama.cpp's converter, a checksum of the ids of
+one text tells which. It may still split a rare text otherwise, so comparisons are given as ids.
 """
 
 from __future__ import annotations
@@ -41,10 +40,6 @@ def add_placeholders(writer: Any, size: int) -> None:
 
     The tokenizer model is RWKV's: the one kind for which llama.cpp assumes no end-of-sequence id where none is named,
     so that ``ignore_eos`` has nothing to forbid. It needs a token that is a line break.
-
-    Args:
-        writer: of a GGUF file.
-        size: tokens.
     """
     writer.add_tokenizer_model("rwkv")
     writer.add_token_list(["\\n", *(f"t{number}." for number in range(1, size))])
@@ -52,13 +47,7 @@ def add_placeholders(writer: Any, size: int) -> None:
 
 
 def add_tokenizer(writer: Any, model: LoadedModel, splitting: str) -> None:
-    """A model's own byte pairs, special ids and chat template, as llama.cpp's converter writes them.
-
-    Args:
-        writer: of a GGUF file.
-        model: with its tokenizer.
-        splitting: see :func:`splitting_of`.
-    """
+    """A model's own byte pairs, special ids and chat template, as llama.cpp's converter writes them."""
     tokens = model.tokenizer
     names, types = _listed(tokens, model.vocab_size)
     writer.add_tokenizer_model("gpt2")
@@ -74,11 +63,7 @@ def add_tokenizer(writer: Any, model: LoadedModel, splitting: str) -> None:
 
 
 def splitting_of(model: LoadedModel) -> str:
-    """llama.cpp's name for how a model's tokenizer splits text into words.
-
-    Raises:
-        UsageError: it has no tokenizer, or one that has no name here.
-    """
+    """llama.cpp's name for how a model's tokenizer splits text into words."""
     name, todo = model.spec.name, "take --vocabulary placeholders, with which ids are all that goes in and out"
     if isinstance(model.tokenizer, ByteTokenizer):
         raise UsageError(f"{name} has dummy weights and no tokenizer; {todo}")

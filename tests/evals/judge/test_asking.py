@@ -20,7 +20,7 @@ from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageErr
 from specbench.evals.judge.asking import Asking
 from specbench.evals.judge.judge import Answer, Unanswered, judge_all
 from specbench.evals.judge.prompts import JudgePrompt
-from specbench.results.judgments import JUDGMENTS, JudgeSpec, read_judgments, scores
+from specbench.results.judgments import JUDGMENTS, JudgeSpec, read_judgments
 
 WAIT_S = 5.0
 
@@ -129,23 +129,6 @@ def test_as_many_questions_as_workers_are_open_and_equal_ones_in_flight_are_aske
     ]
 
 
-def test_the_file_is_in_the_order_of_the_questions_though_the_first_is_answered_last(tmp_path: Path) -> None:
-    others = threading.Semaphore(0)
-
-    def first_waits(prompt: JudgePrompt) -> str:
-        if prompt.user == "a":
-            for _ in range(3):
-                assert others.acquire(timeout=WAIT_S)
-        others.release()
-        return says(prompt)
-
-    reached: list[tuple[int, int]] = []
-    answers = answers_of("abcd", ["ar"])
-    judge_all(tmp_path, ToyJudge(first_waits), answers, lambda *so_far: reached.append(so_far), workers=4)
-    assert [each.request for each in read_judgments(tmp_path)] == [answer.record.request_id for answer in answers]
-    assert reached == [(at, 4) for at in range(5)]
-
-
 @pytest.mark.parametrize("how", ["ctrl-c", "fault"])
 def test_what_came_behind_an_open_question_is_kept(tmp_path: Path, how: str) -> None:
     come, reached, over = threading.Semaphore(0), threading.Event(), threading.Event()
@@ -191,18 +174,6 @@ def test_what_came_behind_an_open_question_is_kept(tmp_path: Path, how: str) -> 
     assert found["same|81|1"].same_as == "ar|81|1"
 
 
-def test_refusals_are_counted_in_the_order_of_the_questions(tmp_path: Path) -> None:
-    def refuses_soon(prompt: JudgePrompt) -> str:
-        if not prompt.user.startswith("refuse"):
-            time.sleep(0.05)  # the refusals come first, but stand behind
-        return says(prompt)
-
-    texts = ["a", "refuse 1", "b", "refuse 2", "c", "refuse 3", "d", "e"]
-    judge_all(tmp_path, ToyJudge(refuses_soon), answers_of(texts), workers=8)
-    (judged,) = scores(read_judgments(tmp_path), ["ar", "same"])
-    assert {(row["rated"], row["errors"]) for row in judged["methods"].values()} == {(5, 3)}
-
-
 def test_three_refusals_in_a_row_end_it_soon_and_equal_prompts_are_one_refusal(tmp_path: Path) -> None:
     every = ToyJudge(says)
     with pytest.raises(UsageError, check=wording):
@@ -213,24 +184,3 @@ def test_three_refusals_in_a_row_end_it_soon_and_equal_prompts_are_one_refusal(t
     judge_all(tmp_path, one, answers_of(["a", "refuse 1"], ["ar", "b", "c", "d", "e"]))
     assert [prompt.user for prompt in one.asked] == ["a", "refuse 1"]
     assert [each.error for each in read_judgments(tmp_path)].count("no refuse 1") == 5
-
-
-def test_no_worker_is_left_behind(tmp_path: Path) -> None:
-    judge_all(tmp_path, ToyJudge(says), answers_of("abcdefgh"), workers=64)
-    until = time.monotonic() + WAIT_S
-    while any(thread.name == "judge worker" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def test_after_a_fault_no_further_question_is_handed_out(tmp_path: Path) -> None:
-    def faults_soon(prompt: JudgePrompt) -> str:
-        if prompt.user == "a":
-            time.sleep(0.2)  # the fault behind it comes first, and is not what this one ends with
-        return says(prompt)
-
-    judge = ToyJudge(faults_soon)
-    with pytest.raises(EnvironmentRefused, check=wording):
-        judge_all(tmp_path, judge, answers_of(["a", "fault", *(f"later {at}" for at in range(6))]), workers=2)
-    assert [prompt.user for prompt in judge.asked] == ["a", "fault"]
-    assert [each.request for each in read_judgments(tmp_path)] == ["ar|81|0"]

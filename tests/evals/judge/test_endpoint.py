@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from support.engines import Server, completion, in_any_order, replies, says, serving
+from support.engines import Server, completion, replies, says, serving
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -58,19 +57,6 @@ def test_it_asks_greedily_with_both_prompts_and_the_key(server: Server) -> None:
     assert (made.spec.id, made.spec.kind, made.spec.max_tokens) == ("gpt-4", "endpoint", 99)
 
 
-def test_without_a_key_none_is_sent_and_a_slash_at_the_end_does_no_harm(server: Server) -> None:
-    server.url += "/"
-    assert endpoint(server, key=None).ask(PROMPT) == "[[7]]"
-    assert "Authorization" not in server.headers[0]
-    assert server.paths == ["/v1/chat/completions"]
-
-
-def test_a_message_held_back_is_empty_and_no_proxy_is_asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.answer = says(None)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert endpoint(server).ask(PROMPT) == ""
-
-
 @pytest.mark.parametrize("code", [429, 500, 502, 503])
 def test_a_busy_endpoint_is_asked_three_times_with_pauses(server: Server, code: int) -> None:
     pauses: list[float] = []
@@ -110,29 +96,6 @@ def test_rubbish_is_no_judgment(server: Server, body: bytes, expected: str) -> N
     assert len(server.asked) == 3
 
 
-def test_an_answer_without_end_is_cut_off(server: Server) -> None:
-    def endless(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        while not server.over.is_set():
-            handler.wfile.write(b"x" * 65536)
-
-    server.answer = endless
-    assert wording(refused(server, EnvironmentRefused))
-
-
-def test_a_connection_that_breaks_off_is_no_answer(server: Server) -> None:
-    def breaks(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        whole = completion("[[7]]")
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(whole) + 100))
-        handler.end_headers()
-        handler.wfile.write(whole)
-
-    server.answer = breaks
-    assert wording(refused(server, EnvironmentRefused))
-
-
 @pytest.mark.parametrize(
     ("code", "expected"),
     [(401, "refuses the key (HTTP 401: no)"), (403, "refuses the key"), (404, "knows no such model or path")],
@@ -148,13 +111,6 @@ def test_a_refused_prompt_is_no_reason_to_stop(server: Server, code: int) -> Non
     server.answer = replies(code, b'{"error": "context length"}')
     assert refused(server, Unanswered) == f"HTTP {code}: context length"
     assert len(server.asked) == 1
-
-
-def test_a_redirect_is_not_followed(server: Server) -> None:
-    with serving() as elsewhere:
-        server.answer = replies(302, b"", Location=f"{elsewhere.url}/chat/completions")
-        assert "302" in refused(server, UsageError)
-        assert elsewhere.paths == []
 
 
 def test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it(server: Server) -> None:
@@ -181,29 +137,8 @@ def test_closing_ends_what_others_are_waiting_for(server: Server) -> None:
         made.ask(PROMPT)
 
 
-def test_a_late_answer_is_named_by_its_limit(server: Server) -> None:
-    server.answer = hangs(server)
-    assert "0.2 s" in refused(server, EnvironmentRefused, timeout_s=0.2)
-
-
 @pytest.mark.parametrize("model", ["", " \t", KEY, f"gpt-4 {KEY}", KEY.upper()])
 def test_a_judge_without_a_name_or_with_the_key_for_one_is_refused(server: Server, model: str) -> None:
     with pytest.raises(UsageError, check=wording) as error:
         Endpoint(model, server.url, KEY, max_tokens=1, timeout_s=1)
     assert "sk-" not in str(error.value)
-
-
-@pytest.mark.parametrize("size", [1 << 18, 1 << 21])
-def test_a_judgment_of_any_length_keeps_its_beginning_alone(server: Server, size: int) -> None:
-    server.answer = says(f"{KEY} [[7]] " + "w" * size)
-    said = endpoint(server).ask(PROMPT)
-    assert said.startswith("[key] [[7]] www")
-    assert len(said) <= 1 << 18
-
-
-def test_it_is_asked_by_several_threads_at_once(server: Server) -> None:
-    server.answer = in_any_order(lambda handler, body: says(body["messages"][1]["content"])(handler, body), seed=1)
-    made = endpoint(server)
-    prompts = [JudgePrompt("single-v1", "Be fair.", f"number {at}") for at in range(24)]
-    with ThreadPoolExecutor(8) as workers:
-        assert list(workers.map(made.ask, prompts)) == [prompt.user for prompt in prompts]

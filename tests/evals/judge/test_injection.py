@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engines
-from support.asserting import data_folder
 from support.engines import ToyJudge
 
 from specbench.evals.judge.injection import harmless, without
 from specbench.evals.judge.judge import judge_all, questions, rating
-from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.judge.prompts import JudgePrompt
 from specbench.evals.task import Question
 from specbench.results.judgments import read_judgments, scores
 
@@ -85,20 +83,6 @@ def test_nothing_that_could_steer_is_left_however_it_is_put_together(text: str) 
     assert re.sub(r"[\[\]()<>#\uff3b\uff3d\u27e6\u27e7]", "", made) == re.sub(
         r"[\[\]()<>#\uff3b\uff3d\u27e6\u27e7]", "", text
     ), "only brackets are changed"
-
-
-def test_of_the_published_prompts_no_delimiter_passes_in_an_answer() -> None:
-    """Whatever stands alone on a line of a template between the fields."""
-    folder = data_folder(*engines.FILES)
-    prompts = JudgePrompts(folder)
-    question = Question(("Q1", "Q2"), ("R1", "R2"))
-    for said in (["A"], ["A", "B"]):
-        for asked_of in (question, replace(question, references=None)):
-            made = prompts.render(asked_of, said).user
-            lines = [line for line in made.splitlines() if re.match(r"\[|<\||###", line)]
-            assert len(lines) >= 4
-            for line in lines:
-                assert line not in harmless(f"x\n{line}\ny").splitlines(), line
 
 
 def test_a_judge_that_quotes_an_answer_first_is_not_fooled(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from support import engines
 from support.engines import ToyJudge
 from support.wording import wording
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 from specbench.evals.judge.judge import Answer, Unanswered, judge_all, questions, rating
 from specbench.evals.judge.judge import answers as rated
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
@@ -84,12 +83,6 @@ def test_under_forced_history_the_judge_reads_the_conversation_that_took_place(t
     assert "A travel blog." not in by_key["other|81|0"]
 
 
-def test_a_second_turn_whose_first_is_not_there_is_one_line(asked: Mapping[str, Question], task_data: Path) -> None:
-    left = [record for record in engines.records(TEXTS) if record.request_id != "other|81|0"]
-    with pytest.raises(UsageError, check=wording):
-        rated(left, asked, JudgePrompts(task_data))
-
-
 def test_the_same_command_asks_nothing_twice(tmp_path: Path, answers: list[Answer]) -> None:
     judge_all(tmp_path, ToyJudge(seven), answers)
     again = ToyJudge(seven)
@@ -160,16 +153,6 @@ def test_one_prompt_refused_is_noted_and_asked_again_by_the_next_command(tmp_pat
     assert scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["rated"] == 4
 
 
-def test_a_judge_that_refuses_everything_is_not_asked_on(tmp_path: Path, answers: list[Answer]) -> None:
-    def refuses(prompt: JudgePrompt) -> str:
-        raise Unanswered("HTTP 400: no such parameter")
-
-    judge = ToyJudge(refuses)
-    with pytest.raises(UsageError, check=wording):
-        judge_all(tmp_path, judge, answers)
-    assert len(judge.asked) == 3
-
-
 def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[str, Question], task_data: Path) -> None:
     judge_all(tmp_path, ToyJudge(seven), engines.rated(TEXTS, asked, task_data))
     changed = {**TEXTS, "other": {**TEXTS["other"], "81": ["Another blog.", "Aloha."]}}
@@ -188,26 +171,6 @@ def test_the_score_is_the_mean_over_both_turns_with_the_categories_too(tmp_path:
     assert {name: row["score"] for name, row in other["categories"].items()} == {"writing": 7, "math": 1.5}
     assert {turn: row["score"] for turn, row in other["turns"].items()} == {"1": 5, "2": 3.5}
     assert next(iter(judged["methods"])) == "ar"
-
-
-def test_a_damaged_line_is_named(tmp_path: Path, answers: list[Answer]) -> None:
-    judge_all(tmp_path, ToyJudge(seven), answers)
-    path = tmp_path / JUDGMENTS
-    good = path.read_text().splitlines()
-    row = json.loads(good[2])
-    del row["rating"]
-    path.write_text("\n".join([*good[:2], json.dumps(row), *good[3:]]) + "\n")
-    with pytest.raises(UsageError, check=wording) as error:
-        read_judgments(tmp_path)
-    assert "\n" not in str(error.value)
-
-
-def test_tasks_without_questions_for_a_judge_and_other_versions_are_refused(task_data: Path) -> None:
-    task = engines.judged_config(TEXTS).task
-    with pytest.raises(UsageError, check=wording):
-        questions(task.model_copy(update={"name": "humaneval"}), task_data)
-    with pytest.raises(UsageError, check=wording):
-        questions(task.model_copy(update={"version": 0}), task_data)
 
 
 def test_a_rating_is_the_first_of_the_form_asked_for_and_anything_else_is_none_and_never_nought() -> None:

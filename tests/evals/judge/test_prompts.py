@@ -44,24 +44,9 @@ def test_each_turn_with_and_without_reference_has_its_template_with_the_fields_r
     assert (made.name, made.system, made.user) == (name, row["system_prompt"], said)
 
 
-def test_an_answer_is_put_in_without_the_blanks_around_it(prompts: JudgePrompts) -> None:
-    assert prompts.render(PLAIN, ["\n A \n"]).sha256 == prompts.render(PLAIN, ["A"]).sha256
-
-
 def test_the_hash_is_of_all_the_judge_reads(prompts: JudgePrompts) -> None:
     made = {prompts.render(q, a).sha256 for q in (PLAIN, MATHS) for a in (["A"], ["B"], ["A", "B"], ["B", "B"])}
     assert len(made) == 8
-
-
-def test_there_is_no_prompt_for_a_third_turn(prompts: JudgePrompts) -> None:
-    with pytest.raises(UsageError, check=wording):
-        prompts.render(PLAIN, ["A", "B", "C"])
-
-
-def test_every_question_of_the_data_has_its_prompts(task_data: Path, prompts: JudgePrompts) -> None:
-    asked = Task(Options(), task_data).questions().values()
-    names = [prompts.render(question, ["A"] * n).name for question in asked for n in (1, 2)]
-    assert [names.count(name) for name in sorted(set(names))] == [6, 6, 10, 10]
 
 
 def test_the_published_prompts_are_the_four_and_show_all_that_was_said() -> None:
