@@ -127,8 +127,6 @@ def sizes_of(config: Any, layers: int, positions: int) -> dict[str, Any]:
     """Arguments of :class:`HeadSizes` for a head whose layers are shaped like a target's.
 
     Args:
-        config: the target's transformers text configuration.
-        layers: of the head.
         positions: where the target does not say how many it has.
     """
     hidden, heads = config.hidden_size, config.num_attention_heads

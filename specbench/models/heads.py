@@ -98,7 +98,6 @@ class Head(nn.Module):
         """A head with the tensors of a file.
 
         Args:
-            name: of the head, for errors.
             vocab_size: the target's; None does not check which tokens the head drafts.
             how: further arguments of the class.
 
@@ -145,10 +144,8 @@ def check_target(name: str, sizes: Mapping[str, tuple[int, int]], mask: int | No
     """Check that a head was made for a target of these sizes.
 
     Args:
-        name: of the head, for errors.
         sizes: the head's and the target's, by what they are.
         mask: token that fills a block, if any.
-        vocab_size: the target's.
 
     Raises:
         UsageError: it was not.

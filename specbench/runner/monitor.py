@@ -55,7 +55,6 @@ class Watcher:
 
     Args:
         folder: of the run; earlier samples in it stay.
-        look: takes a sample.
         clock: that of the samples, in seconds.
     """
 
@@ -205,7 +204,6 @@ class Monitor:
     """Samples of the machine and readings of its memory during a run.
 
     Args:
-        watcher: takes the samples.
         memory: reads memory; None where that would say nothing of the run.
     """
 
@@ -262,9 +260,7 @@ def memory_reader(
     """Reader of memory for a run, or None where bandwidth does not matter (GPU, small or simulated model).
 
     Args:
-        sessions: of the run, opened.
         simulated: its methods with simulated acceptance, whose times are no machine's.
-        folder: the run's.
         say: is told what goes on.
         rows: of other engines; those at the precision of the run read the same weights.
         patience: seconds that it may wait, see :class:`MemoryReader`.

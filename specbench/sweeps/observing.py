@@ -36,7 +36,6 @@ class Observer:
 
     Args:
         known: what was found during the part before.
-        opened: makes the monitor.
     """
 
     def __init__(self, known: Conditions, opened: Callable[[Notebook], AbstractContextManager[Monitor]]) -> None:

@@ -32,7 +32,6 @@ def train_head(
     Args:
         options: have ``keep_circles``, ``max_tokens`` and what a training loop needs.
         new_head: an untrained head, from the texts that it will learn from.
-        lesson_of: the head with its loss.
         held_out: accepted lengths of a lesson's head on ``job.held_out``, and figures for its card.
 
     Returns:
