@@ -30,7 +30,7 @@ from specbench.hardware.roofline import Ceilings
 from specbench.runner.methods import plan_methods
 
 FAST = Ceilings(bytes_per_s=4e12, flops_per_s=8e14)
-QUICK = ("steps", "kernels", "concurrency")
+QUICK = ("kernels", "concurrency")
 SMALL = replace(Size(), concurrency=(1, 4), contexts=(1024,))
 
 

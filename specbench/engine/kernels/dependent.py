@@ -73,6 +73,7 @@ def counters(device: torch.device, site: int, count: int) -> Tensor:
     inside a capture. No two sites share one, so that launches of different sites may overlap.
 
     Args:
+        device: of the launch.
         site: address of what this site alone reads, such as a weight.
         count: programs that count apart.
     """

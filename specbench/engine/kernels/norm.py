@@ -62,6 +62,7 @@ def add_norm(
     Args:
         residual: [N, size], the last dimension contiguous.
         branch: [N, size] of the same dtype, likewise; None where there is nothing to add.
+        norm: of the sum.
         branch_norm: of the branch, before it is added.
 
     Returns:

@@ -112,6 +112,7 @@ def rotate(
     Args:
         products: queries [N, heads x size], keys [N, KV heads x size], values [N, KV heads x value size]; the last
             dimension contiguous. Parts of one tensor, as a rule.
+        attention: whose.
         rotary: cos and sin [1, N, R] of the rows, the last dimension contiguous, of the first R elements of a head: of
             halves, as Llama's.
         keys: the layer's cache [S, KV heads, L, size].
