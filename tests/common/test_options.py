@@ -62,9 +62,7 @@ def test_options_that_do_not_go_together_are_said_in_the_words_of_who_says_so() 
                 raise ValueError("one goes without two")
             return self
 
-    assert refusal(UsageError, opt.parse, Pair, {"one": "true", "two": "true"}, "x") == (
-        "options of x: one goes without two"
-    )
+    assert wording(refusal(UsageError, opt.parse, Pair, {"one": "true", "two": "true"}, "x"))
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e400"])

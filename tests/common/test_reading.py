@@ -80,10 +80,7 @@ def test_a_larger_file_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
     began = time.process_time()
-    assert (
-        refused(reading.read_bytes, path, TODO)
-        == f"{path} cannot be read (larger than the 64 MiB that such a file may have)"
-    )
+    assert wording(refused(reading.read_bytes, path, TODO))
     assert reading.read_bytes(write(path, b"abcd"), TODO, 4) == b"abcd"
     assert wording(refused(reading.read_bytes, path, TODO, 3))
     assert time.process_time() - began < 5
@@ -106,8 +103,8 @@ def test_lines_have_limits(tmp_path: Path) -> None:
     path = write(tmp_path / "x", b"ab\ncdef\n\nlast")
     assert list(reading.read_lines(path, TODO)) == [b"ab\n", b"cdef\n", b"\n", b"last"]
     assert list(reading.read_lines(path, TODO, finished=True)) == [b"ab\n", b"cdef\n", b"\n"]
-    assert refused(reading.read_lines, path, TODO, longest=4) == f"{path} line 2 cannot be read (longer than 0 KiB)"
-    assert refused(reading.read_lines, path, TODO, most=3) == f"{path} cannot be read (more than 3 lines)"
+    assert wording(refused(reading.read_lines, path, TODO, longest=4))
+    assert wording(refused(reading.read_lines, path, TODO, most=3))
 
 
 def test_a_compressed_file_unpacks_to_so_much_and_a_line_is_named(
@@ -117,7 +114,7 @@ def test_a_compressed_file_unpacks_to_so_much_and_a_line_is_named(
     path = write(tmp_path / "x.gz", gzip.compress((b" " * 1023 + b"\n") * 1024))
     assert list(reading.read_json_lines(path, TODO)) == []
     path = write(tmp_path / "x.gz", gzip.compress((b" " * 1023 + b"\n") * 1025))
-    assert refused(reading.read_json_lines, path, TODO) == f"{path} cannot be read (it unpacks to more than 1 MiB)"
+    assert wording(refused(reading.read_json_lines, path, TODO))
     path = write(tmp_path / "x", '{"a": 1}\n\n{"a": \n')
     assert refused(reading.read_json_lines, path, TODO).startswith(f"{path} line 3 is damaged (not JSON: EOF")
 

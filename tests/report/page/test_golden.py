@@ -1,16 +1,16 @@
-"""A report of a fixed record set is the same everywhere; ``SPECBENCH_GOLDEN=write`` writes the golden anew.
+"""A report of a fixed record set is the same everywhere; ``pytest --reword`` writes the golden anew.
 
 Of its pictures the golden has the words: how matplotlib writes their lines changes with its version.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import golden_runs
 import pytest
+from support.wording import wording
 
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs, out = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("report")
     golden_runs.write(runs)
     write_report(build(gather([runs])), out)
-    if os.environ.get("SPECBENCH_GOLDEN") == "write":
+    if wording.recording:
         for name, content in without_races(files(out)).items():
             (GOLDEN / name).write_text(without_lines(content))
     return out
