@@ -73,7 +73,7 @@ class Steps:
             self.verified += drafted > 0
         self.sent += len(new)
         if self.sent > self._question.budget:
-            raise EngineFault(f"it went on behind the {self._question.budget} tokens that it was asked for")
+            raise EngineFault(f"it generated more than the {self._question.budget} tokens that it was asked for")
         if self.sent != counted:
             raise EngineFault(
                 f"it sent {self.sent} ids of {one_line(str(counted), 20)} tokens: it keeps those to itself whose text"

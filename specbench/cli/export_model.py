@@ -60,10 +60,10 @@ def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
     from specbench.runner.progress import notes_of, noting
 
     if plan.vocabulary is not None and plan.to != "gguf":
-        raise UsageError("--vocabulary goes with --to gguf; a folder has the model's own tokenizer")
+        raise UsageError("--vocabulary needs --to gguf; a folder keeps the model's own tokenizer")
     into = plan.into(names.resolve(plan.model).name)
     if into.exists() or into.is_symlink():
-        raise UsageError(f"{into} is there already; choose another --out or move it away")
+        raise UsageError(f"cannot write {into}: it exists; choose another --out or move it away")
     check_can_make(into.parent)
     say = noting(notes_of(plan))
     from specbench.models.export.gguf_file import export_gguf

@@ -67,7 +67,7 @@ class Scaffold:
         """Write the files and return their paths, all of them or, where something is in the way, none."""
         for owned in self.owned:
             if (self.root / owned).exists() or (self.root / owned).is_symlink():
-                raise UsageError(f"{self.root / owned} is there already; choose another name or move it away")
+                raise UsageError(f"cannot write {self.root / owned}: it exists; choose another name or move it away")
         paths = [self.root / name for name in self.files]
         for path, text in zip(paths, self.files.values(), strict=True):
             try:

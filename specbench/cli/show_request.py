@@ -33,10 +33,10 @@ def view(
         if there and request is None:
             raise UsageError(f"{flag} goes with --request ID; add it, or leave {flag} out")
     if race is not None and method is not None:
-        raise UsageError("--race names its methods; leave --method out")
+        raise UsageError("--race already names the methods; remove --method")
     views = [flag for flag, there in {"--race": race is not None, **asked}.items() if there and flag != "--method"]
     if len(views) > 1:
-        raise UsageError(f"{' and '.join(views)} are views of their own; look at one after the other")
+        raise UsageError(f"{' and '.join(views)} cannot be combined; use one at a time")
     if out is not None and not views:
         raise UsageError("--out goes with --race A,B, --trajectory or --round K; add one of them, or leave --out out")
     if out is not None and race is None and out.suffix.lower() != ".svg":

@@ -88,7 +88,9 @@ def pair(method: Method, other: Method, role: Role) -> Method:
         raise UsageError(f"{method.name}.{role}: {retrieval.name} retrieves nothing; name a method that looks text up")
     for each in (retrieval, drafter):
         if not _has(each, "instead"):
-            raise UsageError(f"{method.name}.{role}: {each.name} cannot draft beside another method; name another one")
+            raise UsageError(
+                f"{method.name}.{role}: {each.name} cannot be paired with another method; name a method that can"
+            )
     return replace(
         method,
         options=method.options.model_copy(update={role: written(other)}),

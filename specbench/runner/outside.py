@@ -135,7 +135,7 @@ class Outside:
         told = output.reason == "length" or (output.reason == "stop" and self._backend.told_stop_ids)
         if told and any(arrival.ids or arrival.text for arrival in arrivals):
             why = "its budget" if output.reason == "length" else "the token that ends an answer"
-            raise EngineFault(f"it went on behind {why}; it does not do what it is asked")
+            raise EngineFault(f"it continued after {why}; it does not do what it is asked")
 
 
 def _ended_by(rule: StopRule) -> Callable[[Sequence[int]], bool]:

@@ -103,7 +103,7 @@ class Drawing(Flags):
                 "--first takes prompts in the order of the data, by no seed; leave one of --first, --prompt-seed out"
             )
         if self.first and self.limit is None:
-            raise UsageError("--first says which prompts --limit takes; give --limit N, or leave --first out for all")
+            raise UsageError("--first selects the prompts of --limit; add --limit N, or remove --first for all prompts")
         return None if self.first else self.prompt_seed or 0
 
 

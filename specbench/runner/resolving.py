@@ -140,13 +140,15 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         return
     first = rows[0].label
     if expand is not make_methods:
-        raise UsageError(f"{first} is another engine's row, which this command has not; leave it out, or use run")
+        raise UsageError(
+            f"{first} is a row of another engine, which this command does not support; remove it or use specbench run"
+        )
     if plan.concurrency > 1:
-        raise UsageError(f"{first} answers one request at a time; leave --concurrency out, or the row")
+        raise UsageError(f"{first} decodes one request at a time; remove --concurrency or the row")
     if plan.simulate:
-        raise UsageError(f"{first} accepts what it accepts; leave --simulate-acceptance out, or the row")
+        raise UsageError(f"{first} cannot simulate acceptance; remove --simulate-acceptance or the row")
     if plan.dtype == "int8":
-        raise UsageError(f"{first} cannot be given int8 weights of ours; give --dtype float32, or leave the row out")
+        raise UsageError(f"{first} cannot use our int8 weights; set --dtype float32 or remove the row")
 
 
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:

@@ -84,7 +84,7 @@ def ask(
     room = (model.context or 1 << 30) - asking.max_new_tokens
     asked = {name: (prompt, ids) for name, (prompt, ids) in asked.items() if len(ids) <= room}
     if not asked:
-        raise UsageError("no training prompt leaves room for an answer; lower --max-new-tokens")
+        raise UsageError("every training prompt is too long for an answer; lower --max-new-tokens")
     check_writable(folder)
     how = {k: v for k, v in asdict(asking).items() if k != "concurrency"}
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype, **how})

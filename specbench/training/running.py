@@ -67,7 +67,7 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
     if plan.held_out >= len(found.texts):
         raise UsageError(
-            f"--held-out {plan.held_out} leaves none of {len(found.texts)} prompts to learn from; lower it"
+            f"--held-out {plan.held_out} holds out all {len(found.texts)} prompts, leaving none for training; lower it"
         )
     learnt, aside = apart(found.texts, plan.held_out, plan.seed)
     if plan.texts is not None:
@@ -143,7 +143,7 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
     elif not (plan.sets or plan.answers or plan.trajectories):
         raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")
     if plan.answers is not None and plan.trajectories is not None:
-        raise UsageError("--trajectories have their answers with them; leave --answers out")
+        raise UsageError("--trajectories already contain the answers; remove --answers")
 
 
 def _check_asked(plan: TrainPlan) -> None:

@@ -94,7 +94,7 @@ def _sync(path: Path) -> None:
 def check_free(path: Path) -> None:
     """Refuses to write over what is there."""
     if path.exists() or path.is_symlink():
-        raise UsageError(f"{path} is there already; choose another name or move it away")
+        raise UsageError(f"cannot write {path}: it exists; choose another name or move it away")
 
 
 def remove(path: Path) -> None:

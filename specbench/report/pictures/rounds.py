@@ -57,7 +57,7 @@ def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
     scores = any(row.score is not None for row in found.rows)
     _legend(axes, kinds, origins, top + _LINE * lines + 16, scores=scores)
     if left_out := len(found.rows) - len(drawn):
-        sheet.words(axes, _LEFT, height - 8, f"{left_out} more rows are not drawn", color=style.FAINT)
+        sheet.words(axes, _LEFT, height - 8, f"{left_out} more rows are not shown", color=style.FAINT)
     return sheet.svg(figure, name, title(found))
 
 

@@ -87,7 +87,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     for row in found["rows"]:
         ratio, over_ar, name = _ratio(row["speedup"]), _ratio(row["over_ar"]), row_name(row)
         if ratio is None:
-            notes.append(f"{name}: no answer is longer than a token, so there is no speed to compare.")
+            notes.append(f"{name}: no answer is longer than one token, so there is no speed to compare.")
             continue
         a, other = row["tokens_per_forward"]
         said = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
@@ -99,7 +99,7 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         if row["accuracy_difference"] and row["answers_differ"]:
             notes.append(f"{name}: {gained(AccuracyDifference.model_validate(row['accuracy_difference']))}.")
         if row["length_changed"]:
-            notes.append(f"{name}: {row['length_changed']} answers have another length than A's.")
+            notes.append(f"{name}: {row['length_changed']} answers differ in length from A's.")
     if all(BASELINE in row["methods"] for row in found["rows"]):
-        notes.append("Only AR is in both runs; RUN:METHOD holds rows of other names against each other.")
+        notes.append("Only AR is in both runs; use RUN:METHOD to compare rows with different names.")
     return notes

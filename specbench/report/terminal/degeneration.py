@@ -37,8 +37,8 @@ def texts(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
         alike.setdefault(_cells(row.text, row.requests, rated), []).append(row.method)
     for cells, methods in alike.items():
         table.add_row(", ".join(methods), *cells)
-    said = [CLOSING_LOOP, "distinct-n: different n-grams over all, mean of answers."]
-    said += [f"log-lik.: of a token under {asked(run)}, in nats."] if rated else []
+    said = [CLOSING_LOOP, "distinct-n: distinct n-grams over all n-grams, averaged over answers."]
+    said += [f"log-lik.: mean log-likelihood of a token under {asked(run)}, in nats."] if rated else []
     said.append(
         f"agrees: positions with {compared_with(run)}'s token, both running free; prefix: tokens before the first "
         "other one."

@@ -39,7 +39,7 @@ def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
             style="red" if cell["fits"] is False else None,
         )
     title = Text()
-    title.append("dry run: predicted, nothing was run", style="bold")
+    title.append("dry run: predicted without running anything", style="bold")
     title.append(f" · {content['model']} {content['dtype']} · {content['device']}\n")
     parts_ = [Text(line, style="dim") for line in _legend(content)]
     return Group(title, table, Text(), *parts_)
@@ -53,14 +53,14 @@ def _legend(content: Mapping[str, Any]) -> list[str]:
         "there at a time."
     ]
     if any(cell["weight_bytes"] is None for cell in cells):
-        lines.append("The memory of this model is known once it is loaded.")
+        lines.append("The memory use of this model is known only after loading it.")
     if any(cell["fits"] is False for cell in cells):
         room = content["memory_bytes"] / _MIB
-        lines.append(f"!: more than the {room:,.0f} MiB of {content['device']}; such a cell does not run.")
+        lines.append(f"!: more than the {room:,.0f} MiB of {content['device']}; such a configuration does not fit.")
     if content["steps"] == "bound":
         lines.append(
             f"ms: at least, a step of so many rows behind {content['context']} tokens, by bandwidth and peak of "
-            f"{content['device']}'s datasheet (roofline); real steps take longer."
+            f"{content['device']}'s datasheet (roofline); measured steps take longer."
         )
     elif content["steps"] != "none":
         said = {

@@ -13,7 +13,8 @@ from specbench.report.terminal.figures import name, number, speedup
 from specbench.results.summary_schema import Memory, MethodSummary
 
 _SAID = (
-    "TTFT: prompt to first token. latency: prompt to last token. Both medians over requests; × are AR's seconds over "
+    "TTFT: time to the first token. latency: time to the last token. Both are medians over requests; × are AR's "
+    "seconds over "
     "the method's, pooled over all requests, with their 95% intervals."
 )
 
@@ -48,7 +49,7 @@ def memory_line(known: Sequence[Memory]) -> str:
     weights, cache = known[0].weight_bytes, known[0].cache_bytes
     return (
         f"MB: what a method decodes in, {weights / 1e6:.0f} of weights, {cache / 1e6:.0f} of KV cache for all "
-        "sequences, and what it drafts with."
+        "sequences, and of its draft model or head."
     )
 
 

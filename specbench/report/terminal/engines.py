@@ -46,7 +46,7 @@ def _fair(summary: RunSummary, against: Sequence[OverEngine]) -> RenderableType:
             number(each.row.bandwidth_share, 2),
             number(ours.bandwidth_share, 2),
         )
-    said = [fairness(summary, against), "reads: share of memory's bandwidth. TTFT: their seconds over ours."]
+    said = [fairness(summary, against), "reads: share of the memory bandwidth. TTFT: their seconds divided by ours."]
     return Group(table, *(Text(line, style="dim") for line in said))
 
 
@@ -93,7 +93,7 @@ def described(facts: EngineFacts) -> str:
         f"{facts.engine} {facts.version}" + (f" ({facts.package})" if facts.package else ""),
         facts.how,
         f"{facts.dtype}, {same}{digest}",
-        *([] if facts.ids else ["text in and out, ids tokenised anew"]),
+        *([] if facts.ids else ["sends and receives text, tokenised again"]),
         *({"forwards": [], "total": ["forwards counted in all"], "nothing": ["forwards not counted"]}[facts.counts]),
         *([" ".join(facts.command)] if facts.command else []),
     ]
@@ -102,6 +102,6 @@ def described(facts: EngineFacts) -> str:
     if facts.cores is not None:
         parts.append(f"{facts.cores:.1f} cores busy")
     if facts.idle_share is not None:
-        idle = f"{percent(facts.idle_share)} of a core while others were timed"
+        idle = f"{percent(facts.idle_share)} of a core while other rows were timed"
         parts.append(f"stopped by signal, {idle}" if facts.stopped else idle)
     return " · ".join(parts)

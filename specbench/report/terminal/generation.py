@@ -141,7 +141,7 @@ class Generation:
         empty = not all(token.text for token in tokens) or not all(draft.text for draft in drafts)
         signs += [f"{EMPTY} a token without text of its own"] if empty else []
         if self._record.tokens and self._record.tokens.drafts is None:
-            return "; ".join([*signs, "run with --trace to see rejected drafts"]) + "."
+            return "; ".join([*signs, "use --trace to record rejected drafts"]) + "."
         return "; ".join([*signs, f"{REJECTED} rejected drafts"]) + "."
 
 
@@ -177,7 +177,7 @@ def as_data(record: RequestRecord) -> dict[str, Any]:
 
 #: What the origins mean that come with specbench, in the order of a legend. Methods may use other words.
 MEANINGS: Mapping[str, str] = {
-    PREFILL: "first token, from the prompt's forward",
+    PREFILL: "first token, from the prefill",
     BONUS: "the target's own next token",
     **ORIGINS,
 }

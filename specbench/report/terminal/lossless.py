@@ -26,12 +26,12 @@ def lossless_report(found: Mapping[str, Any]) -> RenderableType:
         parts += [
             Text(),
             rate_table(_rates(found["rates"])),
-            Text("prompts by their worst answer, with 95% intervals", "dim"),
+            Text("prompts graded by their worst answer, with 95% intervals", "dim"),
         ]
     if diverged := [(row, each) for row in found["rows"] for each in row["divergences"]]:
         parts += [Text(), _divergences(diverged)]
         if more := len(diverged) - _LISTED:
-            parts += [Text(f"and {more} more; --json has them all", "dim")] if more > 0 else []
+            parts += [Text(f"and {more} more; use --json to list all", "dim")] if more > 0 else []
     if found["distributions"]:
         parts += [Text()] if parts else []
         parts += [Text(distribution(each)) for each in found["distributions"]]

@@ -123,5 +123,5 @@ def _explained(found: Round, drawn: set[int]) -> Iterator[Text]:
         yield Text(said, style="dim")
     if left := len(found.rows) - len(drawn):
         only = sum(row.draft_only for row in found.rows if row.row not in drawn)
-        said = f"{left} more rows are not drawn"
+        said = f"{left} more rows are not shown"
         yield Text(said + (f", {only} of them draft-only." if only else "."), style="dim")

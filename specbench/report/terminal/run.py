@@ -169,7 +169,7 @@ def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:
     asked = {label: str(SimulatedAcceptance.model_validate(figures)) for label, figures in simulated.items()}
     of = set(asked.values())
     figures = of.pop() if len(of) == 1 else ", ".join(f"{label} {figures}" for label, figures in asked.items())
-    return f"simulated acceptance {figures}: drafts are accepted by lot, the text means nothing"
+    return f"simulated acceptance {figures}: drafts are accepted at random, so the text is meaningless"
 
 
 def acceptance(row: MethodSummary) -> str:

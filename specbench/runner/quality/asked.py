@@ -74,7 +74,7 @@ def _manager(kind: Any, names: Sequence[str], include: Path | None) -> Any:
         try:
             own = kind(include_path=[str(include)], include_defaults=False)
         except Exception as error:
-            raise UsageError(f"--include {include}: {_reason(error)}; mend its task files") from error
+            raise UsageError(f"--include {include}: {_reason(error)}; fix its task files") from error
         if all(fnmatch.filter(own.all_tasks, name) for name in names):
             return own
     return kind(include_path=[str(include)] if include else None)
@@ -91,7 +91,7 @@ def _loaded(manager: Any, names: Sequence[str]) -> dict[str, Any]:
             "network and HF_HUB_OFFLINE, or give tasks on data of your own with --include"
         ) from error
     except Exception as error:
-        raise UsageError(f"{', '.join(names)} cannot be loaded: {_reason(error)}; mend the task's file") from error
+        raise UsageError(f"{', '.join(names)} cannot be loaded: {_reason(error)}; fix the task's file") from error
     if not found["tasks"]:
         raise UsageError(f"{', '.join(names)} has no task in it; name others")
     return found

@@ -100,7 +100,7 @@ def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str
             raise
         reason = one_line(str(error), 160) or type(error).__name__
         names = ", ".join(plan.names)
-        raise UsageError(f"{names} of lm-eval cannot be asked ({reason}); mend the task's file") from error
+        raise UsageError(f"{names} of lm-eval cannot be evaluated ({reason}); fix the task's file") from error
     assert found is not None, "one process is the first"
     return Quality(
         model=loaded.spec,
