@@ -43,10 +43,10 @@ engines: $(READY)  ## make vLLM's environment and llama.cpp's server in your cac
 demo: $(READY)  ## four decoders on HumanEval with a real model: two minutes on two cores, no GPU
 	$(BIN)/specbench run --method ar,jacobi,pld,jetspec --task humaneval --limit 20 --max-new-tokens 48
 
-test: $(READY)  ## the quick tests: five minutes on two cores
+test: $(READY)  ## the quick tests: four minutes on two cores
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not later and not slow and not gpu"
 
-test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to pass; twelve minutes on two cores
+test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to pass; nine minutes on two cores
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not slow and not gpu"
 
 test-all: $(READY)  ## the tests with the long matrices

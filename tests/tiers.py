@@ -1,4 +1,4 @@
-"""Tiers: which tests `make test` leaves to `make test-ci`, so that it ends within five minutes on two cores.
+"""Tiers: which tests `make test` leaves to `make test-ci`, so that it ends within four minutes on two cores.
 
 Both leave out what is marked slow. A test is in the later tier when `long.txt` beside this file names its function;
 one that is new is in the first. The list is made of what `pytest --durations=0` printed, longest functions first, until
