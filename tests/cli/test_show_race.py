@@ -43,4 +43,4 @@ def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be(cli: Any, run: Path, argv: tuple[Any, ...], says: str) -> None:
-    assert says in cli.refused(3 if "too long" in says else 2, "show", run, *argv)
+    assert wording(cli.refused(3 if "too long" in says else 2, "show", run, *argv))

@@ -82,23 +82,23 @@ def test_without_a_template_they_are_plain_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    "row",
     [
-        ("{", "is damaged (not JSON"),
-        ({"text": "x"}, "has none of messages, conversations, prompt, instruction, problem"),
-        ({"instruction": "x"}, "'instruction' without 'output' or 'response', which would be its answer"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "'messages' does not end with a question and its"),
-        ({"prompt": "x", "answer": " \n"}, "an empty answer"),
-        ({"prompt": "x", "answer": 3}, "field 'answer'"),
+        "{",
+        {"text": "x"},
+        {"instruction": "x"},
+        {"messages": [{"role": "assistant", "content": "a"}]},
+        {"prompt": "x", "answer": " \n"},
+        {"prompt": "x", "answer": 3},
     ],
 )
-def test_a_row_that_is_no_question_with_its_answer_is_one_sentence(row: Any, says: str, tmp_path: Path) -> None:
+def test_a_row_that_is_no_question_with_its_answer_is_one_sentence(row: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text(json.dumps(PUBLISHED[0]) + "\n\n" + (row if isinstance(row, str) else json.dumps(row)) + "\n")
     with pytest.raises(UsageError) as raised:
         read_given(file, chat=True)
     assert str(raised.value).startswith(f"{file} line 3 is damaged (")
-    assert says in str(raised.value)
+    assert wording(raised.value)
 
 
 def test_a_question_that_is_measured_on_is_refused_with_its_line(

@@ -97,12 +97,12 @@ def test_rubbish_is_no_judgment(server: Server, body: bytes, expected: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
-    [(401, "refuses the key (HTTP 401: no)"), (403, "refuses the key"), (404, "knows no such model or path")],
+    "code",
+    [401, 403, 404],
 )
-def test_a_wrong_key_model_or_path_is_not_tried_again(server: Server, code: int, expected: str) -> None:
+def test_a_wrong_key_model_or_path_is_not_tried_again(server: Server, code: int) -> None:
     server.answer = replies(code, json.dumps({"error": {"message": "no"}}).encode())
-    assert expected in refused(server, UsageError)
+    assert wording(refused(server, UsageError))
     assert len(server.asked) == 1
 
 
