@@ -67,11 +67,7 @@ class Watcher:
         self._last: Seen | None = None
 
     def before(self, segment: int) -> None:
-        """Looks, unless the last look of this process was a moment ago.
-
-        Args:
-            segment: number of the stretch that comes next.
-        """
+        """Sample before a segment, unless the last sample is recent."""
         if self._first is None or self._last is None:
             self._first = self._last = self._look()  # what happened before it was no run
             return
@@ -80,11 +76,7 @@ class Watcher:
             self._keep(segment)
 
     def after(self, segment: int) -> None:
-        """Looks when all is decoded, and not where nothing was.
-
-        Args:
-            segment: number of the last stretch.
-        """
+        """Sample after the last segment, if anything was decoded."""
         if self._last is not None:
             self._keep(segment + 1)
 
@@ -135,21 +127,13 @@ class MemoryReader:
         self._refused = False
 
     def before(self, segment: int) -> None:
-        """Reads, unless the last reading of this process was a moment ago.
-
-        Args:
-            segment: number of the stretch that comes next.
-        """
+        """Reads, unless the last reading of this process was a moment ago."""
         if self._last is None or self._clock() - self._last >= APART_S:
             self._read(segment)
             self._wait(segment)
 
     def after(self, segment: int) -> None:
-        """Reads when all is decoded, and nothing where nothing was.
-
-        Args:
-            segment: number of the last stretch.
-        """
+        """Read after the last segment, if anything was decoded."""
         if self._last is not None:
             self._read(segment + 1)
 
@@ -211,21 +195,13 @@ class Monitor:
         self._watcher, self._memory = watcher, memory
 
     def before(self, segment: int) -> None:
-        """Looks, unless that was done a moment ago.
-
-        Args:
-            segment: number of the segment that comes next.
-        """
+        """Sample and read before a segment, unless that was done recently."""
         self._watcher.before(segment)
         if self._memory:
             self._memory.before(segment)
 
     def after(self, segment: int) -> None:
-        """Looks when all is decoded, and not where nothing was.
-
-        Args:
-            segment: number of the last segment.
-        """
+        """Sample after the last segment, if anything was decoded."""
         if self._memory:
             self._memory.after(segment)
         self._watcher.after(segment)
