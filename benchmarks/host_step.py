@@ -38,8 +38,8 @@ from specbench.decoding import Context, Method, StepResult, TokenTree
 from specbench.engine import Engine, graphs, pack
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.step import Computed
+from specbench.planning.methods import plan_methods
 from specbench.runner.loop import Request, Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB = 997

@@ -1,4 +1,4 @@
-"""How often the intervals and tests of ``specbench.results.stats`` are right, on experiments whose truth is known.
+"""How often the intervals and tests of ``specbench.analysis.stats`` are right, on experiments whose truth is known.
 
 ``python benchmarks/interval_coverage.py [EXPERIMENTS]`` prints the figures that their docstrings state. The worlds are
 unpleasant in the ways that benchmark data are: lengths with heavy tails, speedups that hang on the length, turns of one
@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specbench.results.blocks import FILLINGS
-from specbench.results.stats import Paired, many, paired_difference, paired_ratio, two_sample
+from specbench.analysis.blocks import FILLINGS
+from specbench.analysis.stats import Paired, many, paired_difference, paired_ratio, two_sample
 
 Floats = npt.NDArray[np.float64]
 Columns = tuple[Floats, Floats, Floats, Floats, npt.NDArray[np.int64]]  # seconds, tokens of both arms; prompt

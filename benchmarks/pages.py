@@ -45,10 +45,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import evidence
+from specbench.analysis.pooling import Cost, pooled
+from specbench.analysis.read import ReadRun, read_run
 from specbench.report.page.build import vocabulary
-from specbench.results import read_run
-from specbench.results.pooled import Cost, pooled
-from specbench.results.read import ReadRun
 from specbench.sweeps import read_sweep
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,8 +16,8 @@ from statistics import median
 import torch
 
 from specbench.hardware import Profile, Projection
-from specbench.hardware.profile import Settings
 from specbench.hardware.roofline import Ceilings, StepPoint
+from specbench.hardware.stored_profile import Settings
 from specbench.models import LoadedModel, load
 from specbench.profiling import measure_profile
 

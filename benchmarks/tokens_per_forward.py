@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
+from specbench.analysis.figures import method_figures
+from specbench.planning.methods import runnable
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import resolve
 from specbench.results import RequestRecord
-from specbench.results.figures import method_figures
-from specbench.runner import Plan, Session, prepare, resolve, session_of
+from specbench.runner import Session, prepare, session_of
 from specbench.runner.loading import load_models
-from specbench.runner.methods import runnable
 from specbench.runner.prompts import Prepared
 
 

@@ -43,11 +43,14 @@ from typing import Any
 
 import numpy as np
 
+from specbench.analysis.read import read_run
 from specbench.common import SpecbenchError, UsageError, registry
 from specbench.decoding import Context, StepResult, TokenTree
 from specbench.models import load
-from specbench.results import BASELINE, read_run
-from specbench.runner import Plan, prepare, resolve
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import resolve
+from specbench.results import BASELINE
+from specbench.runner import prepare
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 RUNS = ("20261123T003450Z", "20261123T005429Z", "20261123T011937Z")  # gsm8k, humaneval, mbpp: 40 answers each

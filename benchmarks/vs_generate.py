@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
+from specbench.analysis.stats import paired_ratio
 from specbench.common import EnvironmentRefused, registry
 from specbench.decoding import Method
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
-from specbench.results.stats import paired_ratio
+from specbench.planning.methods import plan_methods
 from specbench.runner import Request, Session, StopRule
-from specbench.runner.methods import plan_methods
 
 LOOKUP = 10  # tokens a lookup drafts, in both
 

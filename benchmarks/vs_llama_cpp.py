@@ -53,9 +53,9 @@ from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
 from specbench.models.export.gguf_file import export_gguf
 from specbench.models.export.graph import graph_of
+from specbench.planning.methods import plan_methods
 from specbench.runner import Request as Asked
 from specbench.runner import Session, StopRule
-from specbench.runner.methods import plan_methods
 
 PROBE_BYTES = 512 << 20
 REST_S = 0.3  # before each arm: threads of the other one that wait for work by spinning have stopped

@@ -6,14 +6,14 @@ importable, and the wheel has them.
 
 from typing import TYPE_CHECKING
 
-from specbench.common.doors import door
+from specbench.common import door as door
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from specbench.analysis import Run as Run
+    from specbench.analysis import load as load
     from specbench.common import SpecbenchError as SpecbenchError
-    from specbench.results import Run as Run
-    from specbench.results.frame import load as load
     from specbench.runner import run as run
     from specbench.sweeps import Sweep as Sweep
     from specbench.sweeps import sweep as sweep

@@ -21,18 +21,21 @@ from small_data import spider as queries
 from support import decoders, engines, runs
 from support.runs import made_up_trajectories
 
+from specbench.analysis.model_quality import Metric, Quality, TaskQuality, compare_quality, read_quality
+from specbench.analysis.read import read_config as run_config
 from specbench.backends import completions, streaming, vllm
 from specbench.backends.protocol import Question
-from specbench.cli import new_method
+from specbench.cli.commands import new_method
 from specbench.common import Options, UsageError, option, registry
 from specbench.common.child import Child
 from specbench.common.errors import EngineFault
-from specbench.common.reading import fitted, read_json_object, read_text
+from specbench.common.reading import read_json_object, read_text, validate
 from specbench.decoding import Target
-from specbench.evals import data, scoring
+from specbench.evals import data
+from specbench.evals.grading import scoring
 from specbench.evals.judge import endpoint, judge
-from specbench.evals.judge import prompts as judge_prompts
-from specbench.hardware.profile import read_profile
+from specbench.evals.judge import judge_prompts as judge_prompts
+from specbench.hardware.stored_profile import read_profile
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.msn.trees import TREE
 from specbench.methods.recycling.trees import TREE as RECYCLED
@@ -41,16 +44,14 @@ from specbench.models import adapters, head_files, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
 from specbench.models.loader import ByteTokenizer
+from specbench.planning.methods import labels_of
+from specbench.quality import perplexity
 from specbench.report import claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
-from specbench.results.quality import Metric, Quality, TaskQuality, compare_quality, read_quality
-from specbench.results.read import read_config as run_config
 from specbench.results.schema import ModelSpec
 from specbench.results.verdicts import VERDICTS, read_scores
-from specbench.runner import perplexity
-from specbench.runner.methods import labels_of
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
@@ -472,7 +473,7 @@ KINDS: dict[str, Kind] = {
     "answers": Kind("answers.jsonl", "lines", lambda: as_lines(TEXT, TEXT), lambda path: answers.read(path.parent)),
     "how answers were made": Kind(
         "answers.json", "json", lambda: as_json(MADE),
-        lambda path: fitted(answers._Header, read_json_object(path, "x"), path, "x"),
+        lambda path: validate(answers._Header, read_json_object(path, "x"), path, "x"),
     ),
     "own answers": Kind(
         "0000000.jsonl", "lines", lambda: as_lines({"id": "x/0", "answer": [4, 5]}, {"id": "x/1", "answer": [6]}),
@@ -487,7 +488,7 @@ KINDS: dict[str, Kind] = {
     ),
     "figures of a training": Kind(
         "before.json", "json", lambda: as_json(Held(8, 64, 32, 8, 5, 0.9).figures()),
-        lambda path: fitted(Figures, read_json_object(path, "x"), path, "x"),
+        lambda path: validate(Figures, read_json_object(path, "x"), path, "x"),
     ),
     "trajectories": Kind(
         trajectory.HEADER, "json", lambda: as_json(asdict(HEADER)), lambda path: trajectory.read_header(path.parent)

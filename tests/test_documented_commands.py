@@ -13,8 +13,8 @@ import pytest
 from specbench.backends import engines
 from specbench.common import registry
 from specbench.common.errors import EngineFault
+from specbench.planning.methods import runnable
 from specbench.results.schema import BASELINE
-from specbench.runner.methods import runnable
 
 DOCS = Path(__file__).parents[1] / "docs"
 

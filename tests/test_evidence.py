@@ -13,7 +13,7 @@ from benchmarks import evidence
 from specbench.backends import is_row
 from specbench.backends.rows import make_row
 from specbench.common import registry
-from specbench.runner.methods import make_method
+from specbench.planning.methods import make_method
 
 PAGE = """# Runs
 

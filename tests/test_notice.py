@@ -14,7 +14,7 @@ from support.oracles import needs
 
 from specbench.evals import plus_checks
 from specbench.evals.data import manifest
-from specbench.evals.judge import prompts
+from specbench.evals.judge import judge_prompts
 from specbench.evals.task import Question
 
 ROOT = Path(__file__).parents[1]
@@ -67,11 +67,11 @@ def test_evalplus_says_what_we_say() -> None:
 
 
 def test_a_judge_reads_fastchats_prompts_word_for_word() -> None:
-    (file,) = manifest(Path(prompts.__file__).with_name("prompts.toml"))
+    (file,) = manifest(Path(judge_prompts.__file__).with_name("prompts.toml"))
     published = data_folder(file.name) / file.name
     assert hashlib.sha256(published.read_bytes()).hexdigest() == file.sha256
     rows = {row["name"]: row for row in map(json.loads, published.read_text().splitlines())}
-    made = prompts.JudgePrompts(published.parent)
+    made = judge_prompts.JudgePrompts(published.parent)
     for references in (None, ("R1", "R2")):
         for said in (["A1"], ["A1", "A2"]):
             asked = made.render(Question(("Q1", "Q2"), references), said)

@@ -18,12 +18,12 @@ from support.runs import config_on_disk
 from support.wording import wording
 
 import specbench
+from specbench.analysis.finished_run import Run
 from specbench.cli.app import main
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.data import DATA_DIR
-from specbench.results.run import Run
-from specbench.runner.plan import Plan
-from specbench.sweeps.plan import SweepPlan
+from specbench.planning.plan import Plan
+from specbench.sweeps.sweep_plan import SweepPlan
 from specbench.training.plan import TrainPlan
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from benchmarks.gpu_check.records import Figure
 from specbench.common import UsageError
 from specbench.hardware import gpus
 from specbench.hardware.gpus import Gpu
-from specbench.hardware.profile import datasheet
+from specbench.hardware.stored_profile import datasheet
 
 _DTYPE = "bfloat16"
 _NONE = "–"

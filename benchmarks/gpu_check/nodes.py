@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import EnvironmentRefused
 from specbench.hardware.gpus import Gpu
-from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, step_cost
+from specbench.hardware.stored_profile import datasheet
 from specbench.models import resolve
 from specbench.models.names import Source
 

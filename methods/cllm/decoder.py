@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.convergence import fast_forwarded, settled, stationary
-from specbench.decoding.drafts import JacobiChain, Kind, Noise
+from specbench.decoding import (
+    Context,
+    JacobiChain,
+    Kind,
+    Noise,
+    StepResult,
+    TokenTree,
+    fast_forwarded,
+    option,
+    settled,
+    stationary,
+)
 
 
 class Options(decoding.Options):

@@ -18,8 +18,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from specbench.common import UsageError
-from specbench.common.reading import fitted
+from specbench.common import UsageError, validate
 from specbench.models.head_config import FILE, SIZES, TODO, HeadSizes, Published, size, sizes_in, sizes_of
 
 Producer = Literal["original", "specforge", "speculators"]
@@ -213,7 +212,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     for part in (values, values.get("eagle_config"), values.get("transformer_layer_config")):
         if isinstance(part, Mapping):
             merged.update({name: value for name, value in part.items() if value is not None})
-    known = fitted(_Published, merged, FILE, TODO)
+    known = validate(_Published, merged, FILE, TODO)
     return {name: value for name, value in known.model_dump().items() if value is not None}
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from huggingface_hub import save_torch_state_dict
 
-from specbench.common import SpecbenchError, UsageError
-from specbench.common.errors import one_line
+from specbench.common import SpecbenchError, UsageError, one_line
 
 _FROM = "pytorch_model.bin"
 

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding.heads import HeadDecoder, no_head
-from specbench.decoding.pairs import Named, retrieve
-from specbench.decoding.tree import Branch
+from specbench.decoding import (
+    Branch,
+    Context,
+    HeadDecoder,
+    MethodName,
+    StepResult,
+    Target,
+    TokenTree,
+    no_head,
+    option,
+    retrieve_option,
+)
 from specbench.methods.eagle3.trees import best_path, totals
 from specbench.models.head_config import shipped
 
@@ -42,7 +50,7 @@ class Options(decoding.Options):
         help="tree=chain: what accepts sampled drafts: the target's noise, or block verification, whose texts are not "
         "AR's but of AR's distribution",
     )
-    retrieve: Named | None = retrieve()
+    retrieve: MethodName | None = retrieve_option()
 
     @model_validator(mode="after")
     def _verifies_chains(self) -> Options:

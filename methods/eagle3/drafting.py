@@ -12,10 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.decoding import Target, TokenTree
-from specbench.decoding.tree import Proposal
-from specbench.decoding.trees.builders import BUILDERS, Knobs
-from specbench.decoding.trees.marginals import Marginals
+from specbench.decoding import BUILDERS, Knobs, Marginals, Proposal, Target, TokenTree
 from specbench.engine import HeadPass, HeadRows
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.trees import Levels, chain

@@ -10,8 +10,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.decoding import TokenTree
-from specbench.decoding.tree import Proposal
+from specbench.decoding import Proposal, TokenTree
 
 _WORD = "head"
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.drafts import JacobiChain, Kind, Noise
+from specbench.decoding import Context, JacobiChain, Kind, Noise, StepResult, TokenTree, option
 
 
 class Options(decoding.Options):

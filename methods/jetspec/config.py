@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from specbench.common import UsageError
-from specbench.common.reading import fitted
+from specbench.common import UsageError, validate
 from specbench.models.head_config import FILE, SIZES, TODO, HeadSizes, Published, size, sizes_in, sizes_of
 
 _NESTED = ("jetspec_config", "dflash_config")
@@ -95,7 +94,7 @@ class HeadConfig(HeadSizes):
             inner = values.get(nested)
             if isinstance(inner, Mapping):
                 found.update(inner)
-        known = fitted(_Published, found, FILE, TODO)
+        known = validate(_Published, found, FILE, TODO)
         found = {name: value for name, value in known.model_dump().items() if value is not None}
         layers = int(found.get("num_target_layers") or num_target_layers or 0)
         missing = [name for name in (*_NEEDED, "block_size", "mask_token_id") if found.get(name) is None]

@@ -6,11 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding.heads import HeadDecoder, no_head
-from specbench.decoding.pairs import Named, retrieve
-from specbench.decoding.tree import Branch
-from specbench.decoding.trees.marginals import Marginals, best_branch, expected_accepted
+from specbench.decoding import (
+    Branch,
+    Context,
+    HeadDecoder,
+    Marginals,
+    MethodName,
+    StepResult,
+    Target,
+    TokenTree,
+    best_branch,
+    expected_accepted,
+    no_head,
+    option,
+    retrieve_option,
+)
 from specbench.models.head_config import shipped
 
 if TYPE_CHECKING:
@@ -34,7 +44,7 @@ class Options(decoding.Options):
     spine: bool = option(True, help="tree=optimal: place the best token of every position first")
     beta: float = option(2.0, help="tree=top2gap: how sharply the fan-out falls with the gap, per nat", ge=0)
     g0: float = option(1.0, help="tree=top2gap: gap at which half the fan-out is left, in nats")
-    retrieve: Named | None = retrieve()
+    retrieve: MethodName | None = retrieve_option()
 
 
 class Decoder(HeadDecoder):

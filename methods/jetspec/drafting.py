@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.decoding import Target
-from specbench.decoding.trees.marginals import Marginals
+from specbench.decoding import Marginals, Target
 from specbench.engine import HeadPass, HeadRows
 from specbench.methods.jetspec.head import DraftHead
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.decoding import Target, TokenTree
-from specbench.decoding.trees.builders import BUILDERS, Knobs
-from specbench.decoding.trees.marginals import Marginals
+from specbench.decoding import BUILDERS, Knobs, Marginals, Target, TokenTree
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead

@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specbench.decoding import Context, StepResult, TokenTree
-from specbench.decoding.drafts import Branches, Noise
+from specbench.decoding import Branches, Context, Noise, StepResult, TokenTree
 from specbench.methods.jf.pool import Pool
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.drafts import Kind
+from specbench.decoding import Context, Kind, StepResult, TokenTree, option
 from specbench.methods.jf import released
 from specbench.methods.jf.blocks import Blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from specbench.decoding.drafts import NgramIndex
+from specbench.decoding import NgramIndex
 
 _MATCH = 3  # most tokens of the output that decide which of its places comes first
 _PLACES = 16  # places looked at per length of match: a bound for texts that say one thing a thousand times

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specbench.decoding import Context, StepResult, TokenTree
-from specbench.decoding.drafts import Branches, Noise
+from specbench.decoding import Branches, Context, Noise, StepResult, TokenTree
 
 if TYPE_CHECKING:
     from specbench.methods.jf.decoder import Options

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.drafts import Branches, NgramIndex
-from specbench.decoding.pairs import Named, retrieve
+from specbench.decoding import Branches, Context, MethodName, NgramIndex, StepResult, TokenTree, option, retrieve_option
 
 #: Tokens of a branch by the rank of its first one: (up to this rank, so many); behind the last pair a single one.
 _LENGTHS = ((8, 4), (32, 3))
@@ -23,7 +21,7 @@ class Options(decoding.Options):
     max_ngram: int = option(3, help="most tokens to match: shorter ones are tried when longer ones fail", ge=1, le=16)
     draft_length: int = option(20, "k", help="tokens copied behind the last token", ge=1, le=511)
     budget: int = option(64, "B", help="rows of the tree at most, root included, and candidates", ge=2, le=512)
-    retrieve: Named | None = retrieve()
+    retrieve: MethodName | None = retrieve_option()
 
 
 class Decoder(decoding.Decoder):

@@ -13,8 +13,7 @@ from itertools import takewhile
 from typing import Literal
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.drafts import Branches, Noise
+from specbench.decoding import Branches, Context, Noise, StepResult, TokenTree, option
 from specbench.methods.lookahead.pool import Ngram, Pool, RingPool
 
 # First token of every row with init=const: llama.cpp's choice of ids that are ordinary tokens in most vocabularies.

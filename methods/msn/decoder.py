@@ -14,8 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.drafts import JacobiChain, NgramIndex, Noise
+from specbench.decoding import Context, JacobiChain, NgramIndex, Noise, StepResult, TokenTree, option
 from specbench.methods.msn.trees import RETRIEVED, TREE, Shape
 
 _RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up

@@ -6,7 +6,7 @@ best guess for the first. All nodes of one depth and rank carry the same token.
 
 from __future__ import annotations
 
-from specbench.decoding.trees.written import Node, TreeOption, parsed
+from specbench.decoding import Node, TreeOption, parse_nodes
 
 #: Medusa's ``mc_sim_7b_63`` (Cai et al. 2024, released code), which TR-Jacobi uses as it is. Names are of one digit
 #: per rank.
@@ -19,7 +19,7 @@ MC_SIM_7B_63 = (
 RETRIEVED = 10
 
 #: What ``tree=`` may be.
-TREE = TreeOption("msn", RETRIEVED, {"mc_sim_7b_63": parsed(MC_SIM_7B_63)}, ("chain",))
+TREE = TreeOption("msn", RETRIEVED, {"mc_sim_7b_63": parse_nodes(MC_SIM_7B_63)}, ("chain",))
 
 
 class Shape:

@@ -11,9 +11,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.drafts import Branches, NgramIndex
-from specbench.decoding.pairs import Named, fallback
+from specbench.decoding import Branches, Context, MethodName, NgramIndex, StepResult, TokenTree, fallback_option, option
 
 
 class Options(decoding.Options):
@@ -25,7 +23,7 @@ class Options(decoding.Options):
     branches: int = option(1, help="different continuations to draft, longest match first", ge=1, le=64)
     order: Literal["earliest", "latest"] = option("earliest", help="which of several equally long matches comes first")
     full_only: bool = option(True, help="leave out matches that fewer than draft_length tokens follow")
-    fallback: Named | None = fallback("where nothing matches")
+    fallback: MethodName | None = fallback_option("where nothing matches")
 
     @model_validator(mode="after")
     def _ordered(self) -> Options:

@@ -12,9 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.pairs import Named, retrieve
-from specbench.decoding.trees.written import Node
+from specbench.decoding import Context, MethodName, Node, StepResult, TokenTree, option, retrieve_option
 from specbench.methods.recycling.trees import CANDIDATES, TREE, parents, smallest
 
 #: Token -> its best candidates; a token that was never fed has none.
@@ -34,7 +32,7 @@ class Options(decoding.Options):
     unknown: Literal["skip", "zero"] = option(
         "skip", help="behind a token that was never fed: draft nothing, or token 0 as released"
     )
-    retrieve: Named | None = retrieve()
+    retrieve: MethodName | None = retrieve_option()
 
 
 class Decoder(decoding.Decoder):

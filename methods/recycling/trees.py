@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from specbench.decoding.trees.written import Node, TreeOption
+from specbench.decoding import Node, TreeOption
 
 #: Candidates of a token: the best of the target's logits behind it.
 CANDIDATES = 8

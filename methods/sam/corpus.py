@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specbench.common import UsageError
-from specbench.decoding import Target
-from specbench.decoding.corpus import read_corpus
+from specbench.decoding import Target, read_corpus
 from specbench.methods.sam.automaton import Automaton
 
 #: Separates texts where a tokenizer has no end of text; never drafted.

@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding.corpus import SEEN, STRETCH, check_corpus
-from specbench.decoding.pairs import Named, fallback
+from specbench.decoding import (
+    SEEN,
+    SEGMENT,
+    Context,
+    MethodName,
+    StepResult,
+    Target,
+    TokenTree,
+    check_corpus,
+    fallback_option,
+    option,
+)
 from specbench.methods.sam import corpus
 from specbench.methods.sam.automaton import NO_MATCH, Automaton
 from specbench.methods.sam.corpus import Corpus
@@ -29,7 +38,7 @@ class Options(decoding.Options):
     len_bias: int = option(
         5, help="tokens that a match in the corpus is to be longer than the text's own", ge=0, le=512
     )
-    fallback: Named | None = fallback("where fewer than min_match tokens match")
+    fallback: MethodName | None = fallback_option("where fewer than min_match tokens match")
     min_match: int = option(5, help="with fallback: least tokens that match for it not to be asked", ge=0, le=512)
 
 
@@ -126,6 +135,6 @@ class Decoder(decoding.Decoder):
         seen: set[int] = set()
         for at, length in enumerate(self._stretches[self._prompt : self._prompt + kept]):
             own = min(length, at + 1)  # what it shares with the prompt says nothing of the answer
-            if own >= STRETCH:
+            if own >= SEGMENT:
                 seen.update(range(at + 1 - own, at + 1))
         return len(seen) / kept if kept else 0.0

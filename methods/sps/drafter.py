@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
-from specbench.decoding import TokenTree
-from specbench.decoding.tree import COMPUTED, Proposal
+from specbench.decoding import COMPUTED, Proposal, TokenTree
 
 if TYPE_CHECKING:
     from specbench.engine import Engine, Sampling

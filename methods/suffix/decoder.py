@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from specbench import decoding
-from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding.pairs import Named, fallback
+from specbench.decoding import Context, MethodName, StepResult, TokenTree, fallback_option, option
 from specbench.methods.suffix.drafts import NOTHING, Draft, Limits, best
 from specbench.methods.suffix.tree import SuffixTree, Text
 
@@ -31,7 +30,7 @@ class Options(decoding.Options):
     cached_requests: int = option(
         0, "requests", help="answers of earlier requests that are kept; 0 begins every request cold", ge=0, le=1_000_000
     )
-    fallback: Named | None = fallback("where the score is below min_score")
+    fallback: MethodName | None = fallback_option("where the score is below min_score")
     min_score: float = option(1.0, help="with fallback: least score that it is not asked for", ge=0)
 
 

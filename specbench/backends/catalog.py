@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from specbench.backends.protocol import Backend, Mode
-from specbench.common.errors import unknown
+from specbench.common import unknown_name
 
 #: Name -> module of this room with a class ``Backend``.
 _MODULES = {"hf": "hf", "llama.cpp": "llama_cpp", "openai": "openai", "vllm": "vllm"}
@@ -25,15 +25,15 @@ def engines() -> Mapping[str, type[Backend]]:
 def engine(name: str) -> type[Backend]:
     """An engine by name."""
     if name not in _MODULES:
-        raise unknown("engine", name, _MODULES)
+        raise unknown_name("engine", name, _MODULES)
     found: type[Backend] = import_module(f"specbench.backends.{_MODULES[name]}").Backend
     return found
 
 
-def mode_of(name: str) -> tuple[type[Backend], str, Mode]:
+def engine_mode(name: str) -> tuple[type[Backend], str, Mode]:
     """The engine and the mode of a row by its name, ENGINE:MODE."""
     owner, _, mode = name.partition(":")
     backend = engine(owner)
     if mode not in backend.modes:
-        raise unknown(f"mode of {owner}", mode, backend.modes)
+        raise unknown_name(f"mode of {owner}", mode, backend.modes)
     return backend, mode, backend.modes[mode]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specbench.backends.protocol import Arrival, Question
 from specbench.backends.streaming import Refused, Server
-from specbench.common.errors import EngineFault, one_line
+from specbench.common import EngineFault, one_line
 
 if TYPE_CHECKING:
     from specbench.models import LoadedModel

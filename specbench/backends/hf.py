@@ -15,10 +15,9 @@ from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
 from specbench.backends import protocol
-from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Mode, Question, Told
-from specbench.common import option
-from specbench.common.errors import EngineFault, SpecbenchError
-from specbench.results.engines import EngineFacts, ServedWeights
+from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Mode, Question
+from specbench.common import EngineFault, SpecbenchError, option
+from specbench.results import EngineFacts, ServedWeights
 
 _MEASURES = {"matches_per_step": "matched candidates over forwards with candidates, as update_candidate_strategy sees"}
 
@@ -74,7 +73,7 @@ class Backend(protocol.Backend):
     }
 
     _assistant: Any = None
-    _told = Told()
+    _told = EngineCounters()
 
     @classmethod
     def version(cls, options: Any) -> str:
@@ -116,11 +115,11 @@ class Backend(protocol.Backend):
         steps = self._generate(question)
         with_draft = sum(1 for drafted in steps.drafted if drafted)
         own = {"matches_per_step": steps.matched / with_draft} if with_draft else {}
-        self._told = Told(draft_tokens=sum(steps.drafted), accepted_tokens=steps.matched, own=own)
+        self._told = EngineCounters(draft_tokens=sum(steps.drafted), accepted_tokens=steps.matched, own=own)
         for at_ns, ids in zip(steps.at_ns[1:], steps.ids[1:], strict=True):  # the first put is the prompt
             yield Arrival(at_ns, ids)
 
-    def told(self) -> Told:
+    def told(self) -> EngineCounters:
         return self._told
 
     def close(self) -> None:

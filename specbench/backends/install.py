@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from specbench.backends.vllm_program import Program
-from specbench.common import EnvironmentRefused, SpecbenchError
-from specbench.common.cache import cache_folder
-from specbench.common.errors import EngineFault, one_line
+from specbench.common import EngineFault, EnvironmentRefused, SpecbenchError, cache_folder, one_line
 
 VLLM, TORCH = "0.32.0", "2.13.0"
 #: The release of llama-cpp-python whose source archive holds the llama.cpp that is built.

@@ -17,12 +17,11 @@ from specbench.backends import protocol
 from specbench.backends.llama_options import MODES, TIMES, flags
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import DRAFTED, Steps
-from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Question, Served, Told
+from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Question, Served
 from specbench.backends.streaming import Lost, Server
 from specbench.backends.weights import weights_of
-from specbench.common.child import Child
-from specbench.common.errors import EngineFault, one_line
-from specbench.results.engines import EngineFacts, ServedWeights
+from specbench.common import Child, EngineFault, one_line
+from specbench.results import EngineFacts, ServedWeights
 
 _LOOK_S = 0.002
 _IDLE_S = 60.0  # for the step that runs when a request is given up
@@ -114,17 +113,17 @@ class Backend(protocol.Backend):
         except Lost as error:
             raise self._fault(error) from error
 
-    def told(self) -> Told:
+    def told(self) -> EngineCounters:
         if self._steps is None:
-            return Told()
+            return EngineCounters()
         timings, verified = self._steps.timings, self._steps.verified
         own = {key: float(timings[key]) for key in TIMES if isinstance(timings.get(key), (int, float))}
         if self.mode == PLAIN:
-            return Told(own=own)
+            return EngineCounters(own=own)
         drafted, accepted = (timings.get(key, 0) for key in DRAFTED)
         if verified:
             own |= {"mean_len": 1 + accepted / verified, "draft_acceptance": accepted / drafted}
-        return Told(draft_tokens=drafted, accepted_tokens=accepted, own=own)
+        return EngineCounters(draft_tokens=drafted, accepted_tokens=accepted, own=own)
 
     def processes(self) -> Sequence[int]:
         return () if self._child is None or not self._child.running else (self._child.pid,)

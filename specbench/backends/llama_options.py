@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode, Served
-from specbench.common import option
-from specbench.common.errors import EngineFault
+from specbench.common import EngineFault, option
 
 _CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 

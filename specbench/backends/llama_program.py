@@ -9,8 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from functools import cached_property
 
-from specbench.common.cache import cache_folder
-from specbench.common.errors import EngineFault, one_line
+from specbench.common import EngineFault, cache_folder, one_line
 
 _NAME = "llama-server"
 

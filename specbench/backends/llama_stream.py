@@ -11,7 +11,7 @@ from typing import Any
 
 from specbench.backends.protocol import Arrival, Question
 from specbench.backends.streaming import Lost
-from specbench.common.errors import EngineFault, one_line
+from specbench.common import EngineFault, one_line
 
 #: What the server counts of drafts: tokens that were drafted, and of these accepted.
 DRAFTED = ("draft_n", "draft_n_accepted")

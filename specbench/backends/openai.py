@@ -13,11 +13,10 @@ from pydantic import field_validator
 
 from specbench.backends import protocol
 from specbench.backends.completions import Completions
-from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Mode, Question, Served, Told
+from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOptions, Mode, Question, Served
 from specbench.backends.streaming import Server
-from specbench.common import keys, option
-from specbench.common.errors import EngineFault, one_line
-from specbench.results.engines import EngineFacts, ServedWeights
+from specbench.common import EngineFault, keys, one_line, option
+from specbench.results import EngineFacts, ServedWeights
 
 
 class OpenAIOptions(EngineOptions):
@@ -65,8 +64,8 @@ class Backend(protocol.Backend):
         assert self._completions is not None, "it has been started"
         return self._completions.ask(question)
 
-    def told(self) -> Told:
-        return Told(finish=self._completions.finish if self._completions else None)
+    def told(self) -> EngineCounters:
+        return EngineCounters(finish=self._completions.finish if self._completions else None)
 
     def close(self) -> None:
         self._completions = None

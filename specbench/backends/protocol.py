@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from specbench.common import Options, option
-from specbench.results.engines import PLAIN as PLAIN
-from specbench.results.engines import EngineFacts
+from specbench.results import PLAIN as PLAIN
+from specbench.results import EngineFacts
 
 if TYPE_CHECKING:
     from specbench.models import LoadedModel
@@ -106,7 +106,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Told:
+class EngineCounters:
     """What an engine says of the request that it answered last. None is what it does not say.
 
     Attributes:
@@ -160,7 +160,7 @@ class Backend(ABC):
         returns when the engine is idle again."""
 
     @abstractmethod
-    def told(self) -> Told:
+    def told(self) -> EngineCounters:
         """About the last request, once its iterator has ended or is closed."""
 
     def processes(self) -> Sequence[int]:

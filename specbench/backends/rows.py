@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.backends.catalog import mode_of
+from specbench.backends.catalog import engine_mode
 from specbench.backends.protocol import PLAIN, Backend, EngineOptions, Mode
-from specbench.common import UsageError
-from specbench.common.options import parse
-from specbench.results.schema import MethodSpec
+from specbench.common import UsageError, parse_options
+from specbench.results import MethodSpec
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ class Row:
 
 def make_row(label: str, name: str, raw: Mapping[str, Any], url: str | None = None) -> Row:
     """A row with options as written."""
-    backend, _, mode = mode_of(name)
-    options = parse(mode.options, raw, name)
+    backend, _, mode = engine_mode(name)
+    options = parse_options(mode.options, raw, name)
     owner = name.partition(":")[0]
     if url is not None and backend.by_url == "no":
         raise UsageError(f"--backend-url {label}: {owner} runs in this process; leave the address out")

@@ -11,11 +11,20 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from specbench.common import keys
-from specbench.common.errors import EngineFault, UsageError, one_line
-from specbench.common.http import ConnectionLost, Deadline, Response, check_address, send
-from specbench.common.keys import Secret, fault_of
-from specbench.common.reading import parse_json
+from specbench.common import (
+    ConnectionLost,
+    Deadline,
+    EngineFault,
+    Response,
+    Secret,
+    UsageError,
+    check_address,
+    fault_of,
+    keys,
+    one_line,
+    parse_json,
+    send,
+)
 
 _LONGEST = 4 << 20  # bytes of an event; llama.cpp's last one has the prompt's text in it
 _LARGEST = 8 << 20  # bytes of a body that comes whole: a list of models, counters

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from specbench.backends import protocol
-from specbench.backends.protocol import PLAIN, Arrival, Question, Served, Told
+from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, Question, Served
 from specbench.backends.vllm_options import MODES, Drafter, further, speculation
 from specbench.backends.vllm_program import Program
 from specbench.backends.vllm_server import VllmServer
 from specbench.backends.weights import weights_of
-from specbench.common.child import Child
-from specbench.common.errors import EngineFault, one_line
-from specbench.results.engines import EngineFacts
+from specbench.common import Child, EngineFault, one_line
+from specbench.results import EngineFacts
 
 _WORKER = Path(__file__).with_name("vllm_worker.py")
 # Of its own variables it has these alone: its engine in the worker's process, and nothing sent anywhere.
@@ -48,7 +47,7 @@ class Backend(protocol.Backend):
         self._child: Child | None = None
         self._server: VllmServer | None = None
         self._number = 0
-        self._told = Told()
+        self._told = EngineCounters()
 
     @classmethod
     def version(cls, options: Any) -> str:
@@ -95,7 +94,7 @@ class Backend(protocol.Backend):
     def _ask(self, question: Question) -> Iterator[Arrival]:
         child, steps = self._child, _Steps()
         assert child is not None, "it has been started"
-        self._number, self._told = self._number + 1, Told()
+        self._number, self._told = self._number + 1, EngineCounters()
         child.send(
             ask=self._number,
             ids=list(question.ids),
@@ -120,7 +119,7 @@ class Backend(protocol.Backend):
             raise
         self._told = steps.told(said)
 
-    def told(self) -> Told:
+    def told(self) -> EngineCounters:
         return self._server.told() if self._server is not None else self._told
 
     def processes(self) -> Sequence[int]:
@@ -174,7 +173,7 @@ class _Steps:
         self._at.append(at_ns)
         return Arrival(at_ns, ids)
 
-    def told(self, said: Mapping[str, Any], given_up: bool = False) -> Told:
+    def told(self, said: Mapping[str, Any], given_up: bool = False) -> EngineCounters:
         """What vLLM's counters say of it; those of a request that was given up have steps that nobody has seen."""
         counted = said.get("counters")
         if not isinstance(counted, dict) or not all(type(value) is int for value in counted.values()):
@@ -183,12 +182,12 @@ class _Steps:
         if self._shares:
             own["pipe_share"] = sum(self._shares) / len(self._shares)
         if not {"drafts", "draft_tokens", "accepted_tokens"} <= counted.keys():
-            return Told(own=own)
+            return EngineCounters(own=own)
         if counted["drafts"]:
             own["mean_acceptance_length"] = 1 + counted["accepted_tokens"] / counted["drafts"]
         if "decode_steps" in counted and not given_up:
             own["forwards_by_counters"] = counted["decode_steps"]
-        return Told(draft_tokens=counted["draft_tokens"], accepted_tokens=counted["accepted_tokens"], own=own)
+        return EngineCounters(draft_tokens=counted["draft_tokens"], accepted_tokens=counted["accepted_tokens"], own=own)
 
 
 def _shown(engine: Mapping[str, Any], outside: Mapping[str, str]) -> list[str]:

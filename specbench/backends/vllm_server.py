@@ -9,10 +9,10 @@ from typing import Any
 
 from specbench.backends.completions import Completions
 from specbench.backends.openai import version_of
-from specbench.backends.protocol import Arrival, EngineOptions, Question, Served, Told
+from specbench.backends.protocol import Arrival, EngineCounters, EngineOptions, Question, Served
 from specbench.backends.streaming import Server
-from specbench.common.errors import EngineFault
-from specbench.results.engines import EngineFacts, ServedWeights
+from specbench.common import EngineFault
+from specbench.results import EngineFacts, ServedWeights
 
 _SPECULATION = "vllm:spec_decode_num_"
 _COUNTERS = {
@@ -39,7 +39,7 @@ class VllmServer:
         self._server = Server(served.url, options.timeout, options.api_key_env)
         self._completions = Completions(self._server, options.model, served.model)
         self._before: Mapping[str, float] = {}
-        self._told: Told | None = None
+        self._told: EngineCounters | None = None
 
     def connect(self) -> EngineFacts:
         """Has it answer once."""
@@ -63,7 +63,7 @@ class VllmServer:
         self._told = None  # its counters are those behind the last answer: reading them here would be on its time
         return self._completions.ask(question)
 
-    def told(self) -> Told:
+    def told(self) -> EngineCounters:
         """By its counters, where nobody else's requests are in them.
 
         An answer that was given up has steps that nobody saw; its forwards are its events, one a step.
@@ -72,19 +72,19 @@ class VllmServer:
             self._told = self._counted()
         return self._told
 
-    def _counted(self) -> Told:
+    def _counted(self) -> EngineCounters:
         sent, whole = self._completions.sent, self._completions.whole
         before, after = self._before, self._settled()
         self._before = after
         here = {name: after[name] - before.get(name, 0.0) for name in after if name != "running"}
         if not here or after.get("running") or (whole and here.get("tokens") != sent):
-            return Told()
+            return EngineCounters()
         steps = int(here.get("steps", 0)) if whole else max(0, self._completions.arrivals - 1)
         if not {"drafts", "draft_tokens", "accepted_tokens"} <= here.keys():
-            return Told(forwards=steps)
+            return EngineCounters(forwards=steps)
         drafts, accepted = here["drafts"], here["accepted_tokens"]
         own = {"mean_acceptance_length": 1 + accepted / drafts} if drafts else {}
-        return Told(steps, int(here["draft_tokens"]), int(accepted), own)
+        return EngineCounters(steps, int(here["draft_tokens"]), int(accepted), own)
 
     def _settled(self) -> Mapping[str, float]:
         """The counters once no request runs any more."""

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.backends.protocol import Served
-from specbench.common import SpecbenchError
-from specbench.common.errors import EngineFault
-from specbench.results.engines import ServedWeights
+from specbench.common import EngineFault, SpecbenchError
+from specbench.results import ServedWeights
 
 
 def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, ServedWeights]:

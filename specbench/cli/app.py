@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from specbench import __version__
-from specbench.cli import (
+from specbench.cli.commands import (
     check_lossless,
     claims,
     compare,
@@ -32,10 +32,9 @@ from specbench.cli import (
     trajectories,
     tune,
 )
-from specbench.cli import list as listing
+from specbench.cli.commands import list as listing
 from specbench.cli.signals import termination
-from specbench.common import EnvironmentRefused, SpecbenchError, guests
-from specbench.common.errors import INTERRUPTED, TERMINATED
+from specbench.common import INTERRUPTED, TERMINATED, EnvironmentRefused, SpecbenchError, plugins
 
 app = typer.Typer(
     name="specbench",
@@ -103,7 +102,7 @@ def _run(args: Sequence[str]) -> int:
     except SpecbenchError as error:
         return _fail(str(error), error.exit_code)
     except SystemExit as left:  # none of ours: commands raise typer.Exit, and nothing here parses with argparse
-        fault = guests.fault(left)
+        fault = plugins.fault(left)
         return _fail(str(fault), fault.exit_code)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)

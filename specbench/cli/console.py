@@ -28,8 +28,8 @@ def entry() -> None:
         _last_word()
         os.write(2, b"error: interrupted; nothing was begun\n")
         code = _INTERRUPTED
-        if "specbench.common.pulse" in sys.modules:  # who watches this process is told that this was its end
-            sys.modules["specbench.common.pulse"].ended(code)
+        if "specbench.common.heartbeat" in sys.modules:  # who watches this process is told that this was its end
+            sys.modules["specbench.common.heartbeat"].ended(code)
     _end(code)
 
 
@@ -40,7 +40,7 @@ def _run() -> int:
     if supervisor.watched(sys.argv[1:]) and (code := supervisor.supervise()) is not None:
         return code
     from specbench.cli.app import main  # everything else
-    from specbench.common import pulse
+    from specbench.common import heartbeat
 
     try:
         code = streams.closing(main())
@@ -54,7 +54,7 @@ def _run() -> int:
         )
         code = _FAILED
     _last_word()
-    pulse.ended(code)
+    heartbeat.ended(code)
     return code
 
 

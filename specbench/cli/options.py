@@ -10,9 +10,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from specbench.common import UsageError
-from specbench.common.options import Flags, flag_of, given
-from specbench.runner.plan import PROFILES, RESULTS, Decoding
+from specbench.common import Flags, UsageError, flag_of, parse_flags
+from specbench.planning import PROFILES, RESULTS, Decoding
 
 REPORTS = Path("reports")
 
@@ -47,7 +46,7 @@ def takes(
 
         def called(help_all: bool, **values: Any) -> None:
             mine = {name: values.pop(name) for name in names}
-            function(given(plan, mine), **values)
+            function(parse_flags(plan, mine), **values)
 
         called.__name__, called.__doc__ = function.__name__, function.__doc__
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

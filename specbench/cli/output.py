@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specbench.common.shown import console
+from specbench.common import console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,7 @@ import select
 import sys
 from typing import TYPE_CHECKING
 
-from specbench.common.shown import SIZES, is_size, visible
+from specbench.common import SIZES, escape_control, is_size
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -67,7 +67,7 @@ class Stream(io.TextIOWrapper):
 
     def write(self, text: str, /) -> int:
         pieces = _BARS.split(text) if self.raw.fileno() == 2 else [text]
-        super().write("".join(piece if at % 2 else visible(piece) for at, piece in enumerate(pieces)))
+        super().write("".join(piece if at % 2 else escape_control(piece) for at, piece in enumerate(pieces)))
         return len(text)
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from specbench.common import pulse
+from specbench.common import heartbeat
 
 #: Commands that run what anybody may have written, or decode.
 WATCHED = frozenset(
@@ -48,7 +48,7 @@ def supervise() -> int | None:
     gone: dict[tuple[str, str], str] = {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     while True:
-        pulse.clear()
+        heartbeat.clear()
         parent = os.getpid()
         child = os.fork()
         if child == 0:
@@ -57,10 +57,10 @@ def supervise() -> int | None:
             _tell(gone)
             return None
         status, overdue = _wait(child)
-        found = pulse.read()
+        found = heartbeat.read()
         if found.ended is not None:  # it had come to its end, whatever happened on the way out
             return found.ended
-        from specbench.results.schema import BASELINE  # slow to import, and needed by nobody before
+        from specbench.results import BASELINE  # slow to import, and needed by nobody before
 
         how = _how(status, overdue, found)
         row = found.folder, found.row
@@ -68,7 +68,7 @@ def supervise() -> int | None:
         if sent in _PASSED_ON and not overdue:  # before it could do more than die of it
             return _say("interrupted; nothing was begun", 128 + sent)
         theirs = overdue or sent is None or sent in _CRASHES
-        if not theirs or found.row == BASELINE or not found.who or found.at == pulse.At.OURS:
+        if not theirs or found.row == BASELINE or not found.who or found.at == heartbeat.Activity.OURS:
             doing = f" while {found.row} was {_where(found)}" if found.row else ""
             return _say(f"the process that measures was ended{doing} ({how}); {_KEPT}, repeat to go on", _REFUSED)
         if not (found.folder and found.row) or row in gone:
@@ -82,13 +82,13 @@ def _wait(child: int) -> tuple[int, bool]:
 
     A child that has reported its end and does not end, because of what a plug-in has left in it, is ended.
     """
-    last, spent, looked = (pulse.At.OURS, 0), 0.0, time.monotonic()
+    last, spent, looked = (heartbeat.Activity.OURS, 0), 0.0, time.monotonic()
     reported = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status, False
-        if pulse.read().ended is not None:
+        if heartbeat.read().ended is not None:
             reported = reported or time.monotonic()
             if time.monotonic() - reported > _GRACE_S:
                 os.kill(child, signal.SIGKILL)
@@ -100,7 +100,7 @@ def _wait(child: int) -> tuple[int, bool]:
                 os.kill(child, came.si_signo)
             continue
         now = time.monotonic()
-        found = pulse.read()
+        found = heartbeat.read()
         # Counted by looks: a process that was stopped, or a machine that slept, has not taken that time.
         spent = spent + min(now - looked, 2 * _LOOK_S) if (found.at, found.beats) == last else 0.0
         last, looked = (found.at, found.beats), now
@@ -109,7 +109,7 @@ def _wait(child: int) -> tuple[int, bool]:
             return os.waitpid(child, 0)[1], True
 
 
-def _how(status: int, overdue: bool, found: pulse.Reading) -> str:
+def _how(status: int, overdue: bool, found: heartbeat.Reading) -> str:
     """How it ended, as a part of a sentence."""
     where = f", {_where(found)}"
     if overdue:
@@ -121,8 +121,8 @@ def _how(status: int, overdue: bool, found: pulse.Reading) -> str:
     return f"by {name}{', for lack of memory or by hand' if number == signal.SIGKILL else ''}{where}"
 
 
-def _where(found: pulse.Reading) -> str:
-    return pulse.WORDS[found.at]
+def _where(found: heartbeat.Reading) -> str:
+    return heartbeat.WORDS[found.at]
 
 
 def _never_left_behind(parent: int) -> None:
@@ -138,9 +138,9 @@ def _never_left_behind(parent: int) -> None:
 def _tell(gone: dict[tuple[str, str], str]) -> None:
     """What the child has to know of those before it."""
     if gone:
-        from specbench.common import guests
+        from specbench.common import plugins
 
-        guests.gone.update(gone)
+        plugins.gone.update(gone)
 
 
 def _say(text: str, code: int, kind: str = "error") -> int:

@@ -5,12 +5,95 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.common import heartbeat as heartbeat
+    from specbench.common import keys as keys
+    from specbench.common import plugins as plugins
+    from specbench.common import registry as registry
+    from specbench.common import toml as toml
+    from specbench.common import yaml as yaml
+    from specbench.common.cache import cache_folder as cache_folder
+    from specbench.common.child import Child as Child
+    from specbench.common.child import Ended as Ended
+    from specbench.common.child import Stalled as Stalled
+    from specbench.common.child import busy_s as busy_s
+    from specbench.common.child import pause as pause
+    from specbench.common.child import replies as replies
+    from specbench.common.child import resident_bytes as resident_bytes
+    from specbench.common.child import resume as resume
+    from specbench.common.doors import door as door
+    from specbench.common.errors import INTERRUPTED as INTERRUPTED
+    from specbench.common.errors import TERMINATED as TERMINATED
+    from specbench.common.errors import EngineFault as EngineFault
     from specbench.common.errors import EnvironmentRefused as EnvironmentRefused
+    from specbench.common.errors import LosslessFailed as LosslessFailed
+    from specbench.common.errors import NothingLearnt as NothingLearnt
+    from specbench.common.errors import NotQuiet as NotQuiet
+    from specbench.common.errors import PluginFault as PluginFault
+    from specbench.common.errors import Regression as Regression
     from specbench.common.errors import SpecbenchError as SpecbenchError
     from specbench.common.errors import UsageError as UsageError
+    from specbench.common.errors import first_fault as first_fault
+    from specbench.common.errors import one_line as one_line
+    from specbench.common.errors import unknown_name as unknown_name
+    from specbench.common.escape import SIZES as SIZES
+    from specbench.common.escape import console as console
+    from specbench.common.escape import escape_control as escape_control
+    from specbench.common.escape import is_size as is_size
+    from specbench.common.files import check_can_make as check_can_make
+    from specbench.common.files import check_writable as check_writable
+    from specbench.common.files import folder_name as folder_name
+    from specbench.common.files import make_folder as make_folder
+    from specbench.common.files import rename_to_free_name as rename_to_free_name
+    from specbench.common.files import safe_name as safe_name
+    from specbench.common.files import sole_use as sole_use
+    from specbench.common.files import sync_folder as sync_folder
+    from specbench.common.files import write_atomic as write_atomic
+    from specbench.common.files import write_failed as write_failed
+    from specbench.common.files import write_folder as write_folder
+    from specbench.common.files import write_json_atomic as write_json_atomic
+    from specbench.common.files import write_lock as write_lock
+    from specbench.common.files import write_text_atomic as write_text_atomic
+    from specbench.common.heartbeat import Activity as Activity
+    from specbench.common.http import ConnectionLost as ConnectionLost
+    from specbench.common.http import Deadline as Deadline
+    from specbench.common.http import Response as Response
+    from specbench.common.http import check_address as check_address
+    from specbench.common.http import send as send
+    from specbench.common.keys import Secret as Secret
+    from specbench.common.keys import fault_of as fault_of
+    from specbench.common.native import Native as Native
+    from specbench.common.options import Flags as Flags
     from specbench.common.options import Options as Options
+    from specbench.common.options import flag as flag
+    from specbench.common.options import flag_of as flag_of
+    from specbench.common.options import keywords as keywords
     from specbench.common.options import option as option
+    from specbench.common.options import option_names as option_names
+    from specbench.common.options import parse_flags as parse_flags
+    from specbench.common.options import parse_options as parse_options
+    from specbench.common.options import temperature_fault as temperature_fault
+    from specbench.common.progress import Live as Live
+    from specbench.common.progress import Tenths as Tenths
+    from specbench.common.progress import progress_lines as progress_lines
     from specbench.common.prompt import Prompt as Prompt
     from specbench.common.prompt import Turn as Turn
+    from specbench.common.reading import damaged as damaged
+    from specbench.common.reading import in_64_bits as in_64_bits
+    from specbench.common.reading import json_object as json_object
+    from specbench.common.reading import open_file as open_file
+    from specbench.common.reading import parse_count as parse_count
+    from specbench.common.reading import parse_json as parse_json
+    from specbench.common.reading import read_bytes as read_bytes
+    from specbench.common.reading import read_json as read_json
+    from specbench.common.reading import read_json_lines as read_json_lines
+    from specbench.common.reading import read_json_object as read_json_object
+    from specbench.common.reading import read_lines as read_lines
+    from specbench.common.reading import read_text as read_text
+    from specbench.common.reading import schema_version as schema_version
+    from specbench.common.reading import short_number as short_number
+    from specbench.common.reading import unreadable as unreadable
+    from specbench.common.reading import validate as validate
+    from specbench.common.registry import Card as Card
+    from specbench.common.timeout import step_timeout as step_timeout
 else:
     __getattr__, __dir__ = door(__name__)

@@ -274,7 +274,7 @@ def pause(pids: Sequence[int]) -> None:
     _signal(_trees(pids), signal.SIGSTOP)
 
 
-def go_on(pids: Sequence[int]) -> None:
+def resume(pids: Sequence[int]) -> None:
     """Let stopped processes run again."""
     _signal(_trees(pids), signal.SIGCONT)
 

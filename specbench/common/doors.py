@@ -1,14 +1,15 @@
-"""The names that a room hands out, each imported when it is first asked for.
+"""The names that a room hands out, each imported when it is first used.
 
 A room's ``__init__`` names them once, as imports for type checkers:
 
     if TYPE_CHECKING:
+        from specbench.common import registry as registry
         from specbench.results.schema import RunConfig as RunConfig
-    else:  # out of a type checker's sight, which would let any name pass
+    else:  # hidden from type checkers, which would otherwise accept any name
         __getattr__, __dir__ = door(__name__)
 
-So importing a room costs nothing, and a name costs what its module does: ``specbench --help`` never pays for pandas,
-nor a report for torch. (``lazy import`` of PEP 810 will say the same in one line each.)
+Importing a room costs nothing, and a name costs what its module costs: ``specbench --help`` never imports pandas, nor
+a report torch. A module whose functions are verbs (``registry.method``) is handed out whole.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     def give(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module '{room}' has no attribute '{name}'")
+        if where[name] == room:
+            return import_module(f"{room}.{name}")
         try:
             module = import_module(where[name])
         except AttributeError as error:  # would read as if this room had no such name

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from specbench.common.shown import visible
+from specbench.common.escape import escape_control
 
 #: Exit code of what Ctrl-C ended, with what was finished kept.
 INTERRUPTED = 130
@@ -124,10 +124,10 @@ def one_line(text: str, most: int = 200) -> str:
 
 def _printable(text: str) -> str:
     text = text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
-    return visible(text)  # what has a place among letters, and nothing to see
+    return escape_control(text)  # what has a place among letters, and nothing to see
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """An error for a name that does not exist, naming the nearest ones that do."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)

@@ -36,7 +36,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):  # a name that is too long cannot even be looked for
             draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise refused(error, path) from error
+            raise write_failed(error, path) from error
         raise
 
 
@@ -69,7 +69,7 @@ def check_writable(out: Path) -> None:
         if not os.access(out, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise refused(error, out) from error
+        raise write_failed(error, out) from error
 
 
 def check_can_make(out: Path) -> None:
@@ -77,7 +77,7 @@ def check_can_make(out: Path) -> None:
     there = next(place for place in (out, *out.absolute().parents) if _is_there(place))
     code = errno.ENOTDIR if not there.is_dir() else 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
     if code:
-        raise refused(OSError(code, os.strerror(code)), out)
+        raise write_failed(OSError(code, os.strerror(code)), out)
 
 
 def _is_there(place: Path) -> bool:
@@ -87,7 +87,7 @@ def _is_there(place: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise refused(error, place) from error
+        raise write_failed(error, place) from error
     return True
 
 
@@ -100,7 +100,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def refused(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
+def write_failed(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
     """One line for a failed write: what failed, what is safe, what to do."""
     full = error.errno in _FULL
     what = f"disk full while writing {path}" if full else f"cannot write {path} ({error.strerror})"
@@ -134,7 +134,7 @@ def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         if isinstance(error, OSError):
-            raise refused(error, out / name) from error
+            raise write_failed(error, out / name) from error
         raise
     return path
 

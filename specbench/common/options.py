@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from specbench.common.errors import UsageError, unknown
+from specbench.common.errors import UsageError, unknown_name
 
 
 class Options(BaseModel):
@@ -81,7 +81,7 @@ def option(default: Any, *short: str, help: str, **limits: Any) -> Any:
     return Field(default, validation_alias=AliasChoices(*short) if short else None, description=help, **limits)
 
 
-def names(options: type[BaseModel]) -> dict[str, str]:
+def option_names(options: type[BaseModel]) -> dict[str, str]:
     """Every accepted spelling of every option, mapped to the option's name."""
     known: dict[str, str] = {}
     for name, info in options.model_fields.items():
@@ -94,7 +94,7 @@ def names(options: type[BaseModel]) -> dict[str, str]:
 T = TypeVar("T", bound=BaseModel)
 
 
-def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
+def parse_options(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
     """Options from what the user wrote.
 
     Args:
@@ -103,12 +103,12 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
     Raises:
         UsageError: an unknown name, one option given twice, or a value that is not allowed.
     """
-    known = names(options)
+    known = option_names(options)
     values: dict[str, Any] = {}
     for written, value in raw.items():
         name = known.get(written.replace("-", "_"))
         if name is None:
-            raise unknown(f"option of {owner}", written, known)
+            raise unknown_name(f"option of {owner}", written, known)
         if name in values:
             raise UsageError(f"option '{name}' of {owner} is set twice; keep one of its names")
         values[name] = value
@@ -184,11 +184,11 @@ def flag_of(owner: type[Flags], field: str) -> Flag:
 F = TypeVar("F", bound=Flags)
 
 
-def given(owner: type[F], values: Mapping[str, Any]) -> F:
+def parse_flags(owner: type[F], values: Mapping[str, Any]) -> F:
     """The options of a command from what the user gave, by the names of the fields."""
     for name in values:
         if name not in owner.model_fields:
-            raise unknown("option", name, owner.model_fields)
+            raise unknown_name("option", name, owner.model_fields)
     # Paths may be texts; whole numbers may not, nor a truth be a number. What is repeatable is compared by its values.
     paths = {name for name in values if "Path" in str(owner.model_fields[name].annotation)}
     typed: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
@@ -203,7 +203,7 @@ def given(owner: type[F], values: Mapping[str, Any]) -> F:
             raise UsageError(f"{written} is missing: {owner.model_fields[name].description}") from None
         if first["type"] == "literal_error":
             allowed = get_args(owner.model_fields[name].annotation)
-            raise unknown(f"{written} value", str(first["input"]), allowed) from None
+            raise unknown_name(f"{written} value", str(first["input"]), allowed) from None
         wrong = str(first["msg"]).removeprefix("Value error, ")
         # Where the type is what is wrong, "2" has to look otherwise than 2.
         found = repr(first["input"]) if str(first["type"]).endswith("_type") else first["input"]
@@ -235,7 +235,7 @@ def keywords(owner: Callable[P, F]) -> Callable[[Callable[[F], R]], Callable[P, 
                     f"{function.__name__} takes its options by name, as in {function.__name__}(model=…); "
                     f"say which one {args[0]!r} is"
                 )
-            return function(given(cast("type[F]", owner), values))
+            return function(parse_flags(cast("type[F]", owner), values))
 
         parameters = [
             inspect.Parameter(

@@ -30,7 +30,7 @@ class Tenths:
             self._say(self._line(done, total))
 
 
-def counting(say: Callable[[str], None], what: str) -> Tenths:
+def progress_lines(say: Callable[[str], None], what: str) -> Tenths:
     """Report at every tenth how many of ``what`` are done, how many a minute, and the time left."""
     begun = time.monotonic()
     first: list[int] = []

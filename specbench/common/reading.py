@@ -240,7 +240,7 @@ def read_json_lines(
 # -------------------------------------------------------------------------------------------------- what content says
 
 
-def fitted(model: type[Model], content: Any, where: object, todo: str) -> Model:
+def validate(model: type[Model], content: Any, where: object, todo: str) -> Model:
     """Content as a model.
 
     Raises:
@@ -273,7 +273,7 @@ def schema_version(
     return found
 
 
-def whole(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """The number that digits say; None of other text, and of more than 18 of them, which no count here has.
 
     ``int`` reads thousands of digits slowly and refuses more with an error of its own.
@@ -281,7 +281,7 @@ def whole(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
-def briefly(number: float) -> str:
+def short_number(number: float) -> str:
     """A number of a file in few digits; JSON's whole numbers may have any number of them, and be no floats."""
     if isinstance(number, float):
         return f"{number:g}"

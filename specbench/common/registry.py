@@ -19,9 +19,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import guests, toml
-from specbench.common.errors import SpecbenchError, UsageError, one_line, unknown
-from specbench.common.reading import fitted, read_text
+from specbench.common import plugins, toml
+from specbench.common.errors import SpecbenchError, UsageError, one_line, unknown_name
+from specbench.common.reading import read_text, validate
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
 _PACKAGE = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ class Card:
             UsageError: a module is missing or no Python, or a class is missing; names which.
             PluginFault: the import ended the command, or raised something else.
         """
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             try:
                 module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
             except (ImportError, SyntaxError) as error:
@@ -114,7 +114,7 @@ class Card:
                 ", ".join(name for name, card in _found(self.kind).cards.items() if card.info.get("recipe")) or "none"
             )
             raise UsageError(f"method '{self.name}' has no training recipe; with one: {having}")
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             try:
                 return importlib.import_module(f"{self.package}.train")
             except (ImportError, SyntaxError) as error:
@@ -141,12 +141,12 @@ def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card
     path, todo = folder / f"{kind}.toml", f"mend it or uninstall {origin}"
     try:
         info = toml.read(path, todo)
-        fitted(_SAYS[kind], info, path, todo)
+        validate(_SAYS[kind], info, path, todo)
     except UsageError as error:
         raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from None
     # A package cannot have every name: "mt-bench" lives in mt_bench and says so.
     card = Card(kind, str(info.get("name", name)), package, folder, origin, info)
-    guests.expect(package, card.who)
+    plugins.expect(package, card.who)
     return card
 
 
@@ -184,8 +184,8 @@ def _found(kind: str) -> _Found:
 def _brought(kind: str, name: str, value: str, origin: str) -> Card:
     """The card of an entry point."""
     who = _who(kind, name, origin)
-    guests.expect(value, who)
-    with guests.hosting(who):  # to find a package within another one imports that
+    plugins.expect(value, who)
+    with plugins.plugin_call(who):  # to find a package within another one imports that
         try:
             spec = importlib.util.find_spec(value)
         except ModuleNotFoundError:  # not even the package around it
@@ -233,7 +233,7 @@ def trainable(name: str) -> Card:
     known = methods()
     other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
     if name not in known and name not in other:
-        raise unknown("method", name, {**other, **known})
+        raise unknown_name("method", name, {**other, **known})
     return known[name] if name in known else other[name]
 
 
@@ -242,7 +242,7 @@ def _find(kind: str, name: str) -> Card:
     if name in found.broken:
         raise found.broken[name].error
     if name not in found.cards:
-        raise unknown(kind, name, found.cards)
+        raise unknown_name(kind, name, found.cards)
     return found.cards[name]
 
 

@@ -5,13 +5,47 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.common.options import Options as Options
-    from specbench.common.options import option as option
+    from specbench.common import Options as Options
+    from specbench.common import option as option
+    from specbench.decoding.convergence import State as State
+    from specbench.decoding.convergence import fast_forwarded as fast_forwarded
+    from specbench.decoding.convergence import prefix as prefix
+    from specbench.decoding.convergence import settled as settled
+    from specbench.decoding.convergence import stationary as stationary
+    from specbench.decoding.corpus import SEEN as SEEN
+    from specbench.decoding.corpus import SEGMENT as SEGMENT
+    from specbench.decoding.corpus import check_corpus as check_corpus
+    from specbench.decoding.corpus import read_corpus as read_corpus
+    from specbench.decoding.drafts import Branches as Branches
+    from specbench.decoding.drafts import JacobiChain as JacobiChain
+    from specbench.decoding.drafts import Kind as Kind
+    from specbench.decoding.drafts import NgramIndex as NgramIndex
+    from specbench.decoding.drafts import Noise as Noise
+    from specbench.decoding.heads import HeadDecoder as HeadDecoder
+    from specbench.decoding.heads import no_head as no_head
+    from specbench.decoding.pairs import MethodName as MethodName
+    from specbench.decoding.pairs import fallback_option as fallback_option
+    from specbench.decoding.pairs import pair_methods as pair_methods
+    from specbench.decoding.pairs import paired_method as paired_method
+    from specbench.decoding.pairs import retrieve_option as retrieve_option
     from specbench.decoding.protocol import Context as Context
     from specbench.decoding.protocol import Decoder as Decoder
     from specbench.decoding.protocol import Method as Method
     from specbench.decoding.protocol import Target as Target
+    from specbench.decoding.tree import COMPUTED as COMPUTED
+    from specbench.decoding.tree import ORIGINS as ORIGINS
+    from specbench.decoding.tree import BadTree as BadTree
+    from specbench.decoding.tree import Branch as Branch
+    from specbench.decoding.tree import Proposal as Proposal
     from specbench.decoding.tree import StepResult as StepResult
     from specbench.decoding.tree import TokenTree as TokenTree
+    from specbench.decoding.trees.builders import BUILDERS as BUILDERS
+    from specbench.decoding.trees.builders import Knobs as Knobs
+    from specbench.decoding.trees.marginals import Marginals as Marginals
+    from specbench.decoding.trees.marginals import best_branch as best_branch
+    from specbench.decoding.trees.marginals import expected_accepted as expected_accepted
+    from specbench.decoding.trees.written import Node as Node
+    from specbench.decoding.trees.written import TreeOption as TreeOption
+    from specbench.decoding.trees.written import parse_nodes as parse_nodes
 else:
     __getattr__, __dir__ = door(__name__)

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.common import UsageError
-from specbench.common.reading import fitted, read_bytes, read_json_lines
+from specbench.common import UsageError, read_bytes, read_json_lines, validate
 
 #: A measure of methods that draft from other texts than the request's own: the share of an answer's tokens that stand
 #: in a string of :data:`STRETCH` or more of its tokens that those texts hold. A corpus that has seen the answers makes
 #: a method look fast.
 SEEN = "seen"
-STRETCH = 16
+SEGMENT = 16
 
 _LARGEST = 64 << 20  # bytes of a file
 _TODO = "give a .txt file, or a .jsonl file with a text in each line"
@@ -54,7 +53,7 @@ def read_corpus(path: str) -> Texts:
     file = Path(os.path.expanduser(path))
     content = read_bytes(file, _TODO, _LARGEST)
     if file.suffix == ".jsonl":
-        rows = [fitted(_Row, row, f"{file} line {number}", _TODO) for number, row in read_json_lines(file, _TODO)]
+        rows = [validate(_Row, row, f"{file} line {number}", _TODO) for number, row in read_json_lines(file, _TODO)]
         texts = [row.text for row in rows]
     else:
         try:

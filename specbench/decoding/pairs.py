@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import StringConstraints
 
-from specbench.common import Options, UsageError
-from specbench.common.options import option
+from specbench.common import Options, UsageError, option
 from specbench.decoding.protocol import Context, Decoder, Method, Target
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 
@@ -26,15 +25,15 @@ FALLBACK: Role = "fallback"
 RETRIEVE: Role = "retrieve"
 
 #: Type of either option: a method as the command line names it, with its options behind it.
-Named = Annotated[str, StringConstraints(min_length=1)]
+MethodName = Annotated[str, StringConstraints(min_length=1)]
 
 
-def fallback(when: str) -> Any:
+def fallback_option(when: str) -> Any:
     """The option of a retrieving method that names another one for where it does not match, in words."""
     return option(None, help=f"method that drafts {when}, as recycling; its options may stand behind it")
 
 
-def retrieve() -> Any:
+def retrieve_option() -> Any:
     """The option of a method that takes a retrieving one."""
     return option(None, help="method that looks text up and drafts first where it matches, as suffix")
 
@@ -53,7 +52,7 @@ class Other:
     raw: Mapping[str, str]
 
 
-def other_of(options: Options, owner: str) -> Other | None:
+def paired_method(options: Options, owner: str) -> Other | None:
     """What an option names as the other method; None where none is named."""
     every: tuple[Role, ...] = (FALLBACK, RETRIEVE)
     roles = [role for role in every if getattr(options, role, None)]
@@ -79,7 +78,7 @@ def other_of(options: Options, owner: str) -> Other | None:
     return Other(roles[0], name, raw)
 
 
-def pair(method: Method, other: Method, role: Role) -> Method:
+def pair_methods(method: Method, other: Method, role: Role) -> Method:
     """A method whose drafts are its own or those of ``other``, which its option ``role`` names."""
     retrieval, drafter = (method, other) if role == FALLBACK else (other, method)
     if type(retrieval.decoder).__name__ == "Pair" or type(drafter.decoder).__name__ == "Pair":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
-from specbench.common import Options, guests
+from specbench.common import Options, plugins
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 
 
@@ -211,7 +211,7 @@ class Decoder(ABC):
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.common.guests`.
+    """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.common.plugins`.
 
     Attributes:
         label: how a run names it; the name, unless one method runs with several settings.
@@ -243,40 +243,40 @@ class Method:
     @property
     def max_rows(self) -> int:
         """Rows of its largest tree."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             return _count("max_rows", self.decoder.max_rows(self.options), least=1)
 
     @property
     def top_k(self) -> int:
         """Best tokens of each row that its decoders ask for."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             return _count("top_k", self.decoder.top_k(self.options))
 
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers of the target whose outputs its decoders ask for."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             return tuple(_count("tap", layer) for layer in self.decoder.taps(self.options, self.shared))
 
     @property
     def weights(self) -> Mapping[str, str]:
         """Which weights it brings."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             found = dict(self.decoder.weights(self.shared))
             for name, value in found.items():
                 if not (isinstance(name, str) and isinstance(value, str)):
-                    raise guests.Refused(f"its weights are {name!r:.40}: {value!r:.40}, where texts are needed")
+                    raise plugins.Refused(f"its weights are {name!r:.40}: {value!r:.40}, where texts are needed")
             return found
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of what it drafts with."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             return _count("memory_bytes", self.decoder.memory_bytes(self.shared))
 
     def new_state(self) -> Any:
         """What its requests hand on to each other, empty; None of a method that begins each one anew."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             return self.decoder.state(self.options)
 
     @property
@@ -286,17 +286,17 @@ class Method:
 
     def check(self, model: str) -> None:
         """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             self.decoder.check(self.options, model)
 
     def ready(self, target: Target) -> Method:
         """The method with what its sequences share, for one run on one target."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             return replace(self, shared=self.decoder.prepare(self.options, target))
 
     def new(self, context: Context) -> Decoder:
         """A decoder for one sequence."""
-        with guests.hosting(self.who):
+        with plugins.plugin_call(self.who):
             decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
         return decoder
 
@@ -304,5 +304,5 @@ class Method:
 def _count(what: str, found: Any, least: int = 0) -> int:
     """A count that a method's code returned."""
     if isinstance(found, bool) or not isinstance(found, Integral) or found < least:
-        raise guests.Refused(f"its {what} is {str(found)[:40]}, which is no whole number of {least} or more")
+        raise plugins.Refused(f"its {what} is {str(found)[:40]}, which is no whole number of {least} or more")
     return int(found)

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.tree import BadTree, Proposal
+from specbench.decoding import BadTree, Proposal, StepResult, TokenTree
 from specbench.engine.sampler import Stream, drawn, uniforms
 
 _ROUNDING = 1e-3  # of a sum of 1 over a vocabulary, in float32

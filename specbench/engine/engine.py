@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.tree import BadTree
+from specbench.decoding import BadTree, StepResult, TokenTree
 from specbench.engine import block, checks, graphs, layer_check, memory, pack, room, rotary, skinny
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps

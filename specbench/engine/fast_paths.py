@@ -8,8 +8,7 @@ from functools import cache
 
 import torch
 
-from specbench.common import SpecbenchError
-from specbench.common.errors import one_line
+from specbench.common import SpecbenchError, one_line
 
 #: A fast path is chosen only where it is faster by more than timing noise: it rounds differently, which can be another
 #: text, so that a choice by noise would change answers from run to run.

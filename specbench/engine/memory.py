@@ -9,7 +9,7 @@ from torch import nn
 
 from specbench.engine.cache import LayerShape
 from specbench.engine.room import Widths
-from specbench.hardware.limits import free_ram_bytes
+from specbench.hardware import free_ram_bytes
 
 
 def widths(model: Any, shapes: dict[int, LayerShape]) -> Widths:

@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.tree import COMPUTED, BadTree
+from specbench.decoding import COMPUTED, BadTree, StepResult, TokenTree
 from specbench.engine.block import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specbench.results.schema import PHASES
+from specbench.results import PHASES
 
 
 class Phases:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.common.options import temperature_fault
+from specbench.common import temperature_fault
 
 _MASK = 0xFFFFFFFF
 _NAN = 0x7FFFFFFF  # its key, above all others

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from specbench.decoding.tree import COMPUTED
+from specbench.decoding import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.cache import StaticCache

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.common import SpecbenchError, guests
-from specbench.common.child import replies
-from specbench.evals.scoring import score_run
+from specbench.common import SpecbenchError, plugins, replies
+from specbench.evals.grading.scoring import score_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecbenchError as error:
         say({"error": str(error)})
         return error.exit_code
-    except guests.LEAVING as left:  # past every guard: none of our own code ends this process so
-        fault = guests.fault(left)
+    except plugins.EXITS as left:  # past every guard: none of our own code ends this process so
+        fault = plugins.fault(left)
         say({"error": str(fault)})
         return fault.exit_code
     except KeyboardInterrupt:

@@ -18,10 +18,18 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specbench.common import EnvironmentRefused, UsageError, toml
-from specbench.common.reading import damaged, fitted, open_file, read_json_lines, unreadable
-from specbench.evals.rows import FORMATS, TODO, check_size, numbered, place
-from specbench.results.schema import TaskData
+from specbench.common import (
+    EnvironmentRefused,
+    UsageError,
+    damaged,
+    open_file,
+    read_json_lines,
+    toml,
+    unreadable,
+    validate,
+)
+from specbench.evals.rows import FORMATS, TODO, check_size, numbered, row_place
+from specbench.results import TaskData
 
 Row = TypeVar("Row", bound=BaseModel)
 
@@ -105,10 +113,10 @@ def manifest(card: Path) -> list[DataFile]:
     tables = toml.read(card, _CARD).get("data", [])
     if not isinstance(tables, list):
         raise damaged(card, "its data are no list of [[data]] tables", _CARD)
-    return [fitted(DataFile, table, f"{card} [[data]] {number}", _CARD) for number, table in enumerate(tables, 1)]
+    return [validate(DataFile, table, f"{card} [[data]] {number}", _CARD) for number, table in enumerate(tables, 1)]
 
 
-def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
+def resolve_file(file: DataFile, data_dir: Path | None = None) -> Path:
     """The path of ``file``: from ``data_dir``, ``SPECBENCH_DATA``, an installed package, the hub, or its URL.
 
     The first of them that has it, under the first of its names. What came from a URL is kept in the user's cache. What
@@ -128,7 +136,7 @@ def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
     return path
 
 
-def given(path: Path) -> Path:
+def user_file(path: Path) -> Path:
     """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold."""
     size, sha256 = digest(path)
     _record(TaskData(name=path.name, sha256=sha256, bytes=size, revision=None, verified=False))
@@ -139,7 +147,7 @@ _recording: ContextVar[dict[str, TaskData] | None] = ContextVar("_recording", de
 
 
 @contextmanager
-def recorded() -> Iterator[dict[str, TaskData]]:
+def recording_files() -> Iterator[dict[str, TaskData]]:
     """The data files that are resolved inside, by name, in their order: what a task reads, without its help."""
     files: dict[str, TaskData] = {}
     token = _recording.set(files)
@@ -154,7 +162,7 @@ def _record(found: TaskData) -> None:
         files[found.name] = found
 
 
-def present(file: DataFile, data_dir: Path | None = None) -> bool:
+def is_present(file: DataFile, data_dir: Path | None = None) -> bool:
     """Whether ``resolve`` has the file without going online: for data that a task can do without."""
     if data_dir is not None:
         return any((data_dir / name).is_file() for name in file.names)
@@ -294,7 +302,7 @@ def names_file(name: str) -> bool:
     return name.endswith(FORMATS) or Path(name).exists()
 
 
-def stem(name: str) -> str:
+def file_stem(name: str) -> str:
     """The name of a data file without its folder and suffix."""
     own = Path(name).name
     return next((own.removesuffix(suffix) for suffix in FORMATS if own.endswith(suffix)), Path(own).stem)
@@ -308,7 +316,7 @@ def each_row(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
         kind: the model; its ``extra`` says whether further fields are let through.
     """
     for number, row in numbered(path):
-        yield number, fitted(kind, row, place(path, number), TODO)
+        yield number, validate(kind, row, row_place(path, number), TODO)
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
@@ -322,6 +330,6 @@ def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[An
     for number, row in rows:
         value = getattr(row, field)
         if value in found:
-            raise damaged(place(path, number), f"field '{field}': {value} is there twice", TODO)
+            raise damaged(row_place(path, number), f"field '{field}': {value} is there twice", TODO)
         found[value] = row
     return found

@@ -25,7 +25,7 @@ def choose_style(style: Style, chat: bool, task: str) -> Style:
     return style
 
 
-def dialogue(
+def build_dialogue(
     prompt_id: str,
     turns: Sequence[str],
     style: Style,

@@ -122,14 +122,14 @@ def fenced_code(
     return _best(blocks, language, last)
 
 
-def continued(text: str) -> Extracted:
+def continued_code(text: str) -> Extracted:
     """The code of an answer whose prompt ended in an opening fence."""
     found = fenced_code(text, opened=True)
     assert found is not None, "the answer begins within a block"
     return found
 
 
-def whole(text: str) -> Extracted:
+def whole_answer(text: str) -> Extracted:
     """All of an answer."""
     return Extracted(text, WHOLE)
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specbench.common import EnvironmentRefused, Prompt, UsageError
-from specbench.common.reading import whole
-from specbench.evals import chained
+from specbench.common import EnvironmentRefused, Prompt, UsageError, parse_count
+from specbench.evals import sessions
 from specbench.evals.data import read_jsonl
 
 FEWSHOT_SEED = 1234
@@ -27,7 +26,7 @@ FEWSHOT_SEED = 1234
 
 
 @dataclass(frozen=True)
-class Style:
+class AskingStyle:
     """A way of asking the documents of a task.
 
     Attributes:
@@ -45,7 +44,7 @@ class Style:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Options(chained.Options):
+class Options(sessions.Options):
     """What the options of a task need to have to be settled here."""
 
     style: str
@@ -59,7 +58,9 @@ Split = Path | Sequence[Mapping[str, Any]]
 class LmTask:
     """One of lm-eval's tasks, on data of ours. Its verdicts may be asked for in several threads at once."""
 
-    def __init__(self, style: Style, splits: Mapping[str, Split], changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, style: AskingStyle, splits: Mapping[str, Split], changes: Mapping[str, Any] | None = None
+    ) -> None:
         """
         Args:
             splits: split name -> JSON lines file, or its rows, in the form that the YAML file expects.
@@ -71,7 +72,7 @@ class LmTask:
         filters = self._task.config.filter_list or [{"name": "none", "filter": [{"function": "take_first"}]}]
         self._filters = [build_filter_ensemble(f["name"], [_component(part) for part in f["filter"]]) for f in filters]
 
-    def prompts(self, name: str, style: Style, shots: int, key: str) -> list[Prompt]:
+    def prompts(self, name: str, style: AskingStyle, shots: int, key: str) -> list[Prompt]:
         """The prompts of all documents, in their order, with ids "NAME/17".
 
         Args:
@@ -118,7 +119,7 @@ class LmTask:
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
-def check(name: str, styles: Mapping[str, Style], options: Options) -> None:
+def check(name: str, styles: Mapping[str, AskingStyle], options: Options) -> None:
     """Checks the options before any data are read."""
     style = styles["chat" if options.style == "auto" else options.style]
     if (options.shots or 0) <= style.most:
@@ -128,7 +129,7 @@ def check(name: str, styles: Mapping[str, Style], options: Options) -> None:
     raise UsageError(f"style={options.style} of {name} takes at most {style.most} shots, not {options.shots}")
 
 
-def settle(styles: Mapping[str, Style], options: OptionsT, chat: bool) -> OptionsT:
+def settle(styles: Mapping[str, AskingStyle], options: OptionsT, chat: bool) -> OptionsT:
     """The options with nothing left to be decided."""
     name = options.style
     if name == "auto":
@@ -149,7 +150,7 @@ def settled(name: str, options: Options) -> str:
 def doc_id(prompt_id: str, task: str, count: int) -> int:
     """The document of a prompt id "TASK/17"."""
     name, _, number = prompt_id.partition("/")
-    document = whole(number)
+    document = parse_count(number)
     if name != task or document is None or document >= count:
         raise UsageError(f"{task} has no problem '{prompt_id}'; the run was made with other data")
     return document

@@ -1,7 +1,7 @@
 """Problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
 
 What the tasks math500, math and aime25 have in common. An answer is what stands in the last box; what decides runs in
-worker processes (:mod:`specbench.evals.math_judge`), because it can hang.
+worker processes (:mod:`specbench.evals.grading.math_judge`), because it can hang.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from specbench.common import Prompt
-from specbench.common import options as opt
+from specbench.common import Prompt, option
 from specbench.evals import lm_eval_tasks
 from specbench.evals.extract import bare_box, last_box
-from specbench.evals.lm_eval_tasks import Style
+from specbench.evals.grading.workers import DiedError, Job, TimedOutError, Workers
+from specbench.evals.lm_eval_tasks import AskingStyle
 from specbench.evals.numbers import ascii_numbers
 from specbench.evals.task import Verdict
-from specbench.evals.workers import DiedError, Job, TimedOutError, Workers
 
 CONFIG = "minerva_math/minerva_math500.yaml"
 WALL_S, LM_EVAL_WALL_S = 10.0, 30.0  # lm-eval's own code has four alarms of 5 s in it
@@ -27,25 +26,25 @@ WALL_S, LM_EVAL_WALL_S = 10.0, 30.0  # lm-eval's own code has four alarms of 5 s
 CHAT = "{{problem}}\n\nReason step by step, and put your final answer within \\boxed{}."
 
 STYLES = {
-    "chat": Style(CONFIG, True, 0, 4, changes={"doc_to_text": CHAT}),
-    "completion": Style(CONFIG, False, 4, 4),
+    "chat": AskingStyle(CONFIG, True, 0, 4, changes={"doc_to_text": CHAT}),
+    "completion": AskingStyle(CONFIG, False, 4, 4),
 }
 
 _CONCLUSION = re.compile(r"\b(?:so|hence|thus|therefore),? (?:it|this|that) is\b(?=[^\n]{1,80}\Z)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=\d)\.(?=\s|\Z)")  # to math-verify "3." is a float, and 10/3.0 is not 10/3
 
-_workers = Workers("specbench.evals.math_judge")  # one pool for all: a process takes seconds to start
+_workers = Workers("specbench.evals.grading.math_judge")  # one pool for all: a process takes seconds to start
 
 
 class Options(lm_eval_tasks.Options):
     """Options of a task that is asked in these two styles."""
 
-    style: Literal["auto", "chat", "completion"] = opt.option(
+    style: Literal["auto", "chat", "completion"] = option(
         "auto",
         help="chat: zero-shot through the chat template; completion: lm-eval's minerva_math500; auto: chat when the "
         "model has a template, else completion",
     )
-    shots: int | None = opt.option(
+    shots: int | None = option(
         None, ge=0, help="few-shot examples, the first of Minerva's four; default: completion 4, else 0"
     )
 
@@ -69,7 +68,7 @@ def versions(task: str) -> dict[str, str]:
     return lm_eval_tasks.versions(task, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
 
 
-def prompts(task: str, style: Style, shots: int, problems: Path | Sequence[Problem]) -> list[Prompt]:
+def prompts(task: str, style: AskingStyle, shots: int, problems: Path | Sequence[Problem]) -> list[Prompt]:
     """The prompts of problems in their order, with ids "TASK/17".
 
     Args:
@@ -139,7 +138,7 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
 
 
 def ask(job: Job, wall_s: float) -> Job:
-    """What a worker says of a job of :mod:`specbench.evals.math_judge`; ``error`` where it takes too long or dies."""
+    """Reply of a :mod:`specbench.evals.grading.math_judge` worker; ``error`` if it takes too long or dies."""
     try:
         return _workers.ask(job, wall_s)
     except TimedOutError as error:

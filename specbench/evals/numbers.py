@@ -68,7 +68,7 @@ NUMBER = re.compile(
 """A number in a text that went through :func:`ascii_numbers`."""
 
 
-def value(found: re.Match[str]) -> float:
+def number_value(found: re.Match[str]) -> float:
     """The value of a match of ``NUMBER``."""
     digits = found["digits"]
     if re.fullmatch(r"\d{1,3}(?:\.\d{3})+(?:,\d{1,2}|(?:\.\d{3})+)", digits):  # 1.234.567 and 1.234,56

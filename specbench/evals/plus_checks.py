@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.common import EnvironmentRefused, Prompt
+from specbench.evals.grading.workers import DiedError, TimedOutError, Workers
 from specbench.evals.sandbox import codec, differential
 from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
-from specbench.evals.workers import DiedError, TimedOutError, Workers
 
 MIN_INPUT_S, FACTOR, MAX_TOTAL_S = 4.0, 4.0, 60.0  # of CPU time; EvalPlus's --min-time-limit 4 and its other defaults
 LIMITS = Limits(cpu_s=62, wall_s=190.0, memory=2 << 30, load_s=MIN_INPUT_S)
@@ -135,7 +135,7 @@ class EvalPlus:
             raise EnvironmentRefused(
                 f"{needed_for} needs the evalplus package: pip install 'specbench-llm[eval]', or choose another value"
             )
-        self._workers = Workers("specbench.evals.plus_worker")
+        self._workers = Workers("specbench.evals.grading.plus_worker")
 
     def sanitise(self, text: str, entry_point: str) -> str:
         """What EvalPlus's sanitiser leaves: imports, and the definitions that ``entry_point`` needs.

@@ -10,8 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from specbench.common import EnvironmentRefused, SpecbenchError
-from specbench.common.reading import damaged, json_object, open_file, read_json, read_json_lines, unreadable
+from specbench.common import (
+    EnvironmentRefused,
+    SpecbenchError,
+    damaged,
+    json_object,
+    open_file,
+    read_json,
+    read_json_lines,
+    unreadable,
+)
 
 #: Suffixes of the files that :func:`numbered` reads.
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
@@ -35,7 +43,7 @@ def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     return read_json_lines(path, TODO, nan=True)  # EvalPlus's data have Infinity
 
 
-def place(path: Path, number: int) -> str:
+def row_place(path: Path, number: int) -> str:
     """How an error names a row of :func:`numbered`: "FILE line 3" of JSON lines, else "FILE row 3"."""
     return f"{path} {'row' if path.suffix in ('.json', '.parquet') else 'line'} {number}"
 
@@ -51,7 +59,7 @@ def _of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not isinstance(entries, list):
         raise damaged(path, "not a JSON list", TODO)
     for number, entry in enumerate(entries, 1):
-        yield number, json_object(entry, place(path, number), TODO)
+        yield number, json_object(entry, row_place(path, number), TODO)
 
 
 def _of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -74,7 +74,7 @@ class Task(Protocol):
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         """Finds and checks the data; ``data_dir`` is ``--data-dir``, None for the other places of DESIGN §7.
 
-        What :func:`specbench.evals.data.resolve` finds, here and in ``prompts``, is recorded with the run.
+        What :func:`specbench.evals.data.resolve_file` finds, here and in ``prompts``, is recorded with the run.
         """
         ...
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from statistics import median
 from types import TracebackType
 
-from specbench.common import EnvironmentRefused
-from specbench.common.native import Native
+from specbench.common import EnvironmentRefused, Native
 from specbench.hardware.limits import free_ram_bytes
 
 #: Bytes that are read at a time: more than any cache holds.

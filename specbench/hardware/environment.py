@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.reading import whole
+from specbench.common import EnvironmentRefused, UsageError, parse_count
 from specbench.hardware.limits import usable_cores
-from specbench.results.schema import Record
+from specbench.results import Record
 
 DISTRIBUTION = "specbench-llm"
 
@@ -106,9 +106,7 @@ class Environment(Record):
 
 
 def capture(device: str) -> Environment:
-    """The environment as it is now."""
-    import torch
-
+    """The environment as it is now; the caller has loaded torch."""
     commit, dirty = git_state(Path(__file__).resolve().parents[2])
     return Environment(
         specbench=installed_version(DISTRIBUTION) or "not installed",
@@ -123,7 +121,7 @@ def capture(device: str) -> Environment:
             physical_cores=_physical_cores(),
             logical_cores=os.cpu_count() or 1,
             usable_cores=usable_cores(),
-            torch_threads=torch.get_num_threads(),
+            torch_threads=sys.modules["torch"].get_num_threads(),
         ),
         ram_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         load_average=os.getloadavg(),
@@ -162,7 +160,7 @@ def alike(one: Environment, other: Environment) -> bool:
     return lasting(one) == lasting(other)
 
 
-def here(recorded: Mapping[str, Any], gpu: str | None) -> bool:
+def is_this_machine(recorded: Mapping[str, Any], gpu: str | None) -> bool:
     """Whether a recorded environment is this machine's, as far as that is known at once, without torch.
 
     Args:
@@ -249,11 +247,10 @@ def _device(device: str) -> Device:
     kind, _, index = device.partition(":")
     if device == "cpu":
         return Device(kind="cpu", name="cpu", count=1)
-    wanted = 0 if device == "cuda" else whole(index)
+    wanted = 0 if device == "cuda" else parse_count(index)
     if kind != "cuda" or wanted is None:
         raise UsageError(f"unknown device '{device}'; use cpu, cuda or cuda:N")
-    import torch
-
+    torch = sys.modules["torch"]
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted >= count:
         raise EnvironmentRefused(

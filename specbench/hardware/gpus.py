@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.common import EnvironmentRefused
-from specbench.common.errors import unknown
+from specbench.common import EnvironmentRefused, unknown_name
 from specbench.hardware import environment
 
 
@@ -187,7 +186,7 @@ def find(name: str) -> Gpu:
     for gpu in GPUS:
         if _plain(name) in map(_plain, (gpu.name, *gpu.aliases)):
             return gpu
-    raise unknown("GPU", name.strip().lower(), [gpu.name for gpu in GPUS])
+    raise unknown_name("GPU", name.strip().lower(), [gpu.name for gpu in GPUS])
 
 
 def identify(device_name: str, memory_bytes: int | None) -> Gpu | None:

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import psutil
 
-from specbench.common.child import busy_s
+from specbench.common import busy_s
 from specbench.hardware.limits import usable_cores
-from specbench.results.watch import Look
+from specbench.results import Look
 
 _CPUS = Path("/sys/devices/system/cpu")
 _SHORTEST_S = 0.3  # the kernel counts in hundredths
 
 
 @dataclass(frozen=True)
-class Seen:
+class MachineSample:
     """The kernel's counters at one time; None is what it does not have.
 
     Attributes:
@@ -47,7 +47,7 @@ class Seen:
     load: float | None
 
 
-def see() -> Seen:
+def sample_machine() -> MachineSample:
     """The counters now."""
     masked = hasattr(os, "sched_getaffinity")
     cores = sorted(os.sched_getaffinity(0)) if masked else list(range(os.cpu_count() or 1))
@@ -55,7 +55,7 @@ def see() -> Seen:
     load = None
     with suppress(OSError):
         load = os.getloadavg()[0]
-    return Seen(
+    return MachineSample(
         at_s=time.monotonic(),
         cores=len(cores),
         usable=usable_cores() if masked else len(cores),
@@ -68,7 +68,7 @@ def see() -> Seen:
     )
 
 
-def between(before: Seen, now: Seen, segment: int) -> Look | None:
+def sample_delta(before: MachineSample, now: MachineSample, segment: int) -> Look | None:
     """What happened between two samples; None where they are too near each other to tell."""
     seconds = now.at_s - before.at_s
     if seconds < _SHORTEST_S:

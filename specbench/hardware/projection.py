@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specbench.hardware.roofline import Ceilings, ModelShape, StepPoint, StepTimes, bound_s, step_cost
-from specbench.results import BASELINE
-from specbench.results.summary_schema import MethodSummary
+from specbench.results import BASELINE, MethodSummary
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from specbench.results.schema import Record
+from specbench.results import Record
 
 #: Beyond so many rows no step is asked about; a knee further out counts as none.
 _MOST_ROWS = 1 << 16

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.hardware.environment import throttle_faults
-from specbench.results.schema import GpuTrace
+from specbench.results import GpuTrace
 
 
 @dataclass(frozen=True)

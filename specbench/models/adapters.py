@@ -14,9 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.common.errors import one_line
-from specbench.common.reading import briefly, damaged, read_json_object
+from specbench.common import (
+    EnvironmentRefused,
+    SpecbenchError,
+    UsageError,
+    damaged,
+    one_line,
+    read_json_object,
+    short_number,
+)
 from specbench.models import checkpoint, weights
 from specbench.models.memory import check_memory
 
@@ -76,7 +82,7 @@ def _check_weights(folder: Path, name: str) -> None:
     ranks = config.get("rank_pattern")
     for rank in (config.get("r", 0), *(ranks.values() if isinstance(ranks, dict) else ())):
         if isinstance(rank, (int, float)) and rank > widest:
-            raise damaged(folder / CONFIG, f"a rank of {briefly(rank)}, more than its tensors have", todo)
+            raise damaged(folder / CONFIG, f"a rank of {short_number(rank)}, more than its tensors have", todo)
 
 
 def _check(model: Any, folder: Path, name: str) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from specbench.common.errors import one_line
+from specbench.common import one_line
 
 #: Seconds of its processor that one text may take, and of a clock.
 SECONDS, PATIENCE = 5, 20

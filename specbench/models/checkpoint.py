@@ -10,9 +10,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.common import UsageError
-from specbench.common.errors import one_line
-from specbench.common.reading import briefly, damaged, json_object, parse_json, read_bytes, unreadable
+from specbench.common import (
+    UsageError,
+    damaged,
+    json_object,
+    one_line,
+    parse_json,
+    read_bytes,
+    short_number,
+    unreadable,
+)
 from specbench.models import weights
 from specbench.models.memory import check_memory
 
@@ -51,14 +58,14 @@ def _check_tokenizer(file: Path) -> None:
         if _growth(found.get(part)) > _LONGEST:
             raise damaged(file, f"its {part} makes a text more than {_LONGEST} times as long", _TODO)
     if (most := _added(found.get("post_processor"))) > _MOST_ADDED:
-        raise damaged(file, f"its post_processor adds {briefly(most)} tokens to every text", _TODO)
+        raise damaged(file, f"its post_processor adds {short_number(most)} tokens to every text", _TODO)
     steps = {name: value for name, value in found.items() if name not in ("model", "added_tokens")}
     if (most := _size(steps)) > _MOST_STEPS:
-        raise damaged(file, f"its steps before and after the model have {briefly(most)} parts", _TODO)
+        raise damaged(file, f"its steps before and after the model have {short_number(most)} parts", _TODO)
     padding = found.get("padding")
     for name, size in _numbers(padding if isinstance(padding, dict) else {}):
         if name in ("Fixed", "pad_to_multiple_of") and size > _PADDED:
-            raise damaged(file, f"it pads every text to {briefly(size)} tokens", _TODO)
+            raise damaged(file, f"it pads every text to {short_number(size)} tokens", _TODO)
 
 
 def _size(part: Any) -> int:
@@ -116,7 +123,9 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
     stored = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
     for name, count in _numbers(config):
         if name in _LAYERS and count > len(stored):
-            raise damaged(folder / CONFIG, f"field '{name}': {briefly(count)} layers of {len(stored)} tensors", _TODO)
+            raise damaged(
+                folder / CONFIG, f"field '{name}': {short_number(count)} layers of {len(stored)} tensors", _TODO
+            )
     nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in stored.values())
     made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype)
     if made is not None:
@@ -173,9 +182,9 @@ def read_config(file: Path) -> dict[str, Any]:
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
         if name in _LAYERS and count < 1:
-            raise damaged(file, f"field '{name}': {briefly(count)} layers", _TODO)
+            raise damaged(file, f"field '{name}': {short_number(count)} layers", _TODO)
         if count > _MOST.get(name, count):
-            raise damaged(file, f"field '{name}': {briefly(count)} is more than {_MOST[name]:,}", _TODO)
+            raise damaged(file, f"field '{name}': {short_number(count)} is more than {_MOST[name]:,}", _TODO)
     for name, held in _parts(found):
         if name in ("rope_parameters", "rope_scaling"):
             _check_rope(held, file)
@@ -199,7 +208,9 @@ def _check_rope(rope: dict[str, Any], file: Path) -> None:
             _check_rope(value, file)
         for number in value if isinstance(value, list) else [value]:
             if "factor" in name and type(number) in (int, float) and not number > 0:
-                raise damaged(file, f"a rope has {one_line(name, 40)} {briefly(number)}, where it is above 0", _TODO)
+                raise damaged(
+                    file, f"a rope has {one_line(name, 40)} {short_number(number)}, where it is above 0", _TODO
+                )
 
 
 def _check_quantised(quantised: dict[str, Any], file: Path) -> None:

@@ -9,10 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError
-from specbench.common.reading import parse_json, read_bytes
-from specbench.hardware import ModelShape
-from specbench.hardware.roofline import AttentionLayers
+from specbench.common import UsageError, parse_json, read_bytes
+from specbench.hardware import AttentionLayers, ModelShape
 from specbench.models.names import Source, configs
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

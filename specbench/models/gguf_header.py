@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError
-from specbench.common.errors import one_line
-from specbench.common.reading import open_file
+from specbench.common import UsageError, one_line, open_file
 
 _TODO = "take a whole copy of the model, or give another"
 _MAGIC = b"GGUF"

@@ -14,9 +14,7 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.common.errors import one_line
-from specbench.common.reading import open_file, read_json_object
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, one_line, open_file, read_json_object
 from specbench.models import weights
 from specbench.models.memory import check_memory
 

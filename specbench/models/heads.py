@@ -11,8 +11,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 
-from specbench.common import SpecbenchError, UsageError
-from specbench.common.errors import one_line
+from specbench.common import SpecbenchError, UsageError, one_line
 from specbench.models import head_files
 
 H = TypeVar("H", bound="Head")

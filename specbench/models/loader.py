@@ -21,16 +21,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
-from specbench.common import EnvironmentRefused, Prompt, SpecbenchError, UsageError
-from specbench.common.errors import one_line, unknown
-from specbench.common.reading import read_text
+from specbench.common import EnvironmentRefused, Prompt, SpecbenchError, UsageError, one_line, read_text, unknown_name
 from specbench.models import adapters, chat, checkpoint, control, gguf, weights
 from specbench.models.adapters import fingerprint
 from specbench.models.dummy import steady
 from specbench.models.eight_bits import bytes_of, round_weights
 from specbench.models.memory import check_memory
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
-from specbench.results.schema import ModelSpec
+from specbench.results import ModelSpec
 
 _CODE = "it brings code of its own, which --trust-remote-code would run"
 _DEVICES = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
@@ -330,7 +328,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in DTYPES:
-        raise unknown("dtype", name, ["auto", *DTYPES])
+        raise unknown_name("dtype", name, ["auto", *DTYPES])
     if name == "int8" and device.type != "cpu":
         raise UsageError("weights of int8 are for CPUs; use --dtype bfloat16 here")
     return cast(torch.dtype, getattr(torch, DTYPES[name]))

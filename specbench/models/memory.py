@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from specbench.common import EnvironmentRefused
-from specbench.hardware.limits import free_ram_bytes, ram_bytes
+from specbench.hardware import free_ram_bytes, ram_bytes
 
 
 def check_memory(nbytes: int, device: torch.device, shown: str) -> None:

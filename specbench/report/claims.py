@@ -13,10 +13,9 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from specbench.common import toml
-from specbench.common.reading import fitted
+from specbench.common import toml, validate
 from specbench.hardware import gpus
-from specbench.results.schema import Record
+from specbench.results import Record
 
 #: Bytes of a weight in bf16 and fp16, which is what the publications ran in.
 BYTES_PER_WEIGHT = 2.0
@@ -105,7 +104,7 @@ def read(text: str) -> Catalog:
     # Floats as written: a float would forget the last zero of 1.50.
     data = toml.parse(text, "claims", _TODO, parse_float=Decimal)
     rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]
-    return fitted(Catalog, {"parameters": {}, "gpus": {}, **data, "claims": rows}, "claims", _TODO)
+    return validate(Catalog, {"parameters": {}, "gpus": {}, **data, "claims": rows}, "claims", _TODO)
 
 
 @cache

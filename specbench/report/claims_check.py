@@ -22,8 +22,7 @@ from specbench.results import BASELINE
 
 if TYPE_CHECKING:
     from specbench.report.claims import Catalog, Claim
-    from specbench.results.schema import MethodSpec
-    from specbench.results.summary_schema import Group, MethodSummary
+    from specbench.results import Group, MethodSpec, MethodSummary
 
 Verdict = Literal["repeated", "not repeated", "not comparable"]
 

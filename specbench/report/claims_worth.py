@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from specbench.common.reading import whole
-from specbench.hardware import ModelShape, gpus
-from specbench.hardware.profile import datasheet
-from specbench.hardware.roofline import bound_s, step_cost
+from specbench.common import parse_count
+from specbench.hardware import ModelShape, bound_s, datasheet, gpus, step_cost
 from specbench.models import names
 from specbench.report.claims import BYTES_PER_WEIGHT, Catalog, Claim, half_unit
-from specbench.results import RunConfig
-from specbench.results.run_file import device_name, known
+from specbench.results import RunConfig, device_name, known_text
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
@@ -92,8 +89,8 @@ class Setting:
 
 def setting(run: Run) -> Setting:
     """What the rows of a run were measured on."""
-    memory = known(run.run, "environment", "device", "memory_bytes")
-    return Setting(run.config, device_name(run.run), whole(memory) if memory else None)
+    memory = known_text(run.run, "environment", "device", "memory_bytes")
+    return Setting(run.config, device_name(run.run), parse_count(memory) if memory else None)
 
 
 def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:

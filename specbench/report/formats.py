@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import pandas as pd
 
-from specbench.common.shown import visible
+from specbench.common import escape_control
 
 _DIGITS = 6  # of figures that people read; CSV and JSON have all
 _BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would end a row of a table for people
@@ -47,7 +47,7 @@ def csv_cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return csv_cell(str(value)) if isinstance(value, (list, dict, tuple)) else value
-    text = visible(value, lines=False)
+    text = escape_control(value, lines=False)
     return f"'{text}" if _FORMULA.match(value) and not _number(text) else text
 
 
@@ -108,7 +108,7 @@ def _plain(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.{_DIGITS}g}" if isinstance(value, float) else visible(_BROKEN.sub(" ", str(value)))
+    return f"{value:.{_DIGITS}g}" if isinstance(value, float) else escape_control(_BROKEN.sub(" ", str(value)))
 
 
 def _cell(value: Any) -> str:

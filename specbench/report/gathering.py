@@ -16,18 +16,30 @@ from datetime import timezone
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError
-from specbench.common.errors import one_line
-from specbench.common.files import safe_name
+from specbench.analysis import (
+    Cost,
+    Ratio,
+    paired_ratio,
+    read_config,
+    read_projections,
+    read_summary,
+    summary_so_far,
+    whole_records,
+)
+from specbench.common import UsageError, one_line, safe_name
 from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
-from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
-from specbench.results.judgments import read_judgments, scores
-from specbench.results.pooled import Cost
-from specbench.results.read import read_config, read_projections, read_summary, summary_so_far, whole_records
-from specbench.results.stats import Ratio, paired_ratio
-from specbench.results.summary_schema import MethodSummary, RunSummary
-from specbench.results.sweep_folder import is_sweep
+from specbench.results import (
+    BASELINE,
+    MethodSummary,
+    RequestRecord,
+    RunConfig,
+    RunFolder,
+    RunSummary,
+    is_sweep,
+    judge_scores,
+    read_judgments,
+)
 from specbench.sweeps import ReadSweep, read_sweep
 
 #: Files that say a folder is, or was, a run.
@@ -229,7 +241,7 @@ def read_whole_run(path: Path) -> Run:
         summary = summary_so_far(folder, config, kept)
     if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
-    judged = scores(read_judgments(path), list(tallies))
+    judged = judge_scores(read_judgments(path), list(tallies))
     prompt, answers = traced.pictured([label for label in tallies if label != BASELINE])
     return Run(
         id=_id(folder),

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from specbench.common import UsageError
-from specbench.common.errors import unknown
+from specbench.analysis import loops_at_its_end, step_seconds
+from specbench.common import UsageError, unknown_name
 from specbench.report.terminal.generation import Token, steps
 from specbench.results import RequestRecord, RunConfig
-from specbench.results.degeneration import loops_at_its_end
-from specbench.results.positions import step_seconds
 
 #: Methods that can be told apart side by side.
 MOST = 4
@@ -121,12 +119,12 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
     labels = [spec.label for spec in config.methods]
     for method in methods:
         if method not in labels:
-            raise unknown("method in this run", method, labels)
+            raise unknown_name("method in this run", method, labels)
     if not 2 <= len(methods) <= MOST or len({*methods}) < len(methods):
         raise UsageError(f"a race takes 2 to {MOST} different methods of the run, as in --race {','.join(labels[:2])}")
     answers = _answers(records, methods)
     if request is not None and request not in answers:
-        raise unknown("prompt that all of them answered", request, answers)
+        raise unknown_name("prompt that all of them answered", request, answers)
     if not answers:
         raise UsageError(f"no prompt was answered by all of {', '.join(methods)}; race methods that answered the same")
     chosen = answers[request or typical(answers, methods)]

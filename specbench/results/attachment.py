@@ -8,9 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from specbench.common.errors import first_fault
-from specbench.common.files import write_json_atomic
-from specbench.common.reading import damaged, read_json_object
+from specbench.common import damaged, first_fault, read_json_object, write_json_atomic
 
 T = TypeVar("T")
 
@@ -44,7 +42,7 @@ class Attachment(Generic[T]):
         return found
 
 
-class Keeps(Protocol):
+class AttachmentStore(Protocol):
     """Where attachments are kept: a run's folder, or the memory of a sweep's worker."""
 
     def read(self, what: Attachment[T]) -> T | None: ...

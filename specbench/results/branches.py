@@ -15,7 +15,7 @@ from statistics import mean, median
 
 from pydantic import Field
 
-from specbench.common.reading import fitted
+from specbench.common import validate
 from specbench.results.request_log import read_requests
 from specbench.results.schema import Count, Figure, Record, RequestRecord
 from specbench.results.summary_schema import BranchFigures
@@ -52,7 +52,7 @@ def read_branches(folder: Path) -> dict[str, Sequence[RatedBranch]]:
     """The rated branches of a run by request key, the last line of each; empty where the target was not asked."""
     found: dict[str, Sequence[RatedBranch]] = {}
     for where, content in read_requests(folder / BRANCHES, _TODO):
-        line = fitted(RatedRequest, content, where, _TODO)
+        line = validate(RatedRequest, content, where, _TODO)
         found[line.request] = line.branches
     return found
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from specbench.common.reading import whole
+from specbench.common import parse_count
 from specbench.results.attachment import Attachment
 
 Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -30,7 +30,7 @@ class StoredTimes(BaseModel):
 def _padding(step: dict[str, Any]) -> dict[str, Any]:
     padded = step.get("padded_to")
     good = isinstance(padded, dict) and all(
-        whole(rows) is not None and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
+        parse_count(rows) is not None and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
     )
     if not good:
         raise ValueError("it does not say what rows are padded to")

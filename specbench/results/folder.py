@@ -20,17 +20,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.errors import first_fault
-from specbench.common.files import (
+from specbench.common import (
+    EnvironmentRefused,
+    UsageError,
+    damaged,
+    first_fault,
     folder_name,
-    refused,
+    in_64_bits,
+    read_json_object,
     rename_to_free_name,
+    schema_version,
     sync_folder,
+    validate,
     write_atomic,
+    write_failed,
     write_json_atomic,
 )
-from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object, schema_version
 from specbench.results.attachment import Attachment, T
 from specbench.results.request_log import RequestLog, complete_lines, read_requests, set_aside
 from specbench.results.run_file import REPEAT, RUN, read_run_file
@@ -107,7 +112,7 @@ class RunFolder:
                 os.close(lock)
             shutil.rmtree(draft, ignore_errors=True)
             if isinstance(error, OSError):
-                raise refused(error, wanted) from error
+                raise write_failed(error, wanted) from error
             raise
         return cls(path, content, lock)
 
@@ -220,7 +225,7 @@ class RunFolder:
             return None
         content = read_json_object(path, REPEAT)
         in_64_bits(content, path, REPEAT)
-        return fitted(RunSummary, content, path, REPEAT)
+        return validate(RunSummary, content, path, REPEAT)
 
     def read(self, what: Attachment[T]) -> T | None:
         """The content of an attachment, or None where the run has none."""
@@ -267,7 +272,7 @@ def _acquire(folder: Path) -> int:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise refused(error, folder / _LOCK) from error
+        raise write_failed(error, folder / _LOCK) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from specbench.common.reading import fitted
+from specbench.common import validate
 from specbench.results.request_log import read_requests
 from specbench.results.schema import Record
 
@@ -59,12 +59,12 @@ def read_judgments(folder: Path) -> list[Judgment]:
     found: dict[tuple[str, str], Judgment] = {}
     todo = "delete that line"
     for where, row in read_requests(folder / JUDGMENTS, todo):
-        judgment = fitted(Judgment, row, where, todo)
+        judgment = validate(Judgment, row, where, todo)
         found[judgment.judge.model_dump_json(), judgment.request] = judgment
     return list(found.values())
 
 
-def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[str, Any]]:
+def judge_scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[str, Any]]:
     """One entry per judge, JSON-ready; ``methods`` are labels in the order of the run.
 
     By label: ``score`` (mean over both turns of rated answers, None without any), ``rated`` of ``judged``, ``same_as``
@@ -82,7 +82,7 @@ def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[s
     return found
 
 
-def remarks(scores: Mapping[str, Any]) -> list[str]:
+def judge_remarks(scores: Mapping[str, Any]) -> list[str]:
     """Which answers the means of one judge leave out, and which may have tried to raise them."""
     rows = scores["methods"].values()
     refused, marked = sum(row["errors"] for row in rows), sum(row["injections"] for row in rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from specbench.common.reading import fitted
+from specbench.common import validate
 from specbench.results.request_log import read_requests
 from specbench.results.schema import Count, Figure, Record, RequestRecord
 
@@ -34,7 +34,7 @@ def read_likelihoods(folder: Path) -> dict[str, Likelihood]:
     """The likelihoods of a run by request key, the last line of each; empty where no model was asked."""
     found: dict[str, Likelihood] = {}
     for where, content in read_requests(folder / LIKELIHOODS, _TODO):
-        line = fitted(Likelihood, content, where, _TODO)
+        line = validate(Likelihood, content, where, _TODO)
         found.update(dict.fromkeys(line.requests, line))
     return found
 

@@ -10,8 +10,16 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.common.files import refused, sync_folder, write_atomic
-from specbench.common.reading import json_object, parse_json, read_bytes, read_lines, unreadable
+from specbench.common import (
+    json_object,
+    parse_json,
+    read_bytes,
+    read_lines,
+    sync_folder,
+    unreadable,
+    write_atomic,
+    write_failed,
+)
 
 _TODO = "delete that line to go on without its request"
 
@@ -34,7 +42,7 @@ class RequestLog:
             os.ftruncate(self._fd, self._end)
             sync_folder(path.parent)
         except OSError as error:
-            raise refused(error, path) from error
+            raise write_failed(error, path) from error
 
     def append(self, obj: Mapping[str, Any]) -> None:
         """Write one line; it is on disk when this returns. On a full disk this line leaves no trace; TypeError or
@@ -51,7 +59,7 @@ class RequestLog:
         except OSError as error:
             with contextlib.suppress(OSError):  # if even this fails, the next start cuts the line off
                 os.ftruncate(self._fd, self._end)
-            raise refused(error, self.path, self.kept) from error
+            raise write_failed(error, self.path, self.kept) from error
         self._end += len(line)
         self.kept += 1
 

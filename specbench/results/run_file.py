@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from specbench.common.reading import fitted, in_64_bits, read_json_object
+from specbench.common import in_64_bits, read_json_object, validate
 
 RUN = "run.json"
 
@@ -69,11 +69,11 @@ def read_run_file(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     content = read_json_object(path, REPEAT)
     in_64_bits(content, path, REPEAT)
-    fitted(_RunFile, content, path, REPEAT)
+    validate(_RunFile, content, path, REPEAT)
     return content
 
 
-def known(content: Mapping[str, Any], *names: str) -> str | None:
+def known_text(content: Mapping[str, Any], *names: str) -> str | None:
     """A word somewhere inside of ``run.json``, where it is there."""
     found: Any = content
     for name in names:
@@ -83,4 +83,4 @@ def known(content: Mapping[str, Any], *names: str) -> str | None:
 
 def device_name(run: Mapping[str, Any]) -> str:
     """What a run ran on, as its environment calls it."""
-    return known(run, "environment", "device", "name") or "unknown device"
+    return known_text(run, "environment", "device", "name") or "unknown device"

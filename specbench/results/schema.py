@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from specbench.common.errors import one_line
+from specbench.common import one_line
 from specbench.results.columns import NO_COLUMN, SPARSE, named_columns
 
 #: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
@@ -109,8 +109,8 @@ class ModelSpec(Record):
         return written
 
 
-class Taken(Record):
-    """How the prompts of a run were chosen out of all that the task has: see :mod:`specbench.evals.draw`."""
+class PromptDraw(Record):
+    """How the prompts of a run were chosen out of all that the task has: see :mod:`specbench.evals.prompt_draw`."""
 
     of: int = Field(description="prompts that the task has, with its options")
     seed: int | None = Field(description="of the permutation whose first ones they are; None: the first of the data")
@@ -162,7 +162,7 @@ class TaskSpec(Record):
     metric: str = Field(default="pass@1", description="the headline metric; empty where the task has no verdict")
     judge: bool = Field(default=False, description="a model can rate the answers: specbench judge")
     prompts_sha256: str
-    taken: Taken | None = Field(
+    taken: PromptDraw | None = Field(
         default=None,
         description="how a limit chose them; absent where all were taken, and in runs from before it said so",
     )

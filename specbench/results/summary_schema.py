@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE, named_columns
-from specbench.results.engines import EngineFacts
+from specbench.results.engine_facts import EngineFacts
 from specbench.results.schema import BASELINE, SimulatedAcceptance
 
 
@@ -32,14 +32,14 @@ class PerPromptFigures(_Part):
     p_value: float | None = Field(default=None, description="of the sign test over them, two-sided")
 
 
-class ToTell(_Part):
+class PromptsNeeded(_Part):
     """How many prompts it takes to tell the difference seen (a share of the slower one's speed) from none."""
 
     difference: float
     prompts: int | None = None
 
 
-class Among(_Part):
+class JointInterval(_Part):
     """The interval of a row that holds together with those of all rows of its table, see ``stats.many``."""
 
     rows: int
@@ -70,8 +70,8 @@ class Speedup(Estimate):
     verdict: str
     per_prompt: PerPromptFigures | None = None
     detectable: float | None = None
-    to_tell: ToTell | None = None
-    among: Among | None = Field(default=None, json_schema_extra=SPARSE)
+    to_tell: PromptsNeeded | None = None
+    among: JointInterval | None = Field(default=None, json_schema_extra=SPARSE)
     blocks: int | None = Field(default=None, json_schema_extra=SPARSE)
 
 
@@ -85,7 +85,7 @@ class Accuracy(_Part):
     high: float | None = None
 
 
-class Again(_Part):
+class RepeatCheck(_Part):
     """A method's second row held against its first: the A/A check."""
 
     of: str
@@ -118,7 +118,7 @@ class Rate(_Part):
 
 
 class NoiseFloor(_Part):
-    """Where ties end: see :class:`specbench.runner.lossless.Noise`."""
+    """Where ties end: see :class:`specbench.runner.grades.lossless.Noise`."""
 
     floor: float
     largest: float
@@ -130,7 +130,7 @@ class NoiseFloor(_Part):
     attention: str
 
 
-class LeftAr(_Part):
+class Divergence(_Part):
     """Where an answer left AR's: token index, AR's top-2 gap there (None: one token was possible), and the grade."""
 
     prompt: str
@@ -148,12 +148,12 @@ class Lossless(_Part):
     lossy: int = 0
     noise_floor: float | None = None
     noise: NoiseFloor | None = Field(default=None, json_schema_extra=NO_COLUMN)
-    divergences: list[LeftAr] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    divergences: list[Divergence] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
 
 
 class AtPosition(_Part):
-    """A method's speed in a window of the answer (tokens after the first), see :mod:`specbench.results.positions`.
+    """A method's speed in a window of the answer (tokens after the first), see :mod:`specbench.analysis.positions`.
 
     ``so_far`` is of the answers from their beginning to ``end``.
     """
@@ -179,7 +179,7 @@ class AtTurn(_Part):
 
 
 class SessionFigures(_Part):
-    """Throughput over conversations of chained problems, see :mod:`specbench.results.sessions`.
+    """Throughput over conversations of chained problems, see :mod:`specbench.analysis.sessions`.
 
     ``average_tok_s`` includes prefills; ``peak_tok_s`` is the fastest window of a session, median of sessions, decoding
     alone.
@@ -296,7 +296,7 @@ class WithoutLoops(_Part):
 
 
 class TextFigures(_Part):
-    """What a row's texts are like, whatever it takes to write them: see :mod:`specbench.results.texts`."""
+    """What a row's texts are like, whatever it takes to write them: see :mod:`specbench.analysis.text_quality`."""
 
     looping: int = Field(description="answers that end in a closing loop")
     loop_share: float | None = Field(default=None, description="tokens of closing loops over output tokens")
@@ -350,7 +350,7 @@ class OtherEngine(_Part):
 class MethodSummary(OverAr, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
 
-    again: Again | None = Field(default=None, json_schema_extra=SPARSE)
+    again: RepeatCheck | None = Field(default=None, json_schema_extra=SPARSE)
     drafted_as: str | None = Field(
         default=None,
         description="an earlier row whose forwards had the same rows and kept the same tokens in every request",
@@ -424,7 +424,7 @@ class Fastest(_Part):
     told_apart: bool
 
 
-class Limited(_Part):
+class Threshold(_Part):
     """A figure that may not be above its limit."""
 
     value: float
@@ -437,7 +437,7 @@ class Limited(_Part):
 
 
 class Disturbed(_Part):
-    """Whether a run was left alone by its machine: figures with their limits, see :mod:`specbench.results.disturbance`.
+    """Whether a run was left alone by its machine: figures with their limits, see :mod:`specbench.analysis.noise`.
 
     ``reasons`` has a short sentence for each figure that passes its limit.
     """
@@ -445,16 +445,18 @@ class Disturbed(_Part):
     reasons: list[str] = Field(default_factory=list)
     watched_s: float | None = None
     requests: int | None = None
-    others_share: Limited | None = Field(default=None, description="of the cores' time, taken by other processes")
-    stolen_share: Limited | None = Field(default=None, description="the same, taken by a hypervisor")
-    load_share: Limited | None = Field(default=None, description="load beyond the run's own, over the cores")
-    clock_fall: Limited | None = Field(default=None, description="lower quartile of the cores' clock below the upper")
-    slowed: Limited | None = Field(default=None, description="times that heat slowed a core down")
-    gpu_clock_fall: Limited | None = Field(default=None, description="as clock_fall, over requests")
-    throttled_share: Limited | None = Field(default=None, description="of the requests, those on a throttled GPU")
-    bandwidth_spread: Limited | None = Field(default=None, description="middle half of the readings over their median")
-    step_spread: Limited | None = Field(default=None, description="middle half of AR's steps over their median")
-    step_drift: Limited | None = Field(default=None, description="slowest third in a row over the fastest, less 1")
+    others_share: Threshold | None = Field(default=None, description="of the cores' time, taken by other processes")
+    stolen_share: Threshold | None = Field(default=None, description="the same, taken by a hypervisor")
+    load_share: Threshold | None = Field(default=None, description="load beyond the run's own, over the cores")
+    clock_fall: Threshold | None = Field(default=None, description="lower quartile of the cores' clock below the upper")
+    slowed: Threshold | None = Field(default=None, description="times that heat slowed a core down")
+    gpu_clock_fall: Threshold | None = Field(default=None, description="as clock_fall, over requests")
+    throttled_share: Threshold | None = Field(default=None, description="of the requests, those on a throttled GPU")
+    bandwidth_spread: Threshold | None = Field(
+        default=None, description="middle half of the readings over their median"
+    )
+    step_spread: Threshold | None = Field(default=None, description="middle half of AR's steps over their median")
+    step_drift: Threshold | None = Field(default=None, description="slowest third in a row over the fastest, less 1")
 
 
 class SweepFindings(_Part):

@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from specbench.common import UsageError
-from specbench.common.reading import fitted, in_64_bits, read_json_object, schema_version
+from specbench.common import UsageError, in_64_bits, read_json_object, schema_version, validate
 from specbench.results.calibration import StoredTimes
 from specbench.results.schema import Record
 
@@ -55,7 +54,7 @@ def read_head(path: Path) -> dict[str, Any]:
     content = read_json_object(file, todo)
     in_64_bits(content, file, todo)
     schema_version(content, file, SWEEP_SCHEMA, todo)
-    head = fitted(_Head, content, file, todo).model_dump(mode="json")
+    head = validate(_Head, content, file, todo).model_dump(mode="json")
     return head if head["times"] else {name: said for name, said in head.items() if name != "times"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from specbench.common.reading import damaged, fitted, read_json_lines
+from specbench.common import damaged, read_json_lines, validate
 
 VERDICTS = "verdicts.jsonl"
 
@@ -37,7 +37,7 @@ def read_verdict_lines(folder: Path) -> dict[str, VerdictLine]:
     if os.path.lexists(path):
         for number, content in read_json_lines(path, todo):
             where = f"{path} line {number}"
-            line = fitted(VerdictLine, content, where, todo)
+            line = validate(VerdictLine, content, where, todo)
             if line.request in found:
                 raise damaged(where, "a second verdict on one request", todo)
             found[line.request] = line

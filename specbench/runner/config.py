@@ -8,16 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specbench.backends.rows import Row
-from specbench.common import registry
-from specbench.common.errors import EngineFault
+from specbench.analysis import read_run
+from specbench.backends import Row
+from specbench.common import EngineFault, registry
 from specbench.hardware import environment
 from specbench.models import LoadedModel
-from specbench.results import RunConfig, RunFolder, read_run
-from specbench.results.engines import ENGINES, EngineFacts, Engines
+from specbench.planning import Resolved
+from specbench.results import ENGINES, EngineFacts, Engines, RunConfig, RunFolder
 from specbench.runner.prompts import Prepared
-from specbench.runner.resolving import Resolved
-from specbench.runner.threads import fewer_than_usual
+from specbench.runner.setup.threads import fewer_than_usual
 
 
 def config_of(

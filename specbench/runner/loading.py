@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specbench.common import UsageError
-from specbench.hardware.monitor import see
+from specbench.hardware import sample_machine
 from specbench.models import LoadedModel, load
-from specbench.runner.native import build_layers
-from specbench.runner.plan import Loading
-from specbench.runner.resolving import Resolved
-from specbench.runner.threads import leave_cores, set_threads, taken_since
+from specbench.planning import Loading, Resolved
+from specbench.runner.setup.layer_backend import build_layers
+from specbench.runner.setup.threads import leave_cores, set_threads, taken_since
 
 # Told apart by: code, digits, letters beyond ASCII, blanks.
 _SAMPLE = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
@@ -37,7 +36,7 @@ def load_models(
     """
     plan = resolved.plan
     set_threads(plan.threads)
-    before = see()
+    before = sample_machine()
     model = load_model(plan, say)
     if model.model.device.type == "cpu":
         if plan.threads is None:

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench.common import Turn
-from specbench.evals.dialogue import choose_style, dialogue
-from specbench.evals.judge.judge import Unanswered
-from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals import JudgePrompt, Unanswered, build_dialogue, choose_style
 from specbench.models import LoadedModel
-from specbench.results import BASELINE
-from specbench.results.judgments import JudgeSpec
+from specbench.planning import plan_methods
+from specbench.results import BASELINE, JudgeSpec
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 
@@ -29,7 +26,7 @@ class LocalJudge:
         self._model = model
         self._style = choose_style("auto", model.has_chat_template, "")
         self._control = _control_tokens(model.tokenizer)
-        self._stops = dialogue("", [""], self._style).stops
+        self._stops = build_dialogue("", [""], self._style).stops
         self._ids = {prompt.sha256: self._encode(prompt) for prompt in prompts}
         room = (model.context or 1 << 30) - max_tokens
         self._fits = {sha for sha, ids in self._ids.items() if len(ids) <= room}
@@ -46,7 +43,7 @@ class LocalJudge:
     def _encode(self, prompt: JudgePrompt) -> list[int]:
         system: Turn = ("system", prompt.system)
         user = prompt.free_of(self._control)
-        return self._model.encode(dialogue(prompt.name, [user], self._style, history=[system]))
+        return self._model.encode(build_dialogue(prompt.name, [user], self._style, history=[system]))
 
     def ask(self, prompt: JudgePrompt) -> str:
         """The judge's words. Raises Unanswered where prompt and judgment are longer than its context."""

@@ -16,24 +16,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from specbench.common import EnvironmentRefused, UsageError, guests, pulse
-from specbench.common.errors import PluginFault
-from specbench.common.pulse import At
-from specbench.decoding import Context, Decoder, Method, StepResult, TokenTree
-from specbench.decoding.tree import BadTree
+from specbench.common import Activity, EnvironmentRefused, PluginFault, UsageError, heartbeat, plugins
+from specbench.decoding import BadTree, Context, Decoder, Method, StepResult, TokenTree
 from specbench.engine import Phases
 from specbench.hardware import GpuMeter
-from specbench.results import RequestRecord
-from specbench.results.schema import GpuTrace, request_key
+from specbench.planning import Acceptance
+from specbench.results import GpuTrace, RequestRecord, request_key
 from specbench.runner.returned import checked_branches, checked_forwards, checked_guesses, checked_measures, wrong_tree
-from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import Output, StopRule
-from specbench.runner.trace import Verified, spread, token_trace, verified
+from specbench.runner.trace import Verified, spread_branches, token_trace, verified
 
 Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
 
-_CELLS = pulse.CELLS
+_CELLS = heartbeat.SHARED
 
 
 class SteppingEngine(Protocol):
@@ -64,7 +60,7 @@ class SteppingEngine(Protocol):
 
 
 class Shared(Protocol):
-    """What the runner needs of :class:`specbench.runner.shared_state.SharedState`."""
+    """What the runner needs of :class:`specbench.runner.setup.shared_state.SharedState`."""
 
     def take(self) -> None: ...
     def check(self, method: Method) -> None: ...
@@ -147,7 +143,7 @@ class Runner:
         self._memory = memory
         self._shared = shared
         self._away = 0
-        self._at = At.OURS
+        self._at = Activity.OURS
 
     def segment(
         self, method: Method, requests: Sequence[Request], number: int = 0
@@ -163,8 +159,8 @@ class Runner:
             EnvironmentRefused: a forward took too long.
             UsageError: the model came to what is no number.
         """
-        self._at = At.OURS
-        pulse.told(who=method.who, row=method.label)
+        self._at = Activity.OURS
+        heartbeat.record(who=method.who, row=method.label)
         try:  # around all of it: on the clock a decoder's call costs two stores more
             yield from self._segment(method, requests, number)
         except BaseException as raised:
@@ -175,13 +171,13 @@ class Runner:
                 raise
             raise blamed from raised
         finally:
-            _CELLS[pulse.AT] = At.OURS
-            pulse.told(row="")
+            _CELLS[heartbeat.AT] = Activity.OURS
+            heartbeat.record(row="")
 
     def _blamed(self, raised: BaseException, method: Method) -> BaseException:
         """What is raised for what came up while a method decoded: also what it has spoilt for the others."""
         spoils_all = isinstance(raised, PluginFault) and raised.spoils_all
-        given_up = isinstance(raised, GeneratorExit) and self._at == At.OURS  # the caller takes no more records
+        given_up = isinstance(raised, GeneratorExit) and self._at == Activity.OURS  # the caller takes no more records
         if self._shared and not spoils_all and not given_up:
             try:
                 self._shared.check(method)
@@ -223,9 +219,9 @@ class Runner:
                     self._leave(sequence)
                     handed_over = self._clock()
                     peak = self._memory.peak() if self._memory else None
-                    _CELLS[pulse.AT] = At.MEASURES
+                    _CELLS[heartbeat.AT] = Activity.MEASURES
                     record = _record(method.label, sequence, origin, number, peak)
-                    _CELLS[pulse.AT] = At.OURS
+                    _CELLS[heartbeat.AT] = Activity.OURS
                     if self._shared:
                         self._shared.check(method)
                     yield record
@@ -233,11 +229,11 @@ class Runner:
                         self._shared.take()
                     self._away += self._clock() - handed_over
         except BaseException:
-            self._at = At(_CELLS[pulse.AT])
+            self._at = Activity(_CELLS[heartbeat.AT])
             raise
         finally:  # the consumer stopped early or something failed: leave no slot occupied
             for sequence in active:
-                with guests.unheard():  # what went wrong first is reported
+                with plugins.ignoring_faults():  # what went wrong first is reported
                     self._leave(sequence)
 
     def _assert_finite(self, sequence: _Sequence, method: Method) -> None:
@@ -249,12 +245,12 @@ class Runner:
             )
 
     def _leave(self, sequence: _Sequence) -> None:
-        _CELLS[pulse.AT] = At.END
+        _CELLS[heartbeat.AT] = Activity.END
         try:
             sequence.decoder.end()
         finally:
             self._engine.free(sequence.slot)
-        _CELLS[pulse.AT] = At.OURS
+        _CELLS[heartbeat.AT] = Activity.OURS
 
     def _now(self) -> int:
         return self._clock() - self._away
@@ -278,33 +274,33 @@ class Runner:
             if self._gpu:
                 self._aside(partial(self._gpu.begin, slot))
             started = self._now()
-            _CELLS[pulse.BEATS] += 1
-            _CELLS[pulse.AT] = At.BEGIN
+            _CELLS[heartbeat.BEATS] += 1
+            _CELLS[heartbeat.AT] = Activity.BEGIN
             tree = checked_guesses(decoder.begin(tuple(request.ids)))  # a copy: another method gets the same prompt
-            _CELLS[pulse.AT] = At.FORWARD
+            _CELLS[heartbeat.AT] = Activity.FORWARD
             result = self._engine.prefill(slot, request.ids, tree, **wanted)
             emitted = tuple(result.emitted)
-            _CELLS[pulse.AT] = At.OBSERVE
+            _CELLS[heartbeat.AT] = Activity.OBSERVE
             decoder.observe(result)
-            _CELLS[pulse.AT] = At.OURS
+            _CELLS[heartbeat.AT] = Activity.OURS
             now = self._now()
             sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
             sequence.busy_prefill = now - started
             sequence.output.extend(emitted)
         except BaseException:
-            at = _CELLS[pulse.AT]
-            with guests.unheard():
+            at = _CELLS[heartbeat.AT]
+            with plugins.ignoring_faults():
                 decoder.end()
             self._engine.free(slot)
-            _CELLS[pulse.AT] = at
+            _CELLS[heartbeat.AT] = at
             raise
         return sequence
 
     def _step(self, active: Sequence[_Sequence], wanted: Mapping[str, Any], most: int) -> None:
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
-        _CELLS[pulse.BEATS] += 1
-        _CELLS[pulse.AT] = At.DRAFT
+        _CELLS[heartbeat.BEATS] += 1
+        _CELLS[heartbeat.AT] = Activity.DRAFT
         trees = {}
         for sequence in active:
             tree = trees[sequence.slot] = sequence.decoder.draft()
@@ -312,14 +308,14 @@ class Runner:
                 raise wrong_tree(tree, most, sequence.output.ids[-1])
         if phases:
             phases.mark("draft")
-        _CELLS[pulse.AT] = At.FORWARD
+        _CELLS[heartbeat.AT] = Activity.FORWARD
         results = self._engine.step(trees, **wanted, phases=phases, **self._forced(active, trees))
         # What a decoder does to the lists that it gets is nobody's answer.
         decided = [(results[sequence.slot].emitted[:], results[sequence.slot].path[:]) for sequence in active]
-        _CELLS[pulse.AT] = At.OBSERVE
+        _CELLS[heartbeat.AT] = Activity.OBSERVE
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
-        _CELLS[pulse.AT] = At.OURS
+        _CELLS[heartbeat.AT] = Activity.OURS
         if phases:
             phases.mark("observe")
             for sequence in active:
@@ -344,16 +340,18 @@ class Runner:
         return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
 
 
-def _blamed(raised: BaseException, method: Method, at: At) -> BaseException:
+def _blamed(raised: BaseException, method: Method, at: Activity) -> BaseException:
     """What is raised for what came up while a method decoded, by where it came up."""
-    theirs = at not in (At.OURS, At.FORWARD) or isinstance(raised, (BadTree, PluginFault, SystemExit))
-    if isinstance(raised, guests.Overdue) and not theirs:
+    theirs = at not in (Activity.OURS, Activity.FORWARD) or isinstance(raised, (BadTree, PluginFault, SystemExit))
+    if isinstance(raised, plugins.StepTimeout) and not theirs:
         return EnvironmentRefused(
             f"{method.label}: a step {raised}; what was finished is kept, --step-timeout allows more"
         )
     if not theirs or isinstance(raised, EnvironmentRefused):  # of memory mostly, whoever asked for it
         return raised
-    return guests.fault(raised, method.who, pulse.WORDS[at] if at != At.FORWARD else "in draft", method.label)
+    return plugins.fault(
+        raised, method.who, heartbeat.WORDS[at] if at != Activity.FORWARD else "in draft", method.label
+    )
 
 
 def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int | None) -> RequestRecord:
@@ -380,7 +378,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         peak_memory_bytes=peak,
-        branches=spread(checked_branches(sequence.decoder), len(sequence.accepted_lengths)) or None,
+        branches=spread_branches(checked_branches(sequence.decoder), len(sequence.accepted_lengths)) or None,
         measures=checked_measures(sequence.decoder, len(output.ids), output.reason != "length"),
         gpu=sequence.gpu,
         tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),

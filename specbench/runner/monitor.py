@@ -9,18 +9,20 @@ from typing import Protocol
 
 import torch
 
-from specbench.backends.rows import Row
-from specbench.common import SpecbenchError
-from specbench.common.errors import one_line
-from specbench.hardware import ModelShape
-from specbench.hardware.bandwidth import BandwidthProbe
-from specbench.hardware.monitor import Seen, between, see
-from specbench.hardware.roofline import step_cost
+from specbench.backends import Row
+from specbench.common import SpecbenchError, one_line
+from specbench.hardware import BandwidthProbe, MachineSample, ModelShape, sample_delta, sample_machine, step_cost
 from specbench.profiling import shape_of
-from specbench.results.attachment import Keeps
-from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
-from specbench.results.schema import SimulatedAcceptance
-from specbench.results.watch import WATCH, Watch
+from specbench.results import (
+    BANDWIDTH,
+    WATCH,
+    AttachmentStore,
+    Bandwidth,
+    ForwardBytes,
+    Reading,
+    SimulatedAcceptance,
+    Watch,
+)
 from specbench.runner.session import Session
 
 #: Seconds between two samples, which take some milliseconds, and between two readings of memory, which take a fifth.
@@ -43,8 +45,8 @@ class Probe(Protocol):
     def close(self) -> None: ...
 
 
-class Says(Protocol):
-    """What is told of it: :class:`specbench.runner.execution.Progress`."""
+class ProgressSink(Protocol):
+    """What is told of it: :class:`specbench.runner.run_task.Progress`."""
 
     def phase(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
@@ -59,12 +61,15 @@ class Watcher:
     """
 
     def __init__(
-        self, folder: Keeps, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: AttachmentStore,
+        look: Callable[[], MachineSample] = sample_machine,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._look, self._clock = folder, look, clock
         self._found = folder.read(WATCH) or Watch()
-        self._first: Seen | None = None
-        self._last: Seen | None = None
+        self._first: MachineSample | None = None
+        self._last: MachineSample | None = None
 
     def before(self, segment: int) -> None:
         """Sample before a segment, unless the last sample is recent."""
@@ -83,7 +88,7 @@ class Watcher:
     def _keep(self, segment: int) -> None:
         assert self._last is not None
         now = self._look()
-        look = between(self._last, now, segment)
+        look = sample_delta(self._last, now, segment)
         if look is not None:
             self._found, self._last = Watch(looks=[*self._found.looks, look]), now
         self._folder.write(WATCH, self._found)
@@ -112,8 +117,8 @@ class MemoryReader:
     def __init__(
         self,
         forwards: Mapping[str, ForwardBytes],
-        folder: Keeps,
-        say: Says,
+        folder: AttachmentStore,
+        say: ProgressSink,
         patience: float = 0.0,
         opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
         clock: Callable[[], float] = time.monotonic,
@@ -211,8 +216,8 @@ class Monitor:
 def monitoring(
     sessions: Sequence[Session],
     simulated: Mapping[str, SimulatedAcceptance],
-    folder: Keeps,
-    say: Says,
+    folder: AttachmentStore,
+    say: ProgressSink,
     rows: Sequence[Row] = (),
     patience: float = 0.0,
 ) -> Iterator[Monitor]:
@@ -228,8 +233,8 @@ def monitoring(
 def memory_reader(
     sessions: Sequence[Session],
     simulated: Mapping[str, SimulatedAcceptance],
-    folder: Keeps,
-    say: Says,
+    folder: AttachmentStore,
+    say: ProgressSink,
     rows: Sequence[Row] = (),
     patience: float = 0.0,
 ) -> MemoryReader | None:

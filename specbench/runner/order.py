@@ -6,14 +6,13 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from specbench.backends.rows import Row
+from specbench.analysis import blocks_of
+from specbench.backends import Row
 from specbench.decoding import Method
-from specbench.results import BASELINE, RequestRecord
-from specbench.results.blocks import blocks_of
-from specbench.results.schema import request_key
+from specbench.planning import Resolved
+from specbench.results import BASELINE, RequestRecord, request_key
 from specbench.runner.loop import Request
 from specbench.runner.prompts import Prepared
-from specbench.runner.resolving import Resolved
 
 
 class Turns:
@@ -46,7 +45,7 @@ class Order:
 
     The methods follow each other on every block of prompts and every turn, in an order that is drawn anew each time:
     what slows the machine for a minute hits all of them. With slots to fill a block holds several fillings of one
-    temperature, see :func:`specbench.results.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
+    temperature, see :func:`specbench.analysis.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
     """
 
     def __init__(

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specbench.analysis import read_run, write_projection
 from specbench.common import UsageError
-from specbench.hardware import Profile, Projection, project, read_profile
-from specbench.hardware.gpus import Gpu
-from specbench.hardware.profile import ROWS, Settings, datasheet
+from specbench.hardware import ROWS, Gpu, Profile, Projection, Settings, datasheet, project, read_profile
 from specbench.models import LoadedModel
+from specbench.planning import Resolved
 from specbench.profiling import measure_profile
-from specbench.results import RunFolder, read_run
-from specbench.results.read import write_projection
-from specbench.runner.resolving import Resolved
+from specbench.results import RunFolder
 
 _SECONDS = 30.0  # for step times, where no profile is given
 _CONTEXTS = (128, 512, 2048)

@@ -12,16 +12,13 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from specbench.common import EnvironmentRefused, Prompt, UsageError, guests
-from specbench.common.errors import one_line
-from specbench.evals.data import recorded
-from specbench.evals.draw import draw, draw_apart
+from specbench.common import EnvironmentRefused, Prompt, UsageError, one_line, plugins
+from specbench.evals import draw_from_each, draw_prompts, recording_files
 from specbench.models import LoadedModel
-from specbench.results.schema import Dated, Taken, TaskSpec
+from specbench.planning import Plan, TaskPlan
+from specbench.results import Dated, PromptDraw, TaskSpec
 from specbench.runner.loop import Request
-from specbench.runner.plan import Plan
 from specbench.runner.stop import StopRule
-from specbench.runner.tasks import TaskPlan
 
 # An answer's text may take more tokens as history than it had when it was written; a quarter more and some is ample.
 _GROWTH, _SLACK = 1.25, 32
@@ -97,12 +94,12 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     that leaves no room for its answers; PluginFault where the task ended the command.
     """
     instance = copy(task.instance)  # it decides open options by the model, and another model may be asked next
-    with recorded() as files, guests.hosting(task.card.who):
+    with recording_files() as files, plugins.plugin_call(task.card.who):
         every = _prompts(instance.prompts(model.has_chat_template))
     if held_out is None:
-        found = draw(every, plan.limit, plan.drawn_by)
+        found = draw_prompts(every, plan.limit, plan.drawn_by)
     else:
-        found = [*chain(*draw_apart(every, plan.limit, held_out, plan.drawn_by))]
+        found = [*chain(*draw_from_each(every, plan.limit, held_out, plan.drawn_by))]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
@@ -176,19 +173,19 @@ def _prompts(found: Any) -> Sequence[Prompt]:
     every = list(found)
     for at, prompt in enumerate(every):
         if not isinstance(prompt, Prompt):
-            raise guests.Refused(f"prompt {at} is {type(prompt).__name__:.40}, where a Prompt is needed")
+            raise plugins.Refused(f"prompt {at} is {type(prompt).__name__:.40}, where a Prompt is needed")
         texts = [prompt.id, prompt.text, prompt.prefill, prompt.category, *prompt.stops, *prompt.follow_ups]
         texts += [each for turn in prompt.history for each in turn]
         if not all(isinstance(each, str) for each in texts):
-            raise guests.Refused(f"prompt {at} has something else than text where text is needed")
+            raise plugins.Refused(f"prompt {at} has something else than text where text is needed")
         if not 0 < len(prompt.id) <= _LONGEST_ID or len(prompt.category) > _LONGEST_ID:
             raise UsageError(f"prompt {at} has an id of {len(prompt.id):,} letters; give it 1 to {_LONGEST_ID:,}")
         warmth = prompt.temperature
         if not (warmth is None or (isinstance(warmth, (int, float)) and 0 <= warmth < float("inf"))):
-            raise guests.Refused(f"prompt {at} has temperature {str(warmth)[:40]}")
+            raise plugins.Refused(f"prompt {at} has temperature {str(warmth)[:40]}")
     return every
 
 
-def _taken(every: int, found: int, held_out: int, seed: int | None) -> Taken | None:
+def _taken(every: int, found: int, held_out: int, seed: int | None) -> PromptDraw | None:
     """How the prompts were chosen; None where there was nothing to choose."""
-    return Taken(of=every, seed=seed, held_out=held_out) if held_out or found < every else None
+    return PromptDraw(of=every, seed=seed, held_out=held_out) if held_out or found < every else None

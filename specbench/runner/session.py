@@ -14,31 +14,25 @@ from typing import Any
 
 import torch
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.errors import PluginFault
+from specbench.common import EnvironmentRefused, PluginFault, UsageError
 from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
 from specbench.engine.room import TreesTooLarge
 from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
-from specbench.results import RequestRecord
-from specbench.results.calibration import StoredTimes
-from specbench.results.schema import MEMORY, SWITCH, SimulatedAcceptance
-from specbench.runner.calibration import Calibration
-from specbench.runner.grading import grade
+from specbench.planning import Acceptance, Plan, Resolved, how_to_shrink
+from specbench.results import MEMORY, SWITCH, RequestRecord, SimulatedAcceptance, StoredTimes
+from specbench.runner.grades.grade_run import grade
 from specbench.runner.loop import Request, Runner
-from specbench.runner.native import native_of
-from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
-from specbench.runner.resolving import Resolved
 from specbench.runner.returned import check_wishes
-from specbench.runner.room import way_out
-from specbench.runner.shared_state import SharedState
-from specbench.runner.simulate import Acceptance
-from specbench.runner.states import States
+from specbench.runner.setup.calibration import Calibration
+from specbench.runner.setup.layer_backend import native_of
+from specbench.runner.setup.request_state import States
+from specbench.runner.setup.shared_state import SharedState
+from specbench.runner.setup.target import no_draft_models, target_of
+from specbench.runner.setup.warm_up import warm_up_ids
 from specbench.runner.stop import StopRule
-from specbench.runner.target import no_draft_models, target_of
-from specbench.runner.warm_up import warm_up_ids
 
 _WARM_UP_TOKENS = 24
 
@@ -118,7 +112,7 @@ class Session:
                 **vars(kernels),
             )
         except TreesTooLarge as error:
-            raise EnvironmentRefused(f"{widest.label}: {error}; {way_out(widest)}") from error
+            raise EnvironmentRefused(f"{widest.label}: {error}; {how_to_shrink(widest)}") from error
         self.notes += self.engine.notes
         try:
             self._gpu = open_gpu(self.engine.device) if metered else None
@@ -246,7 +240,7 @@ class Session:
             for record in self._runner(together or self.engine.slots).segment(method, requests, number):
                 yield self._states.placed(record)
         except TreesTooLarge as error:
-            raise EnvironmentRefused(f"{method.label}: {error}; {way_out(method)}") from error
+            raise EnvironmentRefused(f"{method.label}: {error}; {how_to_shrink(method)}") from error
 
     def grade(
         self,
@@ -255,7 +249,7 @@ class Session:
         methods: Sequence[Method] | None = None,
         **others: Any,
     ) -> Mapping[str, dict[str, Any]]:
-        """Losslessness of each method's answers, see :func:`specbench.runner.grading.grade`, which takes ``others``."""
+        """Losslessness of each method's answers; ``others`` go to :func:`specbench.runner.grades.grade_run.grade`."""
         methods = self.methods if methods is None else methods
         return grade(self.engine, methods, prepared, records, self.sampling, **others)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from specbench.results.schema import FinishReason
+from specbench.results import FinishReason
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from specbench.decoding import TokenTree
-from specbench.decoding.tree import Branch
-from specbench.results.schema import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace
+from specbench.decoding import Branch, TokenTree
+from specbench.results import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace
 from specbench.runner.stop import Decode, Output
 
 _HALF = "\ufffd"  # what half a character decodes to
@@ -55,7 +54,7 @@ SPREAD = 8
 _NATS = 1e15  # more than that is no logarithm of a probability, and no figure of a record
 
 
-def spread(branches: Sequence[Branch], kept: int) -> list[DraftedBranch]:
+def spread_branches(branches: Sequence[Branch], kept: int) -> list[DraftedBranch]:
     """Up to :data:`SPREAD` of a request's branches with tokens and a finite score, from its beginning to its end."""
     mine = [
         branch

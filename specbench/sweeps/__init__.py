@@ -5,13 +5,20 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.sweeps.plan import SweepPlan as SweepPlan
-    from specbench.sweeps.plan import TunePlan as TunePlan
+    from specbench.sweeps.running import predict as predict
     from specbench.sweeps.running import run_sweep as run_sweep
     from specbench.sweeps.running import run_tuning as run_tuning
     from specbench.sweeps.running import sweep as sweep
+    from specbench.sweeps.sweep_plan import TrainedSweepPlan as TrainedSweepPlan
+    from specbench.sweeps.sweep_plan import TunePlan as TunePlan
     from specbench.sweeps.table import ReadSweep as ReadSweep
     from specbench.sweeps.table import Sweep as Sweep
     from specbench.sweeps.table import read_sweep as read_sweep
+    from specbench.sweeps.trained import ReadTrainings as ReadTrainings
+    from specbench.sweeps.trained import hours_of as hours_of
+    from specbench.sweeps.trained import is_trainings as is_trainings
+    from specbench.sweeps.trained import read_trainings as read_trainings
+    from specbench.sweeps.trainings import Due as Due
+    from specbench.sweeps.trainings import sweep_trainings as sweep_trainings
 else:
     __getattr__, __dir__ = door(__name__)

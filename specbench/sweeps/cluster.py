@@ -6,12 +6,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specbench.common import EnvironmentRefused, SpecbenchError
-from specbench.common.errors import one_line
-from specbench.results import RequestRecord
-from specbench.results.schema import TaskSpec
+from specbench.common import EnvironmentRefused, SpecbenchError, one_line
+from specbench.results import RequestRecord, TaskSpec
 from specbench.sweeps.executors import RETRIES, Listener, Make, left, lost
-from specbench.sweeps.task import Described, Task, Told
+from specbench.sweeps.messages import Task, WorkerInfo, WorkerMessage
 
 
 class _Actor:
@@ -32,7 +30,7 @@ class _Actor:
         except SpecbenchError as error:
             return error
 
-    def decode(self, task: Task) -> Iterator[Told | SpecbenchError]:
+    def decode(self, task: Task) -> Iterator[WorkerMessage | SpecbenchError]:
         if self._worker is None:
             assert self._error is not None
             yield self._error
@@ -79,17 +77,17 @@ class Cluster:
         self._actors = [self._kind.remote(self._make) for _ in range(self._count)]
         try:
             found = [self._answer(actor, "describe") for actor in self._actors]
-            self._described: Described = found[0]
+            self._described: WorkerInfo = found[0]
             if any(other.config.digest() != self._described.config.digest() for other in found[1:]):
                 raise SpecbenchError("the workers differ in device or software; sweep on equal devices only")
         except BaseException:
             self.close()
             raise
 
-    def describe(self) -> Described:
+    def describe(self) -> WorkerInfo:
         return self._described
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[WorkerMessage]:
         ray = self._ray
         waiting = deque((task, 0) for task in tasks)
         free = list(range(len(self._actors)))

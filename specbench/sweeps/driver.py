@@ -11,27 +11,37 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from specbench.common import UsageError, guests, pulse
-from specbench.common.files import safe_name, write_json_atomic, write_lock
+from specbench.analysis import RunContents, fastest_of, read_config, summarise
+from specbench.common import UsageError, heartbeat, plugins, safe_name, write_json_atomic, write_lock
 from specbench.evals import score_in_child
-from specbench.hardware import Profile
-from specbench.hardware.profile import PROFILE
-from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
-from specbench.results.bandwidth import BANDWIDTH, Bandwidth
-from specbench.results.calibration import StoredTimes
-from specbench.results.engines import ENGINES, Engines
-from specbench.results.read import read_config
-from specbench.results.schema import MethodSpec, request_key
-from specbench.results.summary import RunContents, fastest_of
-from specbench.results.summary_schema import Lossless, SweepFindings
-from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, part_folder, read_head
-from specbench.results.watch import WATCH, Watch
-from specbench.runner.rescoring import lacks_verdicts, rescore
+from specbench.hardware import PROFILE, Profile
+from specbench.results import (
+    BANDWIDTH,
+    BASELINE,
+    ENGINES,
+    SWEEP,
+    SWEEP_SCHEMA,
+    WATCH,
+    Bandwidth,
+    Engines,
+    Lossless,
+    MethodSpec,
+    RequestRecord,
+    RunConfig,
+    RunFolder,
+    StoredTimes,
+    SweepFindings,
+    Watch,
+    part_folder,
+    read_head,
+    request_key,
+)
+from specbench.runner import lacks_verdicts, rescore
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.measured import Measured
+from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo
 from specbench.sweeps.search import Kind, Round, Search
-from specbench.sweeps.task import Conditions, Described, Failed, Task
 
 #: Of a method's record: what decides its measurements.
 _DECIDE = ("name", "options", "weights")
@@ -98,7 +108,7 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
 class _Part:
     """A sweep at one concurrency: a run folder whose methods are the cells."""
 
-    def __init__(self, path: Path, sweep: Asked, described: Described, concurrency: int, digest: str) -> None:
+    def __init__(self, path: Path, sweep: Asked, described: WorkerInfo, concurrency: int, digest: str) -> None:
         self._sweep, self._described, self.concurrency = sweep, described, concurrency
         config = described.config.model_copy(update={"concurrency": concurrency})
         run = {
@@ -158,9 +168,9 @@ class _Part:
         engines = self.folder.read(ENGINES) or Engines()
         gone = engines.failed
         failed = {label: why for label, why in gone.items() if label not in self.search.labels}
-        for label, why in guests.gone_from(str(self.folder.path)).items():  # it would end this process, too
+        for label, why in plugins.ended_rows(str(self.folder.path)).items():  # it would end this process, too
             self.search.stopped[label], failed[label] = "failed", why
-        pulse.told(folder=str(self.folder.path))
+        heartbeat.record(folder=str(self.folder.path))
         recorded = read_config(self.folder).task
         asked = recorded if recorded.dated else None
         for step in self.search.rounds(self.measured):
@@ -183,7 +193,7 @@ class _Part:
                 self.records.append(record.untraced())
                 self.measured.add(record)
                 progress.request(record)
-        pulse.told(folder="")
+        heartbeat.record(folder="")
         if failed != gone:
             if self.folder.finished:
                 self.folder.go_on(self.folder.run)
@@ -269,7 +279,7 @@ def _written(methods: Sequence[MethodSpec]) -> dict[str, Any]:
     return {spec.label: spec.model_dump(mode="json") for spec in methods}
 
 
-def _digest(described: Described) -> str:
+def _digest(described: WorkerInfo) -> str:
     """Of what has to agree for records to stand side by side: all but the cells and the concurrency."""
     config = described.config.undated().model_dump(
         mode="json", exclude={"methods", "concurrency", "repeats", "simulated"}
@@ -279,7 +289,7 @@ def _digest(described: Described) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _write_head(path: Path, sweep: Asked, described: Described, digest: str) -> dict[str, StoredTimes]:
+def _write_head(path: Path, sweep: Asked, described: WorkerInfo, digest: str) -> dict[str, StoredTimes]:
     """Write ``sweep.json`` and return its times; cells and times of earlier commands stay in it."""
     before = read_head(path) if (path / SWEEP).exists() else {}
     known = {what: StoredTimes.model_validate(each) for what, each in before.get("times", {}).items()}

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from specbench.common import SpecbenchError
-from specbench.results import RequestRecord
-from specbench.results.schema import TaskSpec
-from specbench.sweeps.task import Conditions, Described, Task, Told
+from specbench.results import RequestRecord, TaskSpec
+from specbench.sweeps.messages import Conditions, Task, WorkerInfo, WorkerMessage
 
 #: A task whose worker was lost is given to another one this many times.
 RETRIES = 2
@@ -25,8 +24,8 @@ class Listener(Protocol):
 class Working(Protocol):
     """What an executor needs of :class:`specbench.sweeps.worker.Worker`."""
 
-    def describe(self) -> Described: ...
-    def decode(self, task: Task) -> Iterator[Told]: ...
+    def describe(self) -> WorkerInfo: ...
+    def decode(self, task: Task) -> Iterator[WorkerMessage]: ...
     def rest(self) -> Iterator[Conditions]: ...
     def listen(self, say: Listener) -> None: ...
     def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]: ...
@@ -44,10 +43,10 @@ class Executor(Protocol):
 
     alone: bool
 
-    def describe(self) -> Described:
+    def describe(self) -> WorkerInfo:
         """What the workers work on; they have been compared."""
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[WorkerMessage]:
         """The requests of all tasks in any order, each as it ends, and what else workers report.
 
         A cell that failed is reported by every worker that finds it so.
@@ -74,10 +73,10 @@ class Here:
     def __init__(self, make: Make) -> None:
         self._worker = make()
 
-    def describe(self) -> Described:
+    def describe(self) -> WorkerInfo:
         return self._worker.describe()
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[WorkerMessage]:
         for task in tasks:
             yield from self._worker.decode(task)
         yield from self._worker.rest()

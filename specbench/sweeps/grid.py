@@ -10,12 +10,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from specbench.common import EnvironmentRefused, UsageError, registry, yaml
-from specbench.common.errors import one_line, unknown
-from specbench.common.options import names as option_names
+from specbench.common import EnvironmentRefused, UsageError, one_line, registry, unknown_name, yaml
+from specbench.common import option_names as option_names
 from specbench.decoding import Method
+from specbench.planning import Settings, make_method
 from specbench.results import BASELINE
-from specbench.runner.methods import Settings, make_method
 
 #: The axis that belongs to the run and not to a method.
 CONCURRENCY = "concurrency"
@@ -114,7 +113,7 @@ def expand(
     of_methods = [axis for axis in axes if axis.option != CONCURRENCY or axis.label]
     for axis in of_methods:
         if axis.label and axis.label not in labels:
-            raise unknown("method in --grid (it must be in --method)", axis.label, labels)
+            raise unknown_name("method in --grid (it must be in --method)", axis.label, labels)
     swept = {label: _own(label, name, mine[label], of_methods) for label, name in labels.items() if name != BASELINE}
     raw = {label: _beside(labels[label], settings[label], mine[label], swept.get(label, {})) for label in labels}
     if not swept:
@@ -125,7 +124,7 @@ def expand(
             if not axis.label and axis.option.replace("-", "_") in known:
                 raise UsageError(f"--grid {axis.written} is for no method: those that have it have their own; drop it")
             typed = axis.written if axis.option == CONCURRENCY else axis.option
-            raise unknown(f"option of {', '.join(swept)} to sweep", typed, [*known, CONCURRENCY])
+            raise unknown_name(f"option of {', '.join(swept)} to sweep", typed, [*known, CONCURRENCY])
     sequences = concurrency_of(axes)
     count = len(sequences) * sum(math.prod(len(axis.values) for axis in own.values()) for own in swept.values())
     if count > MANY and not insist:

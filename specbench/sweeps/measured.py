@@ -6,9 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from specbench.analysis import Many, Paired, Ratio, many, paired_ratio, timing_units
 from specbench.results import BASELINE, RequestRecord
-from specbench.results.blocks import units
-from specbench.results.stats import Many, Paired, Ratio, many, paired_ratio
 
 _SEED = 0  # of the bootstrap: equal records give equal decisions
 
@@ -65,7 +64,7 @@ class Measured:
 
     def _units(self, labels: Iterable[str]) -> dict[str, str]:
         """What was timed independently: the prompts, or the blocks of prompts stepped together."""
-        return dict(units([self._stretches[label] for label in labels], shared=self._shared))
+        return dict(timing_units([self._stretches[label] for label in labels], shared=self._shared))
 
     def _pairs(
         self, label: str, prompts: Iterable[str] | None

@@ -7,11 +7,9 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 
-from specbench.results.attachment import Attachment, T
-from specbench.results.bandwidth import BANDWIDTH
-from specbench.results.watch import WATCH
-from specbench.runner.monitor import Monitor
-from specbench.sweeps.task import Conditions
+from specbench.results import BANDWIDTH, WATCH, Attachment, T
+from specbench.runner import Monitor
+from specbench.sweeps.messages import Conditions
 
 _FIELDS = {BANDWIDTH.name: "bandwidth", WATCH.name: "watch"}  # of Conditions
 

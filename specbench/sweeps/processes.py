@@ -13,10 +13,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from specbench.common import SpecbenchError
-from specbench.results import RequestRecord
-from specbench.results.schema import TaskSpec
+from specbench.results import RequestRecord, TaskSpec
 from specbench.sweeps.executors import RETRIES, Listener, Make, left, lost
-from specbench.sweeps.task import Described, Task, Told
+from specbench.sweeps.messages import Task, WorkerInfo, WorkerMessage
 
 
 @dataclass(frozen=True)
@@ -66,16 +65,16 @@ class Processes:
         except BaseException:
             self.close()
             raise
-        self._described: Described = found[0]
+        self._described: WorkerInfo = found[0]
         for other in found[1:]:
             if other.config.digest() != self._described.config.digest():
                 self.close()
                 raise SpecbenchError("the workers differ in device or software; sweep on equal devices only")
 
-    def describe(self) -> Described:
+    def describe(self) -> WorkerInfo:
         return self._described
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[WorkerMessage]:
         waiting, losses = deque(tasks), dict.fromkeys(range(len(tasks)), 0)
         numbers = {id(task): number for number, task in enumerate(tasks)}
         while waiting or any(worker.task for worker in self._workers):

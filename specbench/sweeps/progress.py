@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specbench.common.progress import Live
+from specbench.common import Live
 from specbench.results import RequestRecord
 
 

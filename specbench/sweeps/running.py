@@ -8,20 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.common import UsageError
-from specbench.common.options import keywords
+from specbench.common import UsageError, keywords
 from specbench.decoding import Method
 from specbench.hardware import read_profile
-from specbench.runner.methods import Settings, parse_settings, settings_of_all
-from specbench.runner.progress import notes_of, noting
-from specbench.runner.ready import check_device, check_ready
-from specbench.runner.resolving import Resolved, resolve
-from specbench.runner.room import Room
+from specbench.planning import (
+    MemoryBudget,
+    Resolved,
+    Settings,
+    check_ready,
+    parse_settings,
+    resolve,
+    settings_of_all,
+)
+from specbench.profiling import check_device
+from specbench.runner import notes_of, printing_to
 from specbench.sweeps import grid
 from specbench.sweeps.driver import Asked, drive
 from specbench.sweeps.grid import Grid
-from specbench.sweeps.plan import SweepPlan, TunePlan
 from specbench.sweeps.progress import SweepProgress
+from specbench.sweeps.sweep_plan import SweepPlan, TunePlan
 from specbench.sweeps.table import Sweep
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 def run_sweep(plan: SweepPlan) -> Path:
     """Run a sweep to its end, going on where one of the same model, prompts, machine and software has stopped."""
     notes = notes_of(plan)
-    say = noting(notes)
+    say = printing_to(notes)
     asked = _asked(plan, say)
     running = workers(plan, say)
     try:
@@ -47,7 +52,7 @@ def run_tuning(plan: TunePlan) -> tuple[Path, list[tuple[int, float]]]:
     from specbench.sweeps.executors import Here
 
     notes = notes_of(plan)
-    say = noting(notes)
+    say = printing_to(notes)
     asked = _asked(plan, say)
     say(f"{len(asked.grid.cells)} settings; loading …")
     made = worker(plan)
@@ -103,7 +108,7 @@ def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
         return (found[0].baseline, *(cell.method for cell in found[0].cells))
 
     most = max(grid.concurrency_of(axes))
-    room = Room.of(plan, most)
+    room = MemoryBudget.of(plan, most)
 
     def refusal(method: Method) -> str | None:
         # By what the machine has and not by what is free now: a worker's grid is the driver's, whatever has filled up
@@ -151,8 +156,8 @@ def _devices() -> list[str]:
 
 
 def predict(plan: SweepPlan) -> dict[str, Any]:
-    """Rows, memory and step time of each cell, also too large ones; see :func:`specbench.runner.dry_run.dry_run`."""
-    from specbench.runner.dry_run import dry_run
+    """Rows, memory and step time of each cell, also too large ones; see :func:`specbench.planning.dry_runs.dry_run`."""
+    from specbench.planning import dry_run
 
     resolved, grid = expanded(plan, insist=plan.yes)
     methods = (grid.baseline, *(cell.method for cell in (*grid.cells, *grid.too_large)))

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from specbench.analysis import Many, blocks_of, minimum_clusters
 from specbench.results import BASELINE
-from specbench.results.blocks import blocks_of
-from specbench.results.stats import Many, minimum_clusters
 from specbench.sweeps.measured import Measured
 
 Kind = Literal["grid", "halving"]

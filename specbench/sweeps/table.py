@@ -13,17 +13,28 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.hardware import is_profile, read_profile
-from specbench.hardware.roofline import StepTimes
-from specbench.results import BASELINE, RequestRecord, read_run
-from specbench.results.bandwidth import bandwidth_line
-from specbench.results.blocks import stretches, units
-from specbench.results.disturbance import UNSURE
-from specbench.results.figures import method_figures
-from specbench.results.read import ReadRun
-from specbench.results.stats import Many, Ratio, paired_ratio, verdict
-from specbench.results.summary_schema import MethodFigures, SweepFindings
-from specbench.results.sweep_folder import part_folders, read_head
+from specbench.analysis import (
+    UNSURE,
+    Many,
+    Ratio,
+    ReadRun,
+    method_figures,
+    paired_ratio,
+    prompt_segments,
+    read_run,
+    timing_units,
+    verdict,
+)
+from specbench.hardware import StepTimes, is_profile, read_profile
+from specbench.results import (
+    BASELINE,
+    MethodFigures,
+    RequestRecord,
+    SweepFindings,
+    bandwidth_line,
+    part_folders,
+    read_head,
+)
 from specbench.sweeps.measured import Measured
 
 _NAN = float("nan")
@@ -202,7 +213,7 @@ def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
     ones = [1.0] * len(records)
     seconds = [record.decoding_s(shared) for record in records]
     tokens = [float(record.decoded_tokens) for record in records]
-    unit = units([stretches(records)], shared=shared)
+    unit = timing_units([prompt_segments(records)], shared=shared)
     clusters = [unit[record.prompt_id] for record in records]
     return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=clusters)
 

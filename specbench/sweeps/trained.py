@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from specbench.common import UsageError
-from specbench.common.reading import fitted, read_json_object, schema_version
+from specbench.common import UsageError, read_json_object, schema_version, validate
 from specbench.sweeps.table import ReadSweep, read_sweep
 
 TRAININGS = "trainings.json"
@@ -90,7 +89,7 @@ def _head(path: Path) -> _Head:
         raise UsageError(f"{path} is no sweep over trainings (it has no {TRAININGS})")
     content = read_json_object(file, _TODO)
     schema_version(content, file, SCHEMA, _TODO)
-    return fitted(_Head, content, file, _TODO)
+    return validate(_Head, content, file, _TODO)
 
 
 def read_trainings(path: Path) -> ReadTrainings:

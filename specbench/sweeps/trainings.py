@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from specbench.common import UsageError
-from specbench.common.errors import NothingLearnt
-from specbench.common.files import safe_name, sole_use, write_json_atomic
-from specbench.common.options import flag_of
-from specbench.runner.methods import labels_of, parse_settings
+from specbench.common import NothingLearnt, UsageError, flag_of, safe_name, sole_use, write_json_atomic
+from specbench.planning import labels_of, parse_settings
 from specbench.sweeps.grid import Axis, expand, read_axes
-from specbench.sweeps.plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.running import expanded, run_sweep
+from specbench.sweeps.sweep_plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, hours_of, is_trainings, read_entries
 
 

@@ -7,21 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from specbench.common.errors import PluginFault
-from specbench.common.overdue import limited
+from specbench.common import PluginFault, step_timeout
 from specbench.decoding import Method
 from specbench.hardware import environment
-from specbench.results import BASELINE, RequestRecord
-from specbench.results.schema import TaskSpec
-from specbench.runner import prepare, session_of
-from specbench.runner.config import config_of
-from specbench.runner.loading import load_models
-from specbench.runner.monitor import Monitor, Says, monitoring
-from specbench.runner.order import Order
-from specbench.runner.resolving import Resolved
+from specbench.planning import Resolved
+from specbench.results import BASELINE, RequestRecord, TaskSpec
+from specbench.runner import Monitor, Order, ProgressSink, config_of, load_models, monitoring, prepare, session_of
 from specbench.sweeps.driver import Silent
+from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo, WorkerMessage
 from specbench.sweeps.observing import Notebook, Observer
-from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
 _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
@@ -40,18 +34,18 @@ class Worker:
         self._warm: set[tuple[int, str, object]] = set()
         self._failed: dict[str, str] = {}
         self._observer: tuple[int, Observer] | None = None
-        self._say: Says = Silent()
+        self._say: ProgressSink = Silent()
 
-    def listen(self, say: Says) -> None:
+    def listen(self, say: ProgressSink) -> None:
         """Names who is told what a task waits for, while it does."""
         self._say = say
 
-    def describe(self) -> Described:
+    def describe(self) -> WorkerInfo:
         """What it works on."""
         ids = list(self._prepared.prompts)
         split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))
-        return Described(
+        return WorkerInfo(
             config_of(self._resolved, self._model, self._prepared, captured, self._session.engine.code.linears),
             captured.model_dump(mode="json"),
             tuple(ids[:split]),
@@ -60,7 +54,7 @@ class Worker:
             dict(self._session.calibration.used),
         )
 
-    def decode(self, task: Task) -> Iterator[Told]:
+    def decode(self, task: Task) -> Iterator[WorkerMessage]:
         """The requests of a task that are not done yet, each as it ends, and what is found of the machine between.
 
         A cell whose method's code fails is reported and not tried again; a PluginFault of plain decoding ends it.
@@ -79,7 +73,7 @@ class Worker:
             if observer:
                 observer.before(number)
             try:
-                with limited(resolved.plan.step_timeout):
+                with step_timeout(resolved.plan.step_timeout):
                     for record in self._session.decode(method, requests, number, task.concurrency):
                         order.add(record)
                         yield record
@@ -144,7 +138,7 @@ class Worker:
         while True:
             resolved = self._of(task.concurrency, task.labels)
             try:
-                with limited(resolved.plan.step_timeout):
+                with step_timeout(resolved.plan.step_timeout):
                     self._warm_up(resolved)
             except PluginFault as fault:
                 self._fail(fault)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from specbench.analysis import agreement, degeneration, loops_at_its_end, text_ids
 from specbench.results import RequestRecord
-from specbench.results.degeneration import agreement, degeneration, loops_at_its_end, text_ids
 from specbench.training.recipe import Text
 
 _ROWS = 256  # whose logits exist at a time
@@ -17,7 +17,7 @@ _ROWS = 256  # whose logits exist at a time
 
 @dataclass(frozen=True)
 class Answered:
-    """Figures of answers, as those of a run's rows: see :mod:`specbench.results.texts`.
+    """Figures of answers, as those of a run's rows: see :mod:`specbench.analysis.text_quality`.
 
     Attributes:
         loop_share: tokens of closing loops over all.

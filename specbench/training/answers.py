@@ -14,16 +14,22 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt, UsageError
-from specbench.common.files import check_writable, sole_use, write_json_atomic
-from specbench.common.reading import fitted, read_json_lines, read_json_object
+from specbench.analysis import LONGEST, closing_loops
+from specbench.common import (
+    Prompt,
+    UsageError,
+    check_writable,
+    read_json_lines,
+    read_json_object,
+    sole_use,
+    validate,
+    write_json_atomic,
+)
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
-from specbench.results import BASELINE, RequestRecord
-from specbench.results.degeneration import LONGEST, loops
-from specbench.results.request_log import RequestLog
+from specbench.planning import plan_methods
+from specbench.results import BASELINE, RequestLog, RequestRecord
 from specbench.runner import Request, Session, StopRule
-from specbench.runner.methods import plan_methods
 from specbench.training.recipe import Text, Token
 
 ANSWERS, HEADER = "answers.jsonl", "answers.json"
@@ -123,7 +129,7 @@ def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype})
-    return fitted(_Header, read_json_object(path, _TODO), path, _TODO).model_dump()
+    return validate(_Header, read_json_object(path, _TODO), path, _TODO).model_dump()
 
 
 def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
@@ -136,7 +142,7 @@ def _texts(folder: Path) -> Iterator[Text]:
     """The finished lines of a folder's ``answers.jsonl``; raises a UsageError that names the line and the field."""
     file, todo = folder / ANSWERS, "delete that line to go on without its answer"
     for number, row in read_json_lines(file, todo, finished=True) if file.exists() else ():
-        found = fitted(_Row, row, f"{file} line {number}", todo)
+        found = validate(_Row, row, f"{file} line {number}", todo)
         yield Text(found.id, found.prompt, found.answer)
 
 
@@ -183,7 +189,7 @@ def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> 
     Args:
         keep: rounds that stay, at least 1.
     """
-    circle = next(loops(answer, keep + 1, longest), None)
+    circle = next(closing_loops(answer, keep + 1, longest), None)
     return answer if circle is None else answer[: circle.start + keep * circle.period]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from specbench.common.files import write_json_atomic, write_text_atomic
+from specbench.common import write_json_atomic, write_text_atomic
 from specbench.models import CARD
 from specbench.training.cost import Cost
 from specbench.training.given import said_of

@@ -17,11 +17,17 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import UsageError, registry
-from specbench.common.errors import unknown
-from specbench.common.files import safe_name
-from specbench.common.options import given, names
-from specbench.common.reading import fitted, read_json_object, whole
+from specbench.common import (
+    UsageError,
+    option_names,
+    parse_count,
+    parse_flags,
+    read_json_object,
+    registry,
+    safe_name,
+    unknown_name,
+    validate,
+)
 from specbench.training.choose import choose
 from specbench.training.plan import TrainPlan, TrajectoriesPlan
 from specbench.training.recipe import LoopOptions
@@ -127,13 +133,13 @@ class Cells:
 
     def cell(self, values: Mapping[str, str]) -> Cell:
         """A training by the values of the axes."""
-        known = names(self._recipe.Options)
+        known = option_names(self._recipe.Options)
         extra = [TEXTS, *([BLOCK_SIZE, "n"] if self._states and "n" not in known else [])]
         own: dict[str, str] = {}
         for name, value in values.items():
             option = known.get(name.replace("-", "_"))
             if option is None and name.replace("-", "_") not in extra:
-                raise unknown(f"option of the recipe of {self.method}", name, [*known, *extra])
+                raise unknown_name(f"option of the recipe of {self.method}", name, [*known, *extra])
             chosen = option or (BLOCK_SIZE if name == "n" else name.replace("-", "_"))
             if chosen in own:
                 raise UsageError(f"--train-grid sets {chosen} twice, once as {name}; write all its values in one")
@@ -178,7 +184,7 @@ class Cells:
         if not path.exists():
             return None
         card = read_json_object(path, _TODO)
-        if not Path(fitted(Finished, card, path, _TODO).weights).exists():
+        if not Path(validate(Finished, card, path, _TODO).weights).exists():
             return None
         self._rate = self._rate_of(cell, card) or self._rate
         return self._weights(card, cell)
@@ -197,7 +203,7 @@ class Cells:
         shared = {name: getattr(self._base, name) for name in TrajectoriesPlan.model_fields.keys() & _SHARED}
         chosen = {} if size is None else {"block_size": size}
         out = self._base.into / f"states{'' if size is None else f'-n{size}'}"
-        return given(TrajectoriesPlan, {**shared, **chosen, "answers": self._answers, "out": out})
+        return parse_flags(TrajectoriesPlan, {**shared, **chosen, "answers": self._answers, "out": out})
 
     def _folder(self, label: str, plan: TrainPlan) -> Path:
         """By its values, and by all else that decides it."""
@@ -208,7 +214,7 @@ class Cells:
     def _probe(self, cell: Cell) -> _Rate:
         self._say(f"what a step takes: {_PROBED} of {cell.label} …")
         with tempfile.TemporaryDirectory(prefix="specbench-") as place:
-            known = names(self._recipe.Options)
+            known = option_names(self._recipe.Options)
             settings = [each for each in cell.plan.settings if known[_name(each)] not in _NOT_PROBED]
             out = {"settings": (*settings, f"steps={_PROBED}"), "held_out": 0, "out": Path(place), "texts": None}
             card = run_training(cell.plan.model_copy(update=out), lambda line: None)
@@ -241,6 +247,6 @@ def _name(setting: str) -> str:
 
 
 def _whole(name: str, value: str) -> int:
-    if not (number := whole(value)):
+    if not (number := parse_count(value)):
         raise UsageError(f"{name}={value}: it takes whole numbers from 1")
     return number

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from specbench.common import SpecbenchError, UsageError
-from specbench.common.errors import one_line
-from specbench.common.files import check_writable, write_json_atomic
-from specbench.common.reading import read_json_object
+from specbench.common import SpecbenchError, UsageError, check_writable, one_line, read_json_object, write_json_atomic
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"

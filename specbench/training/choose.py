@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError, yaml
-from specbench.common.errors import unknown
-from specbench.common.options import names, parse
-from specbench.common.registry import Card
+from specbench.common import Card, UsageError, option_names, parse_options, unknown_name, yaml
 
 _FOLDER = "recipes"
 
@@ -28,11 +25,11 @@ def choose(card: Card, options: Any, recipe: str | None, settings: Sequence[str]
     """
     own = assigned(settings)
     if recipe is None:
-        return parse(options, own, f"the recipe of {card.name}")
-    known = names(options)
+        return parse_options(options, own, f"the recipe of {card.name}")
+    known = option_names(options)
     set_here = {known.get(name.replace("-", "_")) for name in own}
     theirs = {name: value for name, value in _read(card, recipe).items() if known.get(name) not in set_here}
-    return parse(options, {**theirs, **own}, f"the recipe of {card.name}")
+    return parse_options(options, {**theirs, **own}, f"the recipe of {card.name}")
 
 
 def assigned(settings: Sequence[str]) -> dict[str, str]:
@@ -51,7 +48,7 @@ def assigned(settings: Sequence[str]) -> dict[str, str]:
 def _read(card: Card, recipe: str) -> Mapping[str, Any]:
     path = published(card).get(recipe, Path(recipe))
     if path.suffix not in (".yaml", ".yml"):
-        raise unknown(f"recipe of {card.name}", recipe, published(card))
+        raise unknown_name(f"recipe of {card.name}", recipe, published(card))
     found = yaml.read(path, "give a .yaml file of options, as in 'lr: 0.0001'")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise UsageError(f"recipe file {recipe} does not map options to values, as 'lr: 0.0001' does")

@@ -12,10 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.files import check_writable, write_json_atomic
-from specbench.decoding.convergence import State, fast_forwarded, stationary
-from specbench.decoding.drafts import Kind
+from specbench.common import EnvironmentRefused, UsageError, check_writable, write_json_atomic
+from specbench.decoding import Kind, State, fast_forwarded, stationary
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.training.answers import before_run, cut_circle

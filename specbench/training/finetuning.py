@@ -19,9 +19,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.files import write_json_atomic
-from specbench.common.reading import fitted, read_json_object
+from specbench.common import EnvironmentRefused, UsageError, read_json_object, validate, write_json_atomic
 from specbench.models import fingerprints
 from specbench.training import checkpoints
 from specbench.training.card import write_card
@@ -218,7 +216,7 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
     path: Path = job.out / _BEFORE
     if path.exists():
         todo = "delete it to measure anew"
-        return fitted(Figures, read_json_object(path, todo), path, todo).model_dump(exclude_none=True)
+        return validate(Figures, read_json_object(path, todo), path, todo).model_dump(exclude_none=True)
     held = _held(teaching, job, job.target.model, job.held_out).rated(job.target.model)
     job.say(f"held out before training, all {held.prompts}: {held.line()}")
     write_json_atomic(path, held.figures())

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from specbench.common import Prompt, SpecbenchError, Turn, UsageError
-from specbench.common.errors import one_line
-from specbench.evals.data import digest, each_row, place, stem
-from specbench.evals.dialogue import choose_style, dialogue
+from specbench.common import Prompt, SpecbenchError, Turn, UsageError, one_line
+from specbench.evals import build_dialogue, choose_style, digest, each_row, file_stem, row_place
 from specbench.training.recipe import Text
 
 if TYPE_CHECKING:
@@ -116,13 +114,13 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
     """
     found = []
     for number, row in each_row(path, GivenRow):
-        line = place(path, number)
+        line = row_place(path, number)
         *history, (_, question), (_, answer) = row.turns()
-        name = f"{stem(path.name)}/{number}"
+        name = f"{file_stem(path.name)}/{number}"
         if row.prompt is not None:
             prompt = Prompt(name, question, False)
         else:
-            prompt = dialogue(name, [question], choose_style("auto", chat, "prompts"), history=history)
+            prompt = build_dialogue(name, [question], choose_style("auto", chat, "prompts"), history=history)
         found.append(Given(prompt, answer, line))
     if not found:
         raise UsageError(f"{path} has no rows; {_WANTED}")

@@ -138,7 +138,7 @@ def _agreed(model: Any, text: Text) -> int:
 
 def method_of(name: str, settings: Mapping[str, Any]) -> Method:
     """A method with options by their names."""
-    from specbench.runner.methods import plan_methods
+    from specbench.planning import plan_methods
 
     _, method = plan_methods([name], [f"{name}.{option}={value}" for option, value in settings.items()])
     return method

@@ -19,15 +19,20 @@ from accelerate import PartialState
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
-from specbench.common import UsageError, option
-from specbench.common.files import check_writable, write_text_atomic
-from specbench.common.options import temperature_fault
-from specbench.common.reading import fitted, read_json_lines
+from specbench.common import (
+    UsageError,
+    check_writable,
+    option,
+    read_json_lines,
+    temperature_fault,
+    validate,
+    write_text_atomic,
+)
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
+from specbench.planning import plan_methods
 from specbench.results import BASELINE
 from specbench.runner import Request, Session, StopRule
-from specbench.runner.methods import plan_methods
 from specbench.training.distances import DistanceOptions
 from specbench.training.recipe import Job, Text, Token
 
@@ -224,5 +229,5 @@ def _most(text: Text, budget: int, room: int) -> int:
 def _read(path: Path) -> Iterator[tuple[str, list[int]]]:
     """The answers of a round by their prompts' ids; raises a UsageError that names the line."""
     for number, content in read_json_lines(path, _TODO):
-        row = fitted(_Row, content, f"{path} line {number}", _TODO)
+        row = validate(_Row, content, f"{path} line {number}", _TODO)
         yield row.id, row.answer

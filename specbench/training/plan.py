@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from specbench.common import UsageError
-from specbench.common.options import flag, temperature_fault
-from specbench.runner.plan import Drawing, Loading, Noting, split
+from specbench.common import UsageError, flag, temperature_fault
+from specbench.planning import Drawing, Loading, Noting, split_names
 
 #: Tokens of an answer of the target, where the user does not say.
 BUDGET = 512
@@ -47,7 +46,7 @@ class _Answering(Noting, Loading, Drawing):
     @property
     def sets(self) -> list[str]:
         """Names of the sets of prompts."""
-        found = split(self.prompts or "")
+        found = split_names(self.prompts or "")
         if self.prompts is not None and not found:
             raise UsageError("--prompts names nothing; give gsm8k-train, for one")
         return found

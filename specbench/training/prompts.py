@@ -7,11 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specbench.common import Prompt, UsageError, guests, registry
-from specbench.common.errors import unknown
-from specbench.common.options import parse
-from specbench.evals.asked import asks, measured
-from specbench.evals.data import FORMATS, names_file, stem
+from specbench.common import Prompt, UsageError, parse_options, plugins, registry, unknown_name
+from specbench.evals import FORMATS, file_stem, known_questions, names_file, task_asking
 
 _SUFFIX = "-train"
 
@@ -39,7 +36,7 @@ def check_sets(names: Sequence[str]) -> None:
         if task in registry.tasks():
             offers = ", ".join(f"{each}{_SUFFIX}" for each in trains)
             raise UsageError(f"task {task} is what decoders are measured on and has no training split; use {offers}")
-        raise unknown("prompt set", name, [f"{each}{_SUFFIX}" for each in trains])
+        raise unknown_name("prompt set", name, [f"{each}{_SUFFIX}" for each in trains])
 
 
 def trainable() -> list[str]:
@@ -55,24 +52,24 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
     """
     check_sets(names)
     found: list[Prompt] = []
-    known = measured(data_dir) if any(names_file(name) for name in names) else {}
+    known = known_questions(data_dir) if any(names_file(name) for name in names) else {}
     for name in names:
         made, who = _task(name, data_dir)
-        with guests.hosting(who):
+        with plugins.plugin_call(who):
             prompts = made.prompts(chat) if names_file(name) else made.training_prompts(chat)
         if any(prompt.follow_ups for prompt in prompts):
             raise UsageError(f"{name} has conversations of several turns; give their turns so far as messages")
         if names_file(name):
             for prompt in prompts:
                 check_unmeasured(prompt.text, f"prompt {prompt.id} of {name}", known)
-        prefix = stem(name) if names_file(name) else name
+        prefix = file_stem(name) if names_file(name) else name
         found += [replace(prompt, id=f"{prefix}/{prompt.id}") for prompt in prompts]
     return found
 
 
 def check_unmeasured(text: str, where: str, known: dict[str, str]) -> None:
     """Refuses a prompt that is a question of a task, word for word."""
-    task = asks(text, known)
+    task = task_asking(text, known)
     if task is not None:
         raise UsageError(
             f"{where} is a question of {task}, which decoders are measured on, so nothing is trained on it; "
@@ -98,10 +95,10 @@ def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Ca
             made, who = _task(name, data_dir)
             judges[name] = getattr(made, "score_training", None), who
             if judges[name][0]:
-                with guests.hosting(who):
+                with plugins.plugin_call(who):
                     made.training_prompts(chat)  # settles how they are asked, and so what an answer looks like
         judge, who = judges[name]
-        with guests.hosting(who):  # or the method whose recipe asks would be blamed
+        with plugins.plugin_call(who):  # or the method whose recipe asks would be blamed
             return judge(own, text).passed if judge else None
 
     return score
@@ -112,8 +109,8 @@ def _task(name: str, data_dir: Path | None) -> tuple[Any, str]:
     task, settings = (name.removesuffix(_SUFFIX), {}) if not names_file(name) else (_taker(), {"file": name})
     card = registry.task(task)
     module = card.load()
-    with guests.hosting(card.who):
-        return module.Task(parse(module.Options, settings, f"task {task}"), data_dir), card.who
+    with plugins.plugin_call(card.who):
+        return module.Task(parse_options(module.Options, settings, f"task {task}"), data_dir), card.who
 
 
 def _taker() -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.common import UsageError
-from specbench.common.reading import fitted, read_json_object
-from specbench.results.quality import UNVERIFIED, Compared, Metric, Quality, compare_quality
+from specbench.analysis import UNVERIFIED, Compared, Metric, Quality, compare_quality
+from specbench.common import UsageError, read_json_object, validate
 
 _CARD = "card.json"
 _TODO = "train anew, or take a whole copy of the folder"
@@ -38,7 +37,7 @@ def check_card(model: str) -> Path:
             f"--card goes with a folder that specbench train left (adapter or checkpoint) as the last MODEL; {model} "
             f"has no {_CARD}"
         )
-    fitted(_Card, read_json_object(folder / _CARD, _TODO), folder / _CARD, _TODO)
+    validate(_Card, read_json_object(folder / _CARD, _TODO), folder / _CARD, _TODO)
     return folder
 
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.common import UsageError, guests, registry
-from specbench.common.files import check_writable, sole_use, write_json_atomic
-from specbench.common.options import keywords
-from specbench.evals.data import names_file, stem
-from specbench.runner.progress import notes_of, noting
+from specbench.common import UsageError, check_writable, keywords, plugins, registry, sole_use, write_json_atomic
+from specbench.evals import file_stem, names_file
+from specbench.runner import notes_of, printing_to
 from specbench.training.choose import choose
 from specbench.training.given import has_answers
 from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
@@ -24,7 +22,7 @@ from specbench.training.recipe import WeightOptions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from specbench.common.registry import Card
+    from specbench.common import Card
     from specbench.engine import Sampling
     from specbench.models import LoadedModel
     from specbench.training.recipe import Text
@@ -38,7 +36,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = card.recipe()
-    with guests.hosting(card.who):
+    with plugins.plugin_call(card.who):
         chosen = choose(card, module.Options, plan.recipe, plan.settings)
     _check_source(plan, module)
     if plan.dtype == "int8" and isinstance(chosen, WeightOptions):
@@ -51,20 +49,20 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callable[[str], None]) -> dict[str, Any]:
     """The training itself, of a plan that makes sense."""
-    from specbench.common.progress import counting
+    from specbench.common import progress_lines
     from specbench.models import CARD
-    from specbench.runner.loading import load_model
+    from specbench.runner import load_model
     from specbench.training.answers import Asking
     from specbench.training.recipe import Job, apart, some
     from specbench.training.sources import Wanted, find
 
     loaded = load_model(plan, say)
     if check := getattr(module, "check", None):
-        with guests.hosting(card.who):
+        with plugins.plugin_call(card.who):
             check(chosen, loaded)
     wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, plan.drawn_by, plan.given)
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
-    found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
+    found = find(loaded, wanted, asking, plan.into, progress_lines(say, "answers"))
     if plan.held_out >= len(found.texts):
         raise UsageError(
             f"--held-out {plan.held_out} holds out all {len(found.texts)} prompts, leaving none for training; lower it"
@@ -76,7 +74,7 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     place = Path(plan.model).expanduser()
     named = str(place.resolve()) if place.exists() else plan.model
     job = Job(loaded, learnt, aside, plan.into, plan.seed, say, named, found.about, found.score)
-    with guests.hosting(card.who):
+    with plugins.plugin_call(card.who):
         figures = module.train(chosen, job)
     made = {
         "method": card.name,
@@ -125,7 +123,7 @@ def train(plan: TrainPlan) -> Trained:
     It is ``specbench train`` with its options as keyword arguments: what is interrupted is gone on with by the same
     call.
     """
-    return Trained(plan.into, run_training(plan, noting(notes_of(plan))))
+    return Trained(plan.into, run_training(plan, printing_to(notes_of(plan))))
 
 
 def _check_source(plan: TrainPlan, module: Any) -> None:
@@ -170,7 +168,7 @@ def _check_given(plan: TrainPlan, module: Any) -> None:
         raise UsageError(f"--given has its answers in the files of --prompts; leave {' and '.join(flags)} out")
     if without := [name for name in plan.sets if not names_file(name)]:
         raise UsageError(f"--given takes files whose rows have answers, not {without[0]}; leave --given out")
-    stems = [stem(name) for name in plan.sets]
+    stems = [file_stem(name) for name in plan.sets]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise UsageError(f"--prompts has two files that are called {twice[0]}; rename one")
 
@@ -199,9 +197,9 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
 
 def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
     """The collection itself, of a plan that makes sense."""
-    from specbench.common.progress import counting
-    from specbench.evals.draw import said
-    from specbench.runner.loading import load_model
+    from specbench.common import progress_lines
+    from specbench.evals import describe_draw
+    from specbench.runner import load_model
     from specbench.training.collection import Collecting, collect
 
     loaded = load_model(plan, say)
@@ -211,13 +209,13 @@ def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, 
         plan.max_repeats,
     )  # fmt: skip
     most = plan.rows or _ROWS[loaded.model.device.type]
-    told = counting(say, "answers with their states")
+    told = progress_lines(say, "answers with their states")
     return {
         "model": loaded.spec.name,
         "fingerprint": loaded.spec.fingerprint,
         "block_size": plan.block_size,
         "states_kind": plan.states,
-        **({"prompts": said(plan.limit, plan.drawn_by)} if plan.limit is not None else {}),
+        **({"prompts": describe_draw(plan.limit, plan.drawn_by)} if plan.limit is not None else {}),
         **collect(loaded, texts, sampling, how, plan.into, rows=most, told=told),
     }
 
@@ -236,9 +234,9 @@ def _refuse_of_answers(plan: TrajectoriesPlan) -> None:
 
 def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], None]) -> tuple[Sequence[Text], Sampling]:
     """The model's answers to training prompts, made where they are missing, and how they were decoded."""
-    from specbench.common.progress import counting
+    from specbench.common import progress_lines
     from specbench.engine import Sampling
-    from specbench.evals.draw import draw
+    from specbench.evals import draw_prompts
     from specbench.training.answers import Asking, ask
     from specbench.training.prompts import training_prompts
 
@@ -246,10 +244,10 @@ def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], Non
     asked = [
         prompt
         for name in plan.sets
-        for prompt in draw(training_prompts([name], chat, plan.data_dir), plan.limit, plan.drawn_by)
+        for prompt in draw_prompts(training_prompts([name], chat, plan.data_dir), plan.limit, plan.drawn_by)
     ]
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
-    texts = ask(loaded, asked, asking, plan.answers or plan.into, counting(say, "answers"))
+    texts = ask(loaded, asked, asking, plan.answers or plan.into, progress_lines(say, "answers"))
     return texts, Sampling(temperature=asking.temperature, seed=asking.seed)
 
 

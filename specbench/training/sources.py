@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.evals.asked import measured
-from specbench.evals.data import stem
-from specbench.evals.draw import draw, said
+from specbench.evals import describe_draw, draw_prompts, file_stem, known_questions
 from specbench.models import LoadedModel
 from specbench.training import answers, trajectory
 from specbench.training.answers import Asking
@@ -28,7 +26,7 @@ class Wanted:
         sets: names of training sets; empty takes all that ``trajectories`` or ``answers`` have.
         answers: folder of answers made before. Those that ``sets`` have and it lacks are made there; without ``sets``
             it is only read. None is the training's own folder.
-        limit: texts of each set, see :func:`specbench.evals.draw.draw`; None is all.
+        limit: texts of each set, see :func:`specbench.evals.prompt_draw.draw_prompts`; None is all.
         prompt_seed: of the draw; None takes the first of each set.
         given: ``sets`` are files whose rows have answers, which are learnt as they are.
     """
@@ -71,7 +69,9 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
         texts, about["given"] = _given(loaded, wanted)
     elif wanted.sets:
         sets_of_prompts = [training_prompts([name], loaded.has_chat_template, wanted.data_dir) for name in wanted.sets]
-        prompts = [prompt for each in sets_of_prompts for prompt in draw(each, wanted.limit, wanted.prompt_seed)]
+        prompts = [
+            prompt for each in sets_of_prompts for prompt in draw_prompts(each, wanted.limit, wanted.prompt_seed)
+        ]
         texts = answers.ask(loaded, prompts, asking, made_in, told)
         about["answers"] = answers.made(made_in, loaded)
     else:
@@ -79,7 +79,7 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
         texts = answers.read(made_in)
     texts = _of(texts, wanted)
     if wanted.limit is not None:
-        about["limit"] = said(wanted.limit, wanted.prompt_seed)
+        about["limit"] = describe_draw(wanted.limit, wanted.prompt_seed)
     sets = wanted.sets or sorted({_set(text) for text in texts})
     named = [Path(name).name for name in sets] if wanted.given else list(sets)
     return Found(texts, {"prompts": named, **about}, scorer(sets, loaded.has_chat_template, wanted.data_dir))
@@ -89,18 +89,18 @@ def _given(loaded: LoadedModel, wanted: Wanted) -> tuple[list[Text], dict[str, s
     """The texts of files with answers, and the files' hashes by name."""
     texts: list[Text] = []
     hashes: dict[str, str] = {}
-    known = measured(wanted.data_dir)
+    known = known_questions(wanted.data_dir)
     for name in wanted.sets:
         rows, digest = read_given(Path(name), loaded.has_chat_template)
         hashes[Path(name).name] = digest
         for row in rows:
             check_unmeasured(row.prompt.text, row.line, known)
-        texts += given_texts(loaded, draw(rows, wanted.limit, wanted.prompt_seed))
+        texts += given_texts(loaded, draw_prompts(rows, wanted.limit, wanted.prompt_seed))
     return texts, hashes
 
 
 def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:
-    stems = {stem(name) for name in wanted.sets}
+    stems = {file_stem(name) for name in wanted.sets}
     by_set: dict[str, list[Text]] = defaultdict(list)
     for text in texts:
         by_set[_set(text)].append(text)
@@ -108,7 +108,7 @@ def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:
         text.id
         for name, mine in by_set.items()
         if not stems or name in stems
-        for text in draw(mine, wanted.limit, wanted.prompt_seed)
+        for text in draw_prompts(mine, wanted.limit, wanted.prompt_seed)
     }
     chosen = [text for text in texts if text.id in taken]
     if not chosen:

@@ -12,9 +12,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specbench.decoding import Context, TokenTree
-from specbench.decoding.convergence import State, prefix
-from specbench.decoding.drafts import Kind, Noise
+from specbench.decoding import Context, Kind, Noise, State, TokenTree, prefix
 from specbench.engine import Engine, Sampling
 from specbench.engine.forced import Chain, next_tokens
 from specbench.models import LoadedModel

@@ -14,8 +14,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench.common import UsageError
-from specbench.common.errors import NothingLearnt, one_line
+from specbench.common import NothingLearnt, UsageError, one_line
 from specbench.training import checkpoints
 from specbench.training.recipe import WeightOptions
 

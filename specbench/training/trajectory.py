@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.common.files import write_atomic, write_json_atomic
-from specbench.common.reading import damaged, fitted, open_file, parse_json, read_json_object, schema_version
+from specbench.common import (
+    EnvironmentRefused,
+    SpecbenchError,
+    UsageError,
+    damaged,
+    open_file,
+    parse_json,
+    read_json_object,
+    schema_version,
+    validate,
+    write_atomic,
+    write_json_atomic,
+)
 from specbench.training.recipe import Token
 
 if TYPE_CHECKING:
@@ -129,7 +139,7 @@ def read_header(folder: Path) -> Header:
     todo = "remove the folder and collect it again"
     found = read_json_object(path, todo)
     schema_version(found, path, FORMAT, todo, field="format")
-    return Header(**fitted(_Head, found, path, todo).model_dump())
+    return Header(**validate(_Head, found, path, todo).model_dump())
 
 
 def write_header(folder: Path, header: Header) -> None:
@@ -162,7 +172,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # pyarrow's own are of many kinds
         raise damaged(path, str(error), _AGAIN) from error
-    return fitted(_Statistics, parse_json(content, f"{path}, its statistics", _AGAIN), path, _AGAIN).root
+    return validate(_Statistics, parse_json(content, f"{path}, its statistics", _AGAIN), path, _AGAIN).root
 
 
 def _rows(path: Path, header: Header) -> Iterator[Trajectory]:

@@ -8,12 +8,18 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
-from specbench.common import Prompt
-from specbench.common.reading import damaged
-from specbench.evals import Verdict, lm_eval_tasks, mathematics
-from specbench.evals.chained import chained
-from specbench.evals.data import manifest, read_rows, resolve
-from specbench.evals.rows import TODO, place
+from specbench.common import Prompt, damaged
+from specbench.evals import (
+    TODO,
+    Verdict,
+    chained,
+    lm_eval_tasks,
+    manifest,
+    mathematics,
+    read_rows,
+    resolve_file,
+    row_place,
+)
 
 NAME = "aime25"
 
@@ -59,7 +65,7 @@ class Task:
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
         (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._problems = load(resolve(file, data_dir))
+        self._problems = load(resolve_file(file, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All problems in data order."""
@@ -98,9 +104,9 @@ def load(path: Path) -> list[Problem]:
     ids: set[str] = set()
     for number, row in read_rows(path, Problem):
         if row.id is not None and str(row.id) in ids:
-            raise damaged(place(path, number), f"field 'id': {row.id} is there twice", TODO)
+            raise damaged(row_place(path, number), f"field 'id': {row.id} is there twice", TODO)
         if row.problem in {other.problem for other in found}:
-            raise damaged(place(path, number), "field 'problem': it is there twice", TODO)
+            raise damaged(row_place(path, number), "field 'problem': it is there twice", TODO)
         ids |= {str(row.id)} if row.id is not None else set()
         found.append(row)
     if not found:

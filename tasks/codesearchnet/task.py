@@ -10,12 +10,9 @@ from typing import Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.common.reading import damaged
-from specbench.evals import Unscored
-from specbench.evals.data import each_row, manifest, resolve
-from specbench.evals.rows import TODO
+from specbench.common import Options as OptionsBase
+from specbench.common import Prompt, UsageError, damaged, option
+from specbench.evals import TODO, Unscored, each_row, manifest, resolve_file
 
 NAME = "codesearchnet"
 
@@ -24,10 +21,10 @@ _ASKED = "Please generate code based on the following doc:\n{}"
 _NEXT = ("\n### Instruction:",)
 
 
-class Options(opt.Options):
+class Options(OptionsBase):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "cllm"] = opt.option(
+    style: Literal["auto", "chat", "cllm"] = option(
         "auto",
         help="chat: CLLM's instruction through the chat template; cllm: in the frame of its models' training; "
         "auto: chat when the model has a template, else cllm",
@@ -55,7 +52,7 @@ class Task(Unscored):
         the places of DESIGN §7."""
         self.options = options
         (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._asked = load(resolve(file, data_dir))
+        self._asked = load(resolve_file(file, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All functions in data order."""

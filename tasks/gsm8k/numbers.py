@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from specbench.evals.extract import bare_box, last_box
-from specbench.evals.numbers import NUMBER, ascii_numbers, value
+from specbench.evals import NUMBER, ascii_numbers, bare_box, last_box, number_value
 
 TOLERANCE = 1e-6
 
@@ -38,7 +37,7 @@ def final_number(text: str) -> tuple[float | None, str]:
         for line in reversed(pattern.split(plain)[1:]):
             # Of a sum the result counts: "9 * 2 = 18".
             if found := NUMBER.search(line.partition("\n")[0].rpartition("=")[2]):
-                return value(found), by
+                return number_value(found), by
     if (bare := bare_box(plain)) is not None:
         return boxed_number(bare), BOX
     return last_number(text), LAST
@@ -59,10 +58,10 @@ def boxed_number(box: str) -> float | None:
     rest = NUMBER.sub("", plain)
     if len(found) != 1 or re.search(r"[\\/^*+_-]", rest):
         return None
-    return value(found[0])
+    return number_value(found[0])
 
 
 def last_number(text: str) -> float | None:
     """The last number of a text; None when it has none."""
     found = list(NUMBER.finditer(ascii_numbers(text)))
-    return value(found[-1]) if found else None
+    return number_value(found[-1]) if found else None

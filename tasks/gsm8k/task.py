@@ -8,13 +8,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt
-from specbench.common import options as opt
-from specbench.evals import Verdict, lm_eval_tasks
-from specbench.evals.chained import chained
-from specbench.evals.data import DataFile, manifest, read_rows, resolve
-from specbench.evals.lm_eval_tasks import Style
-from specbench.evals.numbers import ascii_numbers
+from specbench.common import Prompt, option
+from specbench.evals import (
+    AskingStyle,
+    DataFile,
+    Verdict,
+    ascii_numbers,
+    chained,
+    lm_eval_tasks,
+    manifest,
+    read_rows,
+    resolve_file,
+)
 from specbench.tasks.gsm8k.numbers import final_number, numeric
 
 NAME = "gsm8k"
@@ -46,25 +51,25 @@ _BOX_FILTERS = [
 ]
 
 STYLES = {
-    "chat": Style("gsm8k/gsm8k.yaml", True, 0, 32, changes={"doc_to_text": CHAT}),
-    "completion": Style("gsm8k/gsm8k.yaml", False, 5, 32),
-    "cot": Style("gsm8k/gsm8k-cot.yaml", False, 8, 8),
-    "cllm": Style(
+    "chat": AskingStyle("gsm8k/gsm8k.yaml", True, 0, 32, changes={"doc_to_text": CHAT}),
+    "completion": AskingStyle("gsm8k/gsm8k.yaml", False, 5, 32),
+    "cot": AskingStyle("gsm8k/gsm8k-cot.yaml", False, 8, 8),
+    "cllm": AskingStyle(
         "gsm8k/gsm8k.yaml", False, changes={"doc_to_text": CLLM, "generation_kwargs": {"until": ["Question"]}}
     ),
-    "jf": Style("gsm8k/gsm8k.yaml", True, changes={"doc_to_text": JF, "filter_list": _BOX_FILTERS}),
+    "jf": AskingStyle("gsm8k/gsm8k.yaml", True, changes={"doc_to_text": JF, "filter_list": _BOX_FILTERS}),
 }
 
 
 class Options(lm_eval_tasks.Options):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "completion", "cot", "cllm", "jf"] = opt.option(
+    style: Literal["auto", "chat", "completion", "cot", "cllm", "jf"] = option(
         "auto",
         help="chat: zero-shot through the chat template; completion: lm-eval's gsm8k; cot: its gsm8k_cot; cllm, jf: "
         "the prompts of those papers; auto: chat when the model has a template, else completion",
     )
-    shots: int | None = opt.option(
+    shots: int | None = option(
         None, ge=0, help="few-shot examples, from the training data (cot: its own 8); default: 5, cot 8, chat 0"
     )
 
@@ -153,13 +158,13 @@ class Task:
         return []
 
     def _read(self, split: DataFile) -> list[Problem]:
-        return [row for _, row in read_rows(resolve(split, self._data_dir), Problem)]
+        return [row for _, row in read_rows(resolve_file(split, self._data_dir), Problem)]
 
     def _lm_task(self, style: str, shots: int, asked: DataFile | None = None) -> lm_eval_tasks.LmTask:
-        splits = {"test": resolve(asked or self._test, self._data_dir)}
+        splits = {"test": resolve_file(asked or self._test, self._data_dir)}
         changes: dict[str, Any] = {}
         if shots and style != "cot":
-            splits["train"] = resolve(self._train, self._data_dir)
+            splits["train"] = resolve_file(self._train, self._data_dir)
             read_rows(splits["train"], Problem)
         elif style != "cot":  # then nobody needs the file
             changes = {"training_split": None, "fewshot_split": None, "num_fewshot": 0}

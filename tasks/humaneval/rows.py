@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.evals.data import by_field, read_rows
-from specbench.evals.plus_checks import Reference, pack_inputs
+from specbench.evals import Reference, by_field, pack_inputs, read_rows
 
 
 class Problem(BaseModel):

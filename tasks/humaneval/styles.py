@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specbench.common import Prompt
-from specbench.evals import plus_checks
-from specbench.evals.extract import Extracted, continued, fenced_code, whole
+from specbench.evals import Extracted, continued_code, fenced_code, plus_checks, whole_answer
 
 INSTRUCTION = (
     "Complete the following Python function. "
@@ -62,14 +61,14 @@ def _jf(fence: str) -> Callable[[str, str], Prompt]:
 
 
 def _fenced_or_whole(text: str) -> Extracted:
-    return fenced_code(text) or whole(text)
+    return fenced_code(text) or whole_answer(text)
 
 
 STYLES = {
-    "chat": Style(True, _chat, continued),
-    "completion": Style(False, _completion, whole),
-    "evalplus": Style(True, plus_checks.chat, continued, evalplus=True),
-    "evalplus-completion": Style(False, _evalplus_completion, whole, evalplus=True),
+    "chat": Style(True, _chat, continued_code),
+    "completion": Style(False, _completion, whole_answer),
+    "evalplus": Style(True, plus_checks.chat, continued_code, evalplus=True),
+    "evalplus-completion": Style(False, _evalplus_completion, whole_answer, evalplus=True),
     "jf": Style(True, _jf("```"), _fenced_or_whole),
     "jf-python": Style(True, _jf("```python"), _fenced_or_whole),
 }

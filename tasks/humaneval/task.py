@@ -10,29 +10,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.evals import Program, Sandbox, Verdict, chained, plus_checks
-from specbench.evals.data import manifest, present, resolve
-from specbench.evals.plus_checks import Checker, EvalPlus
+from specbench.common import Prompt, UsageError, option
+from specbench.evals import (
+    Checker,
+    EvalPlus,
+    Program,
+    Sandbox,
+    Verdict,
+    is_present,
+    manifest,
+    plus_checks,
+    resolve_file,
+    sessions,
+)
 from specbench.tasks.humaneval import extract
 from specbench.tasks.humaneval.rows import PlusProblem, Problem, load
 from specbench.tasks.humaneval.styles import STYLES, Style
 
 
-class Options(chained.Options):
+class Options(sessions.Options):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "completion", "evalplus", "evalplus-completion", "jf", "jf-python"] = opt.option(
+    style: Literal["auto", "chat", "completion", "evalplus", "evalplus-completion", "jf", "jf-python"] = option(
         "auto",
         help="chat template, or continuation of the raw prompt; evalplus, evalplus-completion, jf, jf-python: as their "
         "authors ask; auto: chat when the model has a template, else completion",
     )
-    tests: Literal["auto", "base", "plus"] = opt.option(
+    tests: Literal["auto", "base", "plus"] = option(
         "auto",
         help="base: HumanEval's own tests; plus: HumanEval+, base and plus inputs; auto: plus when its data are here",
     )
-    extract: Literal["auto", "own", "evalplus"] = opt.option(
+    extract: Literal["auto", "own", "evalplus"] = option(
         "auto",
         help="how an answer becomes a program: own: README's rules; evalplus: EvalPlus's sanitiser (extra eval); "
         "auto: evalplus for the evalplus styles",
@@ -46,11 +54,11 @@ class Task:
         """``data_dir``: folder that holds HumanEval.jsonl.gz; None looks in the places of DESIGN §7."""
         base, plus = manifest(Path(__file__).with_name("task.toml"))
         if options.tests == "auto":
-            options = options.model_copy(update={"tests": "plus" if present(plus, data_dir) else "base"})
+            options = options.model_copy(update={"tests": "plus" if is_present(plus, data_dir) else "base"})
         self.options = options
-        self._problems = load(resolve(base, data_dir), Problem)
+        self._problems = load(resolve_file(base, data_dir), Problem)
         needed = options.tests == "plus" or options.style.startswith("evalplus")
-        self._plus: dict[str, PlusProblem] = load(resolve(plus, data_dir), PlusProblem) if needed else {}
+        self._plus: dict[str, PlusProblem] = load(resolve_file(plus, data_dir), PlusProblem) if needed else {}
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All problems in data order."""
@@ -64,7 +72,7 @@ class Task:
             )
         self.options = self.options.model_copy(update={"extract": self._extract(style)})
         prompts = [style.ask(id, self._statement(style, id)) for id in self._problems]
-        return chained.chained(prompts, self.options.chain)
+        return sessions.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base", and "plus" where it ran."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specbench.common import Prompt
-from specbench.evals.extract import Extracted, fenced_code
+from specbench.evals import Extracted, fenced_code
 from specbench.tasks.livecodebench.rows import Problem
 
 SYSTEM = (

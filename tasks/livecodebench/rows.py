@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from specbench.common.reading import damaged, fitted, json_object, open_file, parse_json, unreadable
-from specbench.evals.contest_checks import Cases
+from specbench.common import damaged, json_object, open_file, parse_json, unreadable, validate
+from specbench.evals import Cases
 from specbench.tasks.livecodebench.packed import unpack
 
 _TODO = "fetch it again"
@@ -156,7 +156,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _row(line: bytes, where: str) -> Row:
-    return fitted(Row, json_object(parse_json(line, where, _TODO), where, _TODO), where, _TODO)
+    return validate(Row, json_object(parse_json(line, where, _TODO), where, _TODO), where, _TODO)
 
 
 def _function(row: Row, where: str) -> str | None:

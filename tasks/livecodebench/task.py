@@ -14,30 +14,28 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.evals import Sandbox, Verdict, chained, contest_checks
-from specbench.evals.data import manifest, resolve
+from specbench.common import Prompt, UsageError, option
+from specbench.evals import Sandbox, Verdict, contest_checks, manifest, resolve_file, sessions
 from specbench.tasks.livecodebench import asking
 from specbench.tasks.livecodebench.rows import cases, load
 
 RELEASES = ("v1", "v2", "v3", "v4", "v5", "v6")
 
 
-class Options(chained.Options):
+class Options(sessions.Options):
     """Options of the task."""
 
-    release: Literal["v1", "v2", "v3", "v4", "v5", "v6"] = opt.option(
+    release: Literal["v1", "v2", "v3", "v4", "v5", "v6"] = option(
         "v6", help="the problems published up to then: v1 is test.jsonl, v2 that and test2.jsonl, and so on"
     )
-    since: str = opt.option("", "from", help="first day of a contest, such as 2024-08-01; empty: from the beginning")
-    until: str = opt.option("", "to", help="last day of a contest, as the authors count: its midnight; empty: no end")
-    platform: Literal["all", "leetcode", "codeforces", "atcoder"] = opt.option("all", help="problems of one platform")
-    difficulty: Literal["all", "easy", "medium", "hard"] = opt.option("all", help="problems of one difficulty")
-    tests: Literal["all", "public"] = opt.option(
+    since: str = option("", "from", help="first day of a contest, such as 2024-08-01; empty: from the beginning")
+    until: str = option("", "to", help="last day of a contest, as the authors count: its midnight; empty: no end")
+    platform: Literal["all", "leetcode", "codeforces", "atcoder"] = option("all", help="problems of one platform")
+    difficulty: Literal["all", "easy", "medium", "hard"] = option("all", help="problems of one difficulty")
+    tests: Literal["all", "public"] = option(
         "all", help="all: public and private tests; public: those that stand in the statement"
     )
-    style: Literal["auto", "chat", "completion"] = opt.option(
+    style: Literal["auto", "chat", "completion"] = option(
         "auto", help="the authors' prompt through the chat template, or as one text; auto: chat where there is one"
     )
 
@@ -57,7 +55,7 @@ class Task:
         """``data_dir``: folder that holds the release's files (README); None looks in the places of DESIGN §7."""
         self.options = options
         files = manifest(Path(__file__).with_name("task.toml"))[: 1 + RELEASES.index(options.release)]
-        every = load([resolve(file, data_dir) for file in files])
+        every = load([resolve_file(file, data_dir) for file in files])
         first, last = (datetime.datetime.fromisoformat(day) if day else None for day in (options.since, options.until))
         self._problems = {
             id: problem
@@ -82,7 +80,7 @@ class Task:
                 "style=chat needs a model with a chat template; this one has none, so use style=completion"
             )
         prompts = [asking.ask(problem, self.options.style == "chat") for problem in self._problems.values()]
-        return chained.chained(prompts, self.options.chain)
+        return sessions.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Run the tests of one problem on one answer, in the sandbox. ``also`` says "public": right on those tests."""

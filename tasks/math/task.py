@@ -10,14 +10,19 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.common.reading import damaged
-from specbench.evals import Verdict, lm_eval_tasks, mathematics
-from specbench.evals.chained import chained
-from specbench.evals.data import manifest, present, read_rows, resolve
-from specbench.evals.extract import last_box
-from specbench.evals.rows import TODO
+from specbench.common import Prompt, UsageError, damaged, option
+from specbench.evals import (
+    TODO,
+    Verdict,
+    chained,
+    is_present,
+    last_box,
+    lm_eval_tasks,
+    manifest,
+    mathematics,
+    read_rows,
+    resolve_file,
+)
 
 NAME = "math"
 
@@ -41,8 +46,8 @@ class Options(mathematics.Options):
     subject: Literal[
         "all", "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory",
         "prealgebra", "precalculus",
-    ] = opt.option("all", help="one of the seven subjects, or all")  # fmt: skip
-    level: int | None = opt.option(None, ge=1, le=5, help="problems of this difficulty, 5 is the hardest; default: all")
+    ] = option("all", help="one of the seven subjects, or all")  # fmt: skip
+    level: int | None = option(None, ge=1, le=5, help="problems of this difficulty, 5 is the hardest; default: all")
 
 
 class Problem(BaseModel):
@@ -100,8 +105,8 @@ class Task:
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
         merged, *parts = manifest(Path(__file__).with_name("task.toml"))
         # Even for one subject all are read: an id is the number among all of them.
-        files = [merged] if present(merged, data_dir) else parts
-        self._problems = [row for file in files for row in load(resolve(file, data_dir))]
+        files = [merged] if is_present(merged, data_dir) else parts
+        self._problems = [row for file in files for row in load(resolve_file(file, data_dir))]
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """The problems of the chosen subject and level in data order, each with its subject as category."""

@@ -8,12 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt
-from specbench.common import options as opt
-from specbench.evals import Verdict, lm_eval_tasks, mathematics
-from specbench.evals.chained import chained
-from specbench.evals.data import manifest, read_rows, resolve
-from specbench.evals.lm_eval_tasks import Style
+from specbench.common import Prompt, option
+from specbench.evals import AskingStyle, Verdict, chained, lm_eval_tasks, manifest, mathematics, read_rows, resolve_file
 
 NAME = "math500"
 
@@ -22,19 +18,19 @@ JF_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant
 
 STYLES = {
     **mathematics.STYLES,
-    "jf": Style(mathematics.CONFIG, True, system=JF_SYSTEM, changes={"doc_to_text": JF}),
+    "jf": AskingStyle(mathematics.CONFIG, True, system=JF_SYSTEM, changes={"doc_to_text": JF}),
 }
 
 
 class Options(lm_eval_tasks.Options):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "completion", "jf"] = opt.option(
+    style: Literal["auto", "chat", "completion", "jf"] = option(
         "auto",
         help="chat: zero-shot through the chat template; completion: lm-eval's minerva_math500; jf: the bare problem, "
         "as JacobiForcing asks; auto: chat when the model has a template, else completion",
     )
-    shots: int | None = opt.option(
+    shots: int | None = option(
         None, ge=0, help="few-shot examples, the first of Minerva's four; default: completion 4, else 0"
     )
 
@@ -61,7 +57,7 @@ class Task:
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, STYLES, options)
         (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._path = resolve(file, data_dir)
+        self._path = resolve_file(file, data_dir)
         self._problems = [row for _, row in read_rows(self._path, Problem)]
 
     def prompts(self, chat: bool) -> list[Prompt]:

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.common.reading import damaged, fitted, read_json
-from specbench.evals.data import read_rows
+from specbench.common import damaged, read_json, validate
+from specbench.evals import read_rows
 
 _TODO = "fetch it again"
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -160,7 +160,7 @@ def load_sanitized(path: Path) -> dict[str, Asserted]:
     if not isinstance(entries, list):
         raise damaged(path, "not a JSON list", _TODO)
     rows = [
-        (number, fitted(SanitizedProblem, entry, f"{path} entry {number}", _TODO))
+        (number, validate(SanitizedProblem, entry, f"{path} entry {number}", _TODO))
         for number, entry in enumerate(entries, 1)
     ]
     return dict(_by_id(path, rows))

@@ -10,25 +10,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.common import EnvironmentRefused, Prompt, UsageError
-from specbench.common import options as opt
-from specbench.evals import Sandbox, Verdict, chained, plus_checks
-from specbench.evals.data import manifest, resolve
-from specbench.evals.extract import continued, whole
-from specbench.evals.plus_checks import Checker, EvalPlus, Reference
+from specbench.common import EnvironmentRefused, Prompt, UsageError, option
+from specbench.evals import (
+    Checker,
+    EvalPlus,
+    Reference,
+    Sandbox,
+    Verdict,
+    continued_code,
+    manifest,
+    plus_checks,
+    resolve_file,
+    sessions,
+    whole_answer,
+)
 from specbench.tasks.mbpp import asking, asserts
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem, load_full, load_plus, load_sanitized
 
 
-class Options(chained.Options):
+class Options(sessions.Options):
     """Options of the task."""
 
-    variant: Literal["plus", "test", "sanitized"] = opt.option(
+    variant: Literal["plus", "test", "sanitized"] = option(
         "plus",
         help="plus: MBPP+, 378 problems, EvalPlus's inputs (extra eval); test: the paper's 500 problems and asserts; "
         "sanitized: the 257 of those that people have checked, with their asserts",
     )
-    style: Literal["auto", "chat", "completion"] = opt.option(
+    style: Literal["auto", "chat", "completion"] = option(
         "auto", help="chat template, or continuation of text; auto: chat when the model has a template"
     )
 
@@ -41,7 +49,7 @@ class Task:
         self.options = options
         self._data_dir = data_dir
         file = dict(zip(("plus", "test", "sanitized"), manifest(Path(__file__).with_name("task.toml")), strict=True))
-        path = resolve(file[options.variant], data_dir)
+        path = resolve_file(file[options.variant], data_dir)
         self._plus: dict[str, PlusProblem] = load_plus(path) if options.variant == "plus" else {}
         self._rows: dict[str, Asserted] = {}
         if options.variant != "plus":
@@ -56,7 +64,7 @@ class Task:
             prompts = [asking.plus(problem, asked) for problem in self._plus.values()]
         else:
             prompts = [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
-        return chained.chained(prompts, self.options.chain)
+        return sessions.chained(prompts, self.options.chain)
 
     def training_prompts(self, chat: bool) -> list[Prompt]:
         """Problems 601 to 974 of the paper's training split, without those that MBPP+ took for its test.
@@ -64,7 +72,7 @@ class Task:
         They are asked as the variant's are; for MBPP+ with the first of their asserts in the statement, as there.
         """
         asked = self._settle(chat)
-        plus, full, _ = (resolve(file, self._data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
+        plus, full, _ = (resolve_file(file, self._data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
         tested, rows = load_plus(plus), load_full(full)
         trained = [rows[id] for id in asking.TRAINING_SPLIT if id not in tested]
         if self.options.variant == "plus":
@@ -81,13 +89,13 @@ class Task:
         if self.options.variant != "plus":
             if not text.strip():
                 return Verdict(False, "empty", "the model wrote nothing")
-            found = continued(text) if chat else whole(text)
+            found = continued_code(text) if chat else whole_answer(text)
             verdict = self._sandbox.run(asserts.program(self._tested[prompt_id], found.code, lenient=chat))
             return replace(verdict, extracted=found.rule)
         if not text.strip():
             return Verdict(False, "empty", "the model wrote nothing", {"base": False, "plus": False})
         problem = self._plus[prompt_id]
-        found = continued(text) if chat else whole(text)
+        found = continued_code(text) if chat else whole_answer(text)
         code = found.code if chat else asking.plus(problem, chat=False).text + found.code
         code = self._evalplus.sanitise(code, problem.entry_point)
         verdict = self._checker.check(self._reference(prompt_id), (code,), lenient=False)

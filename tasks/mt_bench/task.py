@@ -8,11 +8,20 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.evals import Question, Unscored
-from specbench.evals.data import by_field, manifest, read_rows, resolve
-from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.common import Options as OptionsBase
+from specbench.common import Prompt, UsageError, option
+from specbench.evals import (
+    STYLE_HELP,
+    Question,
+    Style,
+    Unscored,
+    build_dialogue,
+    by_field,
+    choose_style,
+    manifest,
+    read_rows,
+    resolve_file,
+)
 
 Category = Literal["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 
@@ -21,14 +30,14 @@ OFFICIAL_TEMPERATURES: dict[str, float] = {"writing": 0.7, "roleplay": 0.7, "ste
 NEED_REFERENCE = frozenset({"math", "reasoning", "coding"})
 
 
-class Options(opt.Options):
+class Options(OptionsBase):
     """Options of the task."""
 
-    style: Style = opt.option("auto", help=STYLE_HELP)
-    history: Literal["own", "ar"] = opt.option(
+    style: Style = option("auto", help=STYLE_HELP)
+    history: Literal["own", "ar"] = option(
         "own", help="answers that turn two follows: the method's own, or AR's, so that all methods are asked the same"
     )
-    temperatures: Literal["zero", "official"] = opt.option(
+    temperatures: Literal["zero", "official"] = option(
         "zero",
         help="zero: the run's --temperature for all; official: 0.7 writing, roleplay, 0.1 stem, humanities, else 0",
     )
@@ -71,14 +80,14 @@ class Task(Unscored):
         self.options = options
         self._data_dir = data_dir
         questions, self._references = manifest(Path(__file__).with_name("task.toml"))
-        self._rows = load(resolve(questions, data_dir))
+        self._rows = load(resolve_file(questions, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All questions in data order."""
         style = choose_style(self.options.style, chat, "mt-bench")
         self.options = self.options.model_copy(update={"style": style})
         return [
-            dialogue(
+            build_dialogue(
                 str(row.question_id),
                 row.turns,
                 style,
@@ -94,7 +103,7 @@ class Task(Unscored):
 
     def questions(self) -> dict[str, Question]:
         """What a judge is shown; GPT-4's answers for math, reasoning and coding."""
-        references = load_references(resolve(self._references, self._data_dir), self._rows)
+        references = load_references(resolve_file(self._references, self._data_dir), self._rows)
         forced = self.options.history == "ar"
         return {
             str(row.question_id): Question(tuple(row.turns), references.get(row.question_id), forced)

@@ -9,25 +9,22 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specbench.common import Prompt, Turn, UsageError
-from specbench.common import options as opt
-from specbench.common.reading import read_bytes
-from specbench.evals import Unscored
-from specbench.evals.data import read_rows
-from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.common import Options as OptionsBase
+from specbench.common import Prompt, Turn, UsageError, option, read_bytes
+from specbench.evals import STYLE_HELP, Style, Unscored, build_dialogue, choose_style, read_rows
 
 _LARGEST = 1 << 30  # bytes: half a million long prompts
 _FORMS = ("prompt", "messages", "turns", "conversations")
 _USER = ("human", "user")  # of ShareGPT; who else speaks is a model
 
 
-class Options(opt.Options):
+class Options(OptionsBase):
     """Options of the task."""
 
-    file: str = opt.option("", help="the .jsonl file, set by --data-file; recorded without its folder")
-    sha256: str = opt.option("", help="of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
-    style: Style = opt.option("auto", help=f"of chats: {STYLE_HELP}")
-    history: Literal["own", "ar"] = opt.option(
+    file: str = option("", help="the .jsonl file, set by --data-file; recorded without its folder")
+    sha256: str = option("", help="of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
+    style: Style = option("auto", help=f"of chats: {STYLE_HELP}")
+    history: Literal["own", "ar"] = option(
         "own", help="answers that later turns follow: the method's own, or AR's, so that all methods are asked the same"
     )
 
@@ -144,7 +141,7 @@ class Task(Unscored):
         history += [(message.role, message.content) for message in (row.messages or ())[:-1]]
         turns = row.asked or [row.messages[-1].content for _ in (0,) if row.messages]
         forced = self.options.history == "ar"
-        return dialogue(name, turns, style, history=history, forced=forced, category=row.category)
+        return build_dialogue(name, turns, style, history=history, forced=forced, category=row.category)
 
 
 def load(path: Path) -> dict[str, Row]:

@@ -7,11 +7,19 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt
-from specbench.common import options as opt
-from specbench.evals import Unscored
-from specbench.evals.data import by_field, manifest, read_rows, resolve
-from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.common import Options as OptionsBase
+from specbench.common import Prompt, option
+from specbench.evals import (
+    STYLE_HELP,
+    Style,
+    Unscored,
+    build_dialogue,
+    by_field,
+    choose_style,
+    manifest,
+    read_rows,
+    resolve_file,
+)
 
 Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 
@@ -23,12 +31,12 @@ Category = Literal[
 ]  # fmt: skip
 
 
-class Options(opt.Options):
+class Options(OptionsBase):
     """Options of the task."""
 
-    style: Style = opt.option("auto", help=STYLE_HELP)
-    group: Literal["all", Group] = opt.option("all", help="one of the six tasks, or all")
-    history: Literal["own", "ar"] = opt.option(
+    style: Style = option("auto", help=STYLE_HELP)
+    group: Literal["all", Group] = option("all", help="one of the six tasks, or all")
+    history: Literal["own", "ar"] = option(
         "own", help="answers that turn two follows: the method's own, or AR's, so that all methods are asked the same"
     )
 
@@ -56,14 +64,14 @@ class Task(Unscored):
         """``data_dir``: folder that holds spec_bench_question.jsonl; None looks in the places of DESIGN §7."""
         self.options = options
         (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._rows = load(resolve(file, data_dir))
+        self._rows = load(resolve_file(file, data_dir))
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """The questions of the chosen group in data order."""
         style = choose_style(self.options.style, chat, "spec-bench")
         self.options = self.options.model_copy(update={"style": style})
         return [
-            dialogue(
+            build_dialogue(
                 str(row.question_id),
                 row.turns,
                 style,

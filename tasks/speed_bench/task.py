@@ -7,13 +7,21 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.common.reading import damaged
-from specbench.evals import Unscored
-from specbench.evals.data import each_row, given, manifest, resolve
-from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
-from specbench.evals.rows import TODO, place
+from specbench.common import Options as OptionsBase
+from specbench.common import Prompt, UsageError, damaged, option
+from specbench.evals import (
+    STYLE_HELP,
+    TODO,
+    Style,
+    Unscored,
+    build_dialogue,
+    choose_style,
+    each_row,
+    manifest,
+    resolve_file,
+    row_place,
+    user_file,
+)
 
 NAME = "speed-bench"
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
@@ -22,17 +30,15 @@ FILL = "python prepare_data.py --dataset speed --config all"
 TIERS = ("low_entropy", "mixed", "high_entropy")
 
 
-class Options(opt.Options):
+class Options(OptionsBase):
     """Options of the task."""
 
     split: Literal[
         "qualitative", "throughput_1k", "throughput_2k", "throughput_8k", "throughput_16k", "throughput_32k"
-    ] = opt.option(
-        "qualitative", help="eleven categories, or prompts of about so many tokens in three tiers of entropy"
-    )
-    file: str = opt.option("", help="the split's file, set by --data-file; recorded without its folder")
-    style: Style = opt.option("auto", help=STYLE_HELP)
-    history: Literal["own", "ar"] = opt.option(
+    ] = option("qualitative", help="eleven categories, or prompts of about so many tokens in three tiers of entropy")
+    file: str = option("", help="the split's file, set by --data-file; recorded without its folder")
+    style: Style = option("auto", help=STYLE_HELP)
+    history: Literal["own", "ar"] = option(
         "own", help="answers that later turns follow: the method's own, or AR's, so that all methods are asked the same"
     )
 
@@ -67,10 +73,10 @@ class Task(Unscored):
         ``SPECBENCH_DATA``. Not looked at where ``options.file`` names the file."""
         self.options = options
         if options.file:
-            path = given(Path(options.file))
+            path = user_file(Path(options.file))
         else:
             files = manifest(Path(__file__).with_name("task.toml"))
-            path = resolve(next(file for file in files if file.name.startswith(f"{options.split}/")), data_dir)
+            path = resolve_file(next(file for file in files if file.name.startswith(f"{options.split}/")), data_dir)
         self._rows = load(path)
         tiered = options.split != "qualitative"
         if wrong := next((row for row in self._rows if (row.category in TIERS) != tiered), None):
@@ -84,14 +90,16 @@ class Task(Unscored):
         style = choose_style(self.options.style, chat, NAME)
         self.options = self.options.model_copy(update={"style": style, "file": Path(self.options.file).name})
         forced = self.options.history == "ar"
-        return [dialogue(row.question_id, row.turns, style, forced=forced, category=row.group) for row in self._rows]
+        return [
+            build_dialogue(row.question_id, row.turns, style, forced=forced, category=row.group) for row in self._rows
+        ]
 
 
 def load(path: Path) -> list[Row]:
     """The questions in order."""
     found: dict[str, Row] = {}
     for number, row in each_row(path, Row):
-        where = place(path, number)
+        where = row_place(path, number)
         if any(PLACEHOLDER in turn for turn in row.turns):
             raise UsageError(
                 f"{where} (question {row.question_id}) has a placeholder for its text, which is another data set's; "

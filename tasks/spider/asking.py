@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from specbench.common import Prompt
-from specbench.evals.extract import UNPAIRED, Extracted, fenced_code
+from specbench.evals import UNPAIRED, Extracted, fenced_code
 from specbench.tasks.spider.rows import Schema
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*")

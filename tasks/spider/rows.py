@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from specbench.common import UsageError
-from specbench.common.reading import damaged, open_file
-from specbench.evals.data import by_field, digest, read_rows
+from specbench.common import UsageError, damaged, open_file
+from specbench.evals import by_field, digest, read_rows
 
 _TODO = "unpack Spider's archive again"
 _HEADER = b"SQLite format 3\x00"

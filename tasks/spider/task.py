@@ -10,24 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from specbench.common import Prompt, UsageError
-from specbench.common import options as opt
-from specbench.evals import Sandbox, Verdict, sql_checks
-from specbench.evals.data import manifest, resolve
+from specbench.common import Options as OptionsBase
+from specbench.common import Prompt, UsageError, option
+from specbench.evals import Sandbox, Verdict, manifest, resolve_file, sql_checks
 from specbench.tasks.spider import asking
 from specbench.tasks.spider.rows import databases, fingerprint, load
 
 
-class Options(opt.Options):
+class Options(OptionsBase):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "cllm"] = opt.option(
+    style: Literal["auto", "chat", "cllm"] = option(
         "auto", help="chat: through the chat template; cllm: the prompt of that paper; auto: chat where there is one"
     )
-    tables: Literal["create", "columns"] = opt.option(
+    tables: Literal["create", "columns"] = option(
         "create", help="how style=chat shows the schema: create: CREATE TABLE statements; columns: table(columns)"
     )
-    distinct: Literal["drop", "keep"] = opt.option(
+    distinct: Literal["drop", "keep"] = option(
         "drop", help="drop: DISTINCT is taken out of both queries, as the test suites' evaluation does; keep: it counts"
     )
 
@@ -38,7 +37,7 @@ class Task:
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         """``data_dir``: folder of dev.json, tables.json and database/; None looks in the places of DESIGN §7."""
         self.options = options
-        dev, tables = (resolve(file, data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
+        dev, tables = (resolve_file(file, data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
         questions, self._schemas = load(dev, tables)
         self._questions = {f"spider/{number}": found for number, found in enumerate(questions)}
         self._databases = databases(dev.parent / "database", (row.db_id for _, row in questions))

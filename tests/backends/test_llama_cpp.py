@@ -22,13 +22,13 @@ import torch
 from support.wording import wording
 
 from specbench.backends import llama_cpp
-from specbench.backends.catalog import mode_of
+from specbench.backends.catalog import engine_mode
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import Steps
 from specbench.backends.protocol import Arrival, Question, Served
 from specbench.common.errors import EngineFault
-from specbench.common.options import parse
-from specbench.results.engines import ServedWeights
+from specbench.common.options import parse_options
+from specbench.results.engine_facts import ServedWeights
 
 HERE = Path(__file__).parent
 FAKE = HERE / "fake_llama_server.py"
@@ -50,9 +50,9 @@ def of_cpu() -> Any:
 
 
 def backend(row: str, url: str | None = None, loaded: Any = None, **options: Any) -> llama_cpp.Backend:
-    made, mode, described = mode_of(row)
+    made, mode, described = engine_mode(row)
     served = Served(row, loaded or of_cpu(), "float32", 1, 256, url=url)
-    return cast(llama_cpp.Backend, made(mode, parse(described.options, options, row), served))
+    return cast(llama_cpp.Backend, made(mode, parse_options(described.options, options, row), served))
 
 
 def ids(arrivals: list[Arrival]) -> list[int]:
@@ -346,8 +346,8 @@ real = pytest.mark.skipif(_installed() is None, reason="no llama-server in the c
 )
 def test_a_real_one_decodes_what_our_engine_decodes(row: str, options: Any) -> None:
     from specbench.models import load
+    from specbench.planning.methods import plan_methods
     from specbench.runner import Request, Session, StopRule
-    from specbench.runner.methods import plan_methods
 
     loaded = load("smollm2-135m", dtype="float32", device="cpu")
     prompt = loaded.tokenizer("def fib(n):\n    if n < 2:\n        return n\n    return fib(n - 1) + fib(n - 2)\n" * 2)

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from specbench.backends import neighbours
-from specbench.backends.neighbours import LOUD, Neighbours
+from specbench.backends import idle_guard
+from specbench.backends.idle_guard import LOUD, IdleGuard
 from specbench.common.child import Child
 
 SPINS = "print('up', flush=True)\nwhile True: pass"
@@ -50,7 +50,7 @@ def stopped(engine: Engine) -> bool:
     return bool(found)
 
 
-def stretch(watched: Neighbours, row: str | None, seconds: float, **more: bool) -> None:
+def stretch(watched: IdleGuard, row: str | None, seconds: float, **more: bool) -> None:
     watched.before(row)
     time.sleep(seconds)
     watched.behind(row, **more)
@@ -58,12 +58,12 @@ def stretch(watched: Neighbours, row: str | None, seconds: float, **more: bool) 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "WINDOW_S", 0.4)
-    monkeypatch.setattr(neighbours, "REST_S", 0.05)
+    monkeypatch.setattr(idle_guard, "WINDOW_S", 0.4)
+    monkeypatch.setattr(idle_guard, "REST_S", 0.05)
 
 
 def test_one_that_spins_is_stopped_from_then_on_and_woken_for_its_turn() -> None:
-    with engines(loud=SPINS, quiet=SLEEPS) as found, Neighbours(found) as watched:
+    with engines(loud=SPINS, quiet=SLEEPS) as found, IdleGuard(found) as watched:
         stretch(watched, None, 0.25)
         assert not watched.stopped, "too short to tell"
         assert watched.idle_share("loud") is None
@@ -85,7 +85,7 @@ def test_one_that_spins_is_stopped_from_then_on_and_woken_for_its_turn() -> None
 
 
 def test_its_own_turn_does_not_count() -> None:
-    with engines(busy=SPINS) as found, Neighbours(found) as watched:
+    with engines(busy=SPINS) as found, IdleGuard(found) as watched:
         stretch(watched, "busy", 0.5)
         stretch(watched, "busy", 0.5)
         assert watched.idle_share("busy") is None
@@ -93,7 +93,7 @@ def test_its_own_turn_does_not_count() -> None:
 
 
 def test_what_warm_up_shows_is_heeded_and_not_recorded() -> None:
-    with engines(loud=SPINS, quiet=SLEEPS) as found, Neighbours(found) as watched:
+    with engines(loud=SPINS, quiet=SLEEPS) as found, IdleGuard(found) as watched:
         stretch(watched, None, 0.5, timed=False)
         assert watched.stopped == {"loud"}
         assert watched.idle_share("loud") is None
@@ -104,7 +104,7 @@ def test_what_warm_up_shows_is_heeded_and_not_recorded() -> None:
 
 def test_all_are_awake_at_the_end_however_that_comes() -> None:
     with engines(loud=SPINS) as found:
-        with suppress(KeyboardInterrupt), Neighbours(found) as watched:
+        with suppress(KeyboardInterrupt), IdleGuard(found) as watched:
             stretch(watched, None, 0.5)
             watched.before(None)
             assert stopped(found["loud"])
@@ -113,7 +113,7 @@ def test_all_are_awake_at_the_end_however_that_comes() -> None:
 
 
 def test_our_own_process_is_looked_at_while_another_is_timed() -> None:
-    with engines(other=SLEEPS) as found, Neighbours(found) as watched:
+    with engines(other=SLEEPS) as found, IdleGuard(found) as watched:
         watched.before("other")
         end = time.monotonic() + 0.5
         while time.monotonic() < end:

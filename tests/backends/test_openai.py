@@ -13,13 +13,13 @@ from support.wording import wording
 from specbench.backends import openai, vllm
 from specbench.backends.protocol import Backend, Question, Served
 from specbench.common.errors import EngineFault
-from specbench.common.options import parse
+from specbench.common.options import parse_options
 
 NEVER: frozenset[int] = frozenset()
 
 
 def made(server: Completing, mode: str = "ar", kind: Any = openai, **options: Any) -> Any:
-    own = parse(kind.Backend.modes[mode].options, {"timeout": 5, **options}, mode)
+    own = parse_options(kind.Backend.modes[mode].options, {"timeout": 5, **options}, mode)
     return kind.Backend(mode, own, Served(f"x:{mode}", MODEL, "float32", 2, 64, url=server.url))
 
 

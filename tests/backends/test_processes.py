@@ -16,7 +16,7 @@ import pytest
 from support.wording import wording
 
 from specbench.common import child as processes
-from specbench.common.child import Child, busy_s, go_on, pause, resident_bytes
+from specbench.common.child import Child, busy_s, pause, resident_bytes, resume
 from specbench.common.errors import EngineFault
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_a_stopped_one_ends_too() -> None:
     up(child)
     pause([child.pid])
     until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
-    go_on([child.pid])
+    resume([child.pid])
     until(lambda: psutil.Process(child.pid).status() != psutil.STATUS_STOPPED)
     pause([child.pid])
     child.close()

@@ -18,10 +18,10 @@ from specbench.backends import vllm
 from specbench.backends.protocol import Question, Served
 from specbench.backends.vllm_options import MODES, speculation
 from specbench.backends.vllm_program import Program, made_here
-from specbench.common.child import go_on, pause
+from specbench.common.child import pause, resume
 from specbench.common.errors import EngineFault
-from specbench.common.options import parse
-from specbench.results.engines import ServedWeights
+from specbench.common.options import parse_options
+from specbench.results.engine_facts import ServedWeights
 
 Make = Callable[..., vllm.Backend]
 NEVER: frozenset[int] = frozenset()
@@ -53,7 +53,7 @@ def make(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def options(mode: str, **raw: Any) -> Any:
-    return parse(MODES[mode].options, raw, f"vllm:{mode}")
+    return parse_options(MODES[mode].options, raw, f"vllm:{mode}")
 
 
 def answer(backend: vllm.Backend, last: int, budget: int, stop: frozenset[int] = NEVER) -> list[list[int]]:
@@ -164,7 +164,7 @@ def test_stopped_by_signal_it_goes_on_when_it_is_woken_and_ends_when_it_is_not(m
     assert not backend.start().stopped
     (pid,) = backend.processes()
     pause([pid])
-    go_on([pid])
+    resume([pid])
     assert answer(backend, 1, 3) == [[2], [3], [4]]
     pause([pid])
     until = time.monotonic() + 5  # the kernel stops it when it next looks
@@ -218,8 +218,8 @@ needs_vllm = pytest.mark.skipif(not HAVE, reason="vLLM's environment is not inst
 @needs_vllm
 def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
     from specbench.models import load
+    from specbench.planning.methods import plan_methods
     from specbench.runner import Request, Session, StopRule
-    from specbench.runner.methods import plan_methods
 
     loaded = load("smollm2-135m")
     # It goes on as it began, so that five tokens in a row were there before, which is what vLLM looks for.

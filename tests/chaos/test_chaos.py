@@ -13,7 +13,7 @@ from support import processes
 from chaos import checks, guests
 from chaos.commands import Ended, commands
 from specbench.common import registry
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 GOOD = '{"a": 1}\n'
 

@@ -13,7 +13,7 @@ from support.wording import wording
 from specbench.common import registry
 from specbench.hardware import environment
 from specbench.results import RequestRecord
-from specbench.runner.progress import RunProgress
+from specbench.runner.run_progress import RunProgress
 from specbench.runner.session import Session
 
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)

@@ -12,8 +12,8 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.models import loader, names
-from specbench.runner.plan import Plan
-from specbench.runner.resolving import Resolved, resolve
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import Resolved, resolve
 
 JF = {"block_size": 8, "num_blocks": 1, "recycling": False}
 

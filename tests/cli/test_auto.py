@@ -11,7 +11,7 @@ import pytest
 from support import runs
 
 from specbench.engine import Engine
-from specbench.runner import calibration
+from specbench.runner.setup import calibration
 
 COMMAND = (
     *("run", "--model", "config:tiny", "--method", "jetspec", "--head", "random", "--set", "jetspec.tree=auto"),

@@ -12,7 +12,7 @@ from support.wording import wording
 
 from specbench.evals import data
 from specbench.results.schema import RequestRecord
-from specbench.runner.progress import RunProgress
+from specbench.runner.run_progress import RunProgress
 from specbench.tasks.mt_bench.task import Options, Task
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 8)

@@ -11,8 +11,8 @@ from support import models
 
 from specbench.engine.cpu import library
 from specbench.engine.engine import Engine
-from specbench.runner import native
 from specbench.runner.session import Kernels
+from specbench.runner.setup import layer_backend
 
 
 @pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])
@@ -34,7 +34,7 @@ def test_a_short_run_waits_for_no_build(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Kernels.of(few).native is False
     assert Kernels.of(few, "cuda").native is None  # nothing is built there before a run
-    native.build_layers(few, lambda line: pytest.fail(line))
+    layer_backend.build_layers(few, lambda line: pytest.fail(line))
 
 
 def test_what_the_engine_reports_is_told_and_kept(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from transformers import LlamaModel
 from specbench.cli import options
 from specbench.cli.app import app
 from specbench.common.errors import UsageError
-from specbench.common.options import flag, given
-from specbench.runner.plan import Plan, command
-from specbench.runner.resolving import resolve
+from specbench.common.options import flag, parse_flags
+from specbench.planning.plan import Plan, command
+from specbench.planning.resolving import resolve
 
 
 def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
@@ -32,7 +32,7 @@ def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
         found.append(plan)
         return iter(())
 
-    monkeypatch.setattr("specbench.runner.measuring.measure", stop)
+    monkeypatch.setattr("specbench.runner.run_plans.run_plan", stop)
     _, *argv = shlex.split(line)
     with typer.main.get_command(app).make_context("specbench", argv) as context:
         context.command.invoke(context)
@@ -88,7 +88,7 @@ FULL: dict[str, Any] = {
 
 
 def test_a_recorded_plan_gives_the_command_that_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = given(Plan, FULL)
+    plan = parse_flags(Plan, FULL)
     assert parsed(plan.command(), monkeypatch) == plan
     assert set(FULL) == set(plan.recorded())
     assert command(json.loads(json.dumps(plan.recorded()))) == plan.command()
@@ -103,7 +103,7 @@ def test_a_recorded_plan_gives_the_command_that_gives_it(monkeypatch: pytest.Mon
     ids=["nothing", "all", "alias", "preset", "head"],
 )  # fmt: skip
 def test_a_resolved_plan_resolves_to_itself(values: dict[str, Any]) -> None:
-    first = resolve(given(Plan, values))
+    first = resolve(parse_flags(Plan, values))
     again = resolve(first.plan)
     assert (again.methods, again.specs(), again.base) == (first.methods, first.specs(), first.base)
     assert [(t.card.name, t.options) for t in again.tasks] == [(t.card.name, t.options) for t in first.tasks]
@@ -115,7 +115,7 @@ def test_a_record_names_no_folder_of_this_machine(tmp_path: Path) -> None:
     head, file = tmp_path / "head", tmp_path / "mine.jsonl"
     head.mkdir()
     file.write_text("")
-    plan = given(
+    plan = parse_flags(
         Plan,
         {
             "model": str(head), "settings": [f"jetspec.head={head}", "jf.n=4"], "data_file": file,

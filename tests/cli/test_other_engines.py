@@ -10,8 +10,8 @@ import pytest
 from support.engines import AtAnyPrecision, failing
 from support.wording import wording
 
+from specbench.analysis.read import read_run, read_whole
 from specbench.backends import catalog
-from specbench.results.read import read_run, read_whole
 from specbench.results.summary_schema import MethodSummary
 
 PROMPTS = 4

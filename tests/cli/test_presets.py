@@ -6,14 +6,14 @@ import pytest
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.common.options import given
-from specbench.runner.plan import Plan
-from specbench.runner.resolving import Resolved, resolve
+from specbench.common.options import parse_flags
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import Resolved, resolve
 
 
 def plan(preset: str | None, *settings: str, **more: object) -> Resolved:
     """As ``run`` makes it."""
-    return resolve(given(Plan, {"model": "config:tiny", "preset": preset, "task_settings": settings, **more}))
+    return resolve(parse_flags(Plan, {"model": "config:tiny", "preset": preset, "task_settings": settings, **more}))
 
 
 def test_it_sets_task_prompt_and_budget_and_says_so() -> None:

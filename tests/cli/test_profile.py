@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from specbench.hardware.profile import MeasuredCeilings, Profile, read_profile
+from specbench.hardware.stored_profile import MeasuredCeilings, Profile, read_profile
 
 ASKED = ("--model", "config:tiny", "--rows", "4,16", "--contexts", "100,300", "--slots", "2", "--seconds", 60)
 FILES = {"profile.json", "steps.csv", "roofline.png", "steps.png"}
@@ -75,7 +75,7 @@ def test_ceilings_are_the_best_of_before_and_behind_the_steps(
         return MeasuredCeilings(**rates, buffer_bytes=1, matmul_size=1, repeats=3)
 
     left = [made(3e10, 2e10, 9e11), made(4e10, 6e10, 5e11)]
-    monkeypatch.setattr("specbench.profiling.profile.measure_ceilings", lambda *_: left.pop(0))
+    monkeypatch.setattr("specbench.profiling.machine_profile.measure_ceilings", lambda *_: left.pop(0))
     few = ("--rows", "1", "--contexts", "100", "--slots", "1", "--seconds", 1)
     cli.ok("profile", "--model", "config:tiny", *few, "--out", tmp_path)
     assert not left

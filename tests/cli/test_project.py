@@ -10,7 +10,7 @@ import pytest
 from support.wording import wording
 
 from specbench.hardware import roofline
-from specbench.hardware.profile import read_profile
+from specbench.hardware.stored_profile import read_profile
 
 RUN = ("run", "--model", "config:tiny", "--task", "humaneval", "--limit", 2, "--max-new-tokens", 12, "--no-score")
 

@@ -14,7 +14,7 @@ from support import oracles
 from support.models import byte_tokenizer, save
 from support.wording import wording
 
-from specbench.results.quality import compare_quality, read_quality
+from specbench.analysis.model_quality import compare_quality, read_quality
 
 ASK = f"{oracles.CHOICE},{oracles.ROLLING}"
 

@@ -22,12 +22,12 @@ from rich.text import Text
 from support import runs
 
 import specbench
+from specbench.analysis.read import read_run
 from specbench.cli.app import main
 from specbench.cli.streams import Stream, closing
 from specbench.common import UsageError
+from specbench.common.escape import console, escape_control
 from specbench.common.progress import bar
-from specbench.common.shown import console, visible
-from specbench.results import read_run
 from specbench.sweeps import read_sweep
 
 #: In front of every text of every file. A request's key is made of three of them, between bars: the bar is apart.
@@ -269,9 +269,9 @@ def test_a_console_shows_any_text(monkeypatch: pytest.MonkeyPatch, color: bool) 
 
 def test_visible() -> None:
     for one in "\x00\x1b\x7f\x85\x9b\u200b\u200f\u2028\u202e\u2066\ufeff\ud800\U000e0041":
-        assert visible(one, lines=False) == one.encode("unicode_escape").decode()
-    assert visible("a\tb\n") == "a\tb\n"
-    assert visible("na\u00efve \u4f60\u597d \\n") == "na\u00efve \u4f60\u597d \\n"
+        assert escape_control(one, lines=False) == one.encode("unicode_escape").decode()
+    assert escape_control("a\tb\n") == "a\tb\n"
+    assert escape_control("na\u00efve \u4f60\u597d \\n") == "na\u00efve \u4f60\u597d \\n"
 
 
 class Tags(HTMLParser):

@@ -14,7 +14,7 @@ import pytest
 
 from specbench.cli import app, output
 from specbench.cli.signals import termination
-from specbench.evals.interrupts import Interrupts
+from specbench.evals.grading.interrupts import Interrupts
 
 KEPT = "error: interrupted; finished requests are kept, repeat the command to go on"
 

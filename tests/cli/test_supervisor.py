@@ -14,14 +14,14 @@ import pytest
 from support.wording import wording
 
 from specbench.cli import app, console, supervisor
-from specbench.common import pulse
+from specbench.common import heartbeat
 
 # What a command does stands in for BODY; no torch, so that a case takes a moment.
 SCRIPT = """
 import ctypes, os, signal, sys, time
 from specbench.cli import supervisor
 from specbench.common import guests, pulse
-from specbench.common.pulse import At
+from specbench.common.heartbeat import At
 supervisor._LOOK_S, supervisor._GRACE_S = 0.05, 0.1
 
 def at(what, row="", who="method 'x' (from y)", folder="/runs/a", limit_s=0):
@@ -220,12 +220,12 @@ def test_a_fault_of_ours_is_the_end_and_not_a_killed_process(
     def odd() -> int:
         raise KeyError(2)
 
-    pulse.clear()
+    heartbeat.clear()
     monkeypatch.setattr(app, "main", odd)
     monkeypatch.setattr(console, "_last_word", lambda: None)
     monkeypatch.setattr(sys, "argv", ["specbench", "list"])
     assert console._run() == 3
-    assert pulse.read().ended == 3, "the process that watches has nothing to explain"
+    assert heartbeat.read().ended == 3, "the process that watches has nothing to explain"
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ")
     assert "KeyError: 2" in last

@@ -106,7 +106,7 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A machine of 8 GiB: two trees of 33,217 rows would take twice that for their masks alone.
-    monkeypatch.setattr("specbench.runner.room._memory", lambda plan: (8.0 * 2**30, 8.0 * 2**30))
+    monkeypatch.setattr("specbench.planning.memory_check._memory", lambda plan: (8.0 * 2**30, 8.0 * 2**30))
     prompts = ("--task", "prompts", "--data-file", written(tmp_path / "mine.jsonl", 16))
     said = cli.ok(
         "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from support.wording import wording
 
+from specbench.analysis.stats import Interval, verdict
 from specbench.common import registry
-from specbench.common.options import names
+from specbench.common.options import option_names
+from specbench.planning.methods import make_method
 from specbench.report.terminal.sweep import advice
-from specbench.results.stats import Interval, verdict
-from specbench.runner.methods import make_method
 
 RUN = {
     "task": {"name": "humaneval"},
@@ -33,7 +33,7 @@ def test_every_method_that_drafts_has_a_list() -> None:
 def test_a_list_holds_the_default_and_nothing_that_cannot_run(name: str) -> None:
     card = TUNED[name]
     options = card.load().Options
-    known, usual = names(options), options().model_dump()
+    known, usual = option_names(options), options().model_dump()
     for option, values in card.info["tune"].items():
         assert known[option] == option  # long names
         assert usual[option] in values

@@ -12,8 +12,8 @@ from support import asserting, decoders, processes
 
 from specbench.cli.app import main
 from specbench.common.errors import PluginFault
-from specbench.evals import scoring
 from specbench.evals.data import DATA_DIR
+from specbench.evals.grading import scoring
 from specbench.hardware import environment
 from specbench.methods.ar import decoder as autoregressive
 from specbench.models.loader import load

@@ -13,7 +13,7 @@ from specbench.backends.vllm_options import Plain
 from specbench.common import keys
 from specbench.common.child import Child
 from specbench.common.errors import UsageError
-from specbench.common.options import parse
+from specbench.common.options import parse_options
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_a_child_gets_no_key(options: type, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MY_SECRET_KEY", "sk-1234567890")
     monkeypatch.setenv("OTHER_THING", "kept")
     assert keys.environment()["MY_SECRET_KEY"] == "sk-1234567890", "before anybody has named it"
-    parse(options, {"api_key_env": "MY_SECRET_KEY"}, "it")
+    parse_options(options, {"api_key_env": "MY_SECRET_KEY"}, "it")
     found = tmp_path / "found"
     child = Child([sys.executable, "-c", f"import os; open({str(found)!r}, 'w').write(repr(dict(os.environ)))"])
     try:
@@ -40,7 +40,7 @@ def test_a_child_gets_no_key(options: type, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("options", [OpenAIOptions, Plain])
 @pytest.mark.parametrize("given", ["sk-1234567890", "my_key", "A B", "A\nB", "9A", "A" * 50])
 def test_what_may_be_the_key_itself_is_refused_and_not_shown(options: type, given: str) -> None:
-    said = refusal(UsageError, parse, options, {"api_key_env": given}, "it")
+    said = refusal(UsageError, parse_options, options, {"api_key_env": given}, "it")
     assert given not in said
     assert "name" in said
 

@@ -21,13 +21,13 @@ class Options(opt.Options):
 
 
 def parse(**raw: Any) -> Options:
-    return opt.parse(Options, raw, "jacobi")
+    return opt.parse_options(Options, raw, "jacobi")
 
 
 @pytest.mark.parametrize("name", ["block_size", "block-size", "n", "block"])
 @pytest.mark.parametrize("value", [8, "8"])
 def test_every_spelling_sets_the_option(name: str, value: Any) -> None:
-    parsed = opt.parse(Options, {name: value}, "jacobi")
+    parsed = opt.parse_options(Options, {name: value}, "jacobi")
     assert parsed.block_size == 8
     assert parsed.model_dump()["block_size"] == 8  # recorded under its own name
 
@@ -47,7 +47,7 @@ def test_every_spelling_sets_the_option(name: str, value: Any) -> None:
     ],
 )
 def test_a_wrong_option_is_one_line_that_names_it(raw: dict[str, Any], parts: list[str]) -> None:
-    text = refusal(UsageError, opt.parse, Options, raw, "jacobi")
+    text = refusal(UsageError, opt.parse_options, Options, raw, "jacobi")
     assert all(part in text for part in parts), text
 
 
@@ -62,7 +62,7 @@ def test_options_that_do_not_go_together_are_said_in_the_words_of_who_says_so() 
                 raise ValueError("one goes without two")
             return self
 
-    assert wording(refusal(UsageError, opt.parse, Pair, {"one": "true", "two": "true"}, "x"))
+    assert wording(refusal(UsageError, opt.parse_options, Pair, {"one": "true", "two": "true"}, "x"))
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e400"])
@@ -73,7 +73,7 @@ def test_a_number_that_no_record_can_hold_is_none(value: str) -> None:
 
     for name in ("lr", "bound"):
         with pytest.raises(UsageError, check=wording):
-            opt.parse(Rate, {name: value}, "x")
+            opt.parse_options(Rate, {name: value}, "x")
 
 
 class InFloat32(opt.Options):
@@ -86,4 +86,4 @@ class InFloat32(opt.Options):
 def test_a_range_holds_in_float32_too(raw: dict[str, float]) -> None:
     (name,) = raw
     with pytest.raises(UsageError, match=name):
-        opt.parse(InFloat32, raw, "it")
+        opt.parse_options(InFloat32, raw, "it")

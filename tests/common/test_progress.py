@@ -23,7 +23,7 @@ def test_counting_names_pace_and_time_left(monkeypatch: pytest.MonkeyPatch) -> N
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     lines: list[str] = []
-    report = progress.counting(lines.append, "texts")
+    report = progress.progress_lines(lines.append, "texts")
     report(10, 100)
     now[0] = 30.0
     report(40, 100)

@@ -37,7 +37,7 @@ def refused(read: Any, *arguments: Any, **more: Any) -> str:
     + [(other, None) for other in ("-1", "+1", "1.0", " 1", "1_0", "²", "x")],
 )
 def test_a_whole_number_has_digits_alone_and_not_thousands(text: str, number: int | None) -> None:
-    assert reading.whole(text) == number
+    assert reading.parse_count(text) == number
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ class Outer(BaseModel):
 
 
 def test_an_error_is_one_line_and_a_model_names_the_field() -> None:
-    assert reading.fitted(Outer, {"a": [{"b": 1}]}, "x", TODO).a[0].b == 1
+    assert reading.validate(Outer, {"a": [{"b": 1}]}, "x", TODO).a[0].b == 1
     with pytest.raises(UsageError, check=wording):
-        reading.fitted(Outer, {"a": [{"b": 1}, {"b": "x"}]}, "x", TODO)
+        reading.validate(Outer, {"a": [{"b": 1}, {"b": "x"}]}, "x", TODO)
     with pytest.raises(UsageError) as caught:
-        reading.fitted(Outer, {"a": [], "\n\x1b[2J" * 10_000: 1}, "x", TODO)
+        reading.validate(Outer, {"a": [], "\n\x1b[2J" * 10_000: 1}, "x", TODO)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
     assert str(SpecbenchError("a\nb\x1b]0;t\x07 \ud800é")) == "a b ]0;t   é"

@@ -16,7 +16,7 @@ from specbench.cli.app import main
 from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Method
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 DECODER = """
 from specbench import decoding

@@ -21,7 +21,7 @@ from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.results.schema import RequestRecord
-from specbench.runner import lossless
+from specbench.runner.grades import lossless
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import Output, StopRule
 

@@ -20,10 +20,10 @@ from specbench.decoding.protocol import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.models.loader import LoadedModel
-from specbench.runner import lossless
+from specbench.planning.tasks import plan_tasks
+from specbench.runner.grades import lossless
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
-from specbench.runner.tasks import plan_tasks
 
 MANY, TOKENS = 5, 96
 GSM8K = "gsm8k_test.jsonl"

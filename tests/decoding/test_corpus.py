@@ -17,12 +17,12 @@ from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.decoding import corpus as texts
-from specbench.decoding.corpus import SEEN, STRETCH, check_corpus, read_corpus
+from specbench.decoding.corpus import SEEN, SEGMENT, check_corpus, read_corpus
 from specbench.decoding.protocol import Context
 from specbench.methods.sam import corpus, decoder
 from specbench.methods.sam.corpus import NO_TOKEN, Corpus
 from specbench.models.loader import ByteTokenizer
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 VOCAB = 300
 
@@ -155,10 +155,10 @@ def plainly(texts: Sequence[Sequence[int]], answer: Sequence[int]) -> float:
     """The same by the words of its description: tokens in strings of 16 or more that a text or its end has."""
     inside = set[int]()
     joined = [token for text in texts for token in (*text, NO_TOKEN)]
-    for start in range(len(answer) - STRETCH + 1):
-        string = list(answer[start : start + STRETCH])
-        if any(joined[at : at + STRETCH] == string for at in range(len(joined))):
-            inside.update(range(start, start + STRETCH))
+    for start in range(len(answer) - SEGMENT + 1):
+        string = list(answer[start : start + SEGMENT])
+        if any(joined[at : at + SEGMENT] == string for at in range(len(joined))):
+            inside.update(range(start, start + SEGMENT))
     return len(inside) / len(answer)
 
 

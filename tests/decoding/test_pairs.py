@@ -17,11 +17,11 @@ from support.wording import wording
 from specbench import decoding
 from specbench.common import UsageError
 from specbench.common.options import Options
-from specbench.decoding.pairs import RETRIEVED, pair
+from specbench.decoding.pairs import RETRIEVED, pair_methods
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
+from specbench.planning.methods import make_method, plan_methods
 from specbench.runner.loop import Request
-from specbench.runner.methods import make_method, plan_methods
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 
@@ -142,7 +142,7 @@ def method(decoder: Any, name: str, **options: Any) -> Method:
 
 def paired(script: Sequence[str] = (SURE,), role: Any = "fallback", **drafter: Any) -> Method:
     one, other = method(Retrieval, "finds", script=tuple(script)), method(Drafter, "drafts", **drafter)
-    return pair(one, other, role) if role == "fallback" else pair(other, one, role)
+    return pair_methods(one, other, role) if role == "fallback" else pair_methods(other, one, role)
 
 
 def played(script: Sequence[str], steps: int, role: Any = "fallback") -> tuple[Any, list[TokenTree], list[StepResult]]:
@@ -185,7 +185,9 @@ def test_guesses_beside_a_prompt_are_no_part_of_a_pair() -> None:
         def begin(self, prompt: Sequence[int]) -> Any:
             return TokenTree.chain([prompt[-1], 3], drafts_only=True)
 
-    made = pair(method(Retrieval, "finds"), method(Guesses, "drafts"), "fallback").new(Context(9, 0, random.Random(0)))
+    made = pair_methods(method(Retrieval, "finds"), method(Guesses, "drafts"), "fallback").new(
+        Context(9, 0, random.Random(0))
+    )
     with pytest.raises(ValueError, check=wording):
         made.begin([5, 6])
 
@@ -195,10 +197,14 @@ def test_guesses_beside_a_prompt_are_no_part_of_a_pair() -> None:
 
 def test_what_both_bring_is_prepared_once_and_handed_to_its_own() -> None:
     target: Any = SimpleNamespace(layer=10)
-    ready = pair(method(Retrieval, "finds", rows=3), method(Drafter, "drafts", rows=5), "fallback").ready(target)
+    ready = pair_methods(method(Retrieval, "finds", rows=3), method(Drafter, "drafts", rows=5), "fallback").ready(
+        target
+    )
     assert (ready.weights, ready.memory_bytes) == ({"weights of 13": "w", "weights of 15": "w"}, 28)
     assert ready.taps == (15,), "the drafter's: what looks text up reads no layers"
-    assert pair(method(Retrieval, "finds"), method(Drafter, "drafts"), "fallback").weights == {}, "not loaded yet"
+    assert pair_methods(method(Retrieval, "finds"), method(Drafter, "drafts"), "fallback").weights == {}, (
+        "not loaded yet"
+    )
     made: Any = ready.new(Context(50, 0, random.Random(0)))
     assert (made.retrieval.context.shared, made.drafter.context.shared) == (13, 15)
     assert made.retrieval.context.rng is made.drafter.context.rng
@@ -216,7 +222,7 @@ def test_weights_of_one_name_are_both_in_the_record() -> None:
         pass
 
     target: Any = SimpleNamespace(layer=10)
-    ready = pair(method(CorpusToo, "finds", rows=3), method(Corpus, "drafts", rows=5), "fallback").ready(target)
+    ready = pair_methods(method(CorpusToo, "finds", rows=3), method(Corpus, "drafts", rows=5), "fallback").ready(target)
     assert sorted(ready.weights.values()) == ["hash 13", "hash 15", "w", "w"]
     assert (ready.weights["corpus"], ready.weights["only 13"], ready.weights["only 15"]) == ("hash 15", "w", "w")
 
@@ -249,7 +255,7 @@ def test_a_drafter_that_was_never_asked_leaves_no_figure_under_its_words() -> No
         def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
             return super().measures(kept, stopped) if self.heard.drafts else {}
 
-    made: Any = pair(method(Retrieval, "finds"), method(Silent, "drafts"), "fallback").new(
+    made: Any = pair_methods(method(Retrieval, "finds"), method(Silent, "drafts"), "fallback").new(
         Context(50, 0, random.Random(0))
     )
     made.begin([5, 6])
@@ -262,7 +268,7 @@ def test_a_drafter_that_was_never_asked_leaves_no_figure_under_its_words() -> No
 def test_each_half_has_its_own_state(remember: tuple[bool, bool]) -> None:
     one = method(Retrieval, "finds", rows=3, remembers=remember[0])
     other = method(Drafter, "drafts", rows=5, remembers=remember[1])
-    made = pair(one, other, "fallback")
+    made = pair_methods(one, other, "fallback")
     assert made.stateful == any(remember)
     state = made.new_state()
     assert made.new_state() is not state or state is None
@@ -283,7 +289,7 @@ def test_who_cannot_be_half_of_a_pair_is_refused() -> None:
         (finds, paired(role="retrieve"), "fallback"),
     ]
     for one, other, role in refused:
-        assert wording(refusal(UsageError, pair, one, other, role))
+        assert wording(refusal(UsageError, pair_methods, one, other, role))
 
 
 # ------------------------------------------------------------------ as options

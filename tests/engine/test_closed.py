@@ -15,8 +15,8 @@ from specbench.engine import code, graphs
 from specbench.engine.engine import Engine
 from specbench.engine.fused_layers import FusedLayers
 from specbench.models import load
+from specbench.planning.methods import plan_methods
 from specbench.runner import Session
-from specbench.runner.methods import plan_methods
 from specbench.runner.session import Kernels
 
 CAPACITY = 60

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from specbench.evals.workers import Job, serve
+from specbench.evals.grading.workers import Job, serve
 
 
 def prepare() -> Callable[[Job], Job]:

@@ -14,7 +14,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 from specbench.common import options
-from specbench.evals import scoring
+from specbench.evals.grading import scoring
 from specbench.evals.task import Verdict
 
 SOON_S, LONG_S, WAIT_S = 2.0, 5.0, 0.3

@@ -8,7 +8,7 @@ import pytest
 from support.wording import wording
 
 from specbench.common import Prompt, UsageError
-from specbench.evals.chained import Options, chained, problem
+from specbench.evals.sessions import Options, chained, problem
 
 
 def prompts(count: int, **more: object) -> list[Prompt]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.common import Prompt
-from specbench.evals.draw import draw, draw_apart, permutation
+from specbench.evals.prompt_draw import draw_from_each, draw_prompts, permutation
 
 SEEDS = st.integers(0, 1 << 40)
 
@@ -41,7 +41,7 @@ def plain(count: int) -> list[Prompt]:
 def test_a_larger_limit_extends_a_smaller_one_in_the_datas_order(prompts: list[Prompt], seed: int, data: Any) -> None:
     few = data.draw(st.integers(1, len(prompts)))
     more = data.draw(st.integers(few, len(prompts)))
-    small, large = draw(prompts, few, seed), draw(prompts, more, seed)
+    small, large = draw_prompts(prompts, few, seed), draw_prompts(prompts, more, seed)
     assert (len(small), len(large)) == (few, more)
     assert {*ids(small)} <= {*ids(large)}
     assert [prompt for prompt in prompts if prompt in large] == large
@@ -78,14 +78,14 @@ DRAWN = ["t/3", "t/7", "t/9"]
 
 
 def test_what_seed_0_draws_never_changes() -> None:
-    assert ids(draw(plain(10), 3, 0)) == DRAWN
+    assert ids(draw_prompts(plain(10), 3, 0)) == DRAWN
 
 
 def test_without_a_seed_they_are_the_first_of_the_data_and_who_takes_all_draws_nothing() -> None:
-    assert ids(draw(plain(9), 3, None)) == ["t/0", "t/1", "t/2"]
-    assert [draw(plain(4), limit, 0) for limit in (None, 4, 5)] == [plain(4)] * 3
+    assert ids(draw_prompts(plain(9), 3, None)) == ["t/0", "t/1", "t/2"]
+    assert [draw_prompts(plain(4), limit, 0) for limit in (None, 4, 5)] == [plain(4)] * 3
     # Two prompts of one id are both taken, for the runner to refuse.
-    assert ids(draw([*plain(2), *plain(2)], 3, 0)) == ["t/0", "t/1", "t/0", "t/1"]
+    assert ids(draw_prompts([*plain(2), *plain(2)], 3, 0)) == ["t/0", "t/1", "t/0", "t/1"]
 
 
 @dataclass
@@ -96,8 +96,8 @@ class Text:
 
 
 def test_from_what_a_larger_limit_drew_a_smaller_one_draws_what_it_draws_of_all() -> None:
-    texts = [Text(prompt.id) for prompt in draw(plain(60), 20, 3)]
-    assert ids(draw(texts, 8, 3)) == ids(draw(plain(60), 8, 3))
+    texts = [Text(prompt.id) for prompt in draw_prompts(plain(60), 20, 3)]
+    assert ids(draw_prompts(texts, 8, 3)) == ids(draw_prompts(plain(60), 8, 3))
 
 
 @given(tasks(), SEEDS, st.data())
@@ -105,13 +105,13 @@ def test_held_out_prompts_are_others_and_stay_when_the_limit_grows(prompts: list
     held_out = data.draw(st.integers(0, len(prompts) - 1))
     few = data.draw(st.integers(1, len(prompts) - held_out))
     more = data.draw(st.integers(few, len(prompts) - held_out))
-    (small, aside), (large, still) = (draw_apart(prompts, limit, held_out, seed) for limit in (few, more))
+    (small, aside), (large, still) = (draw_from_each(prompts, limit, held_out, seed) for limit in (few, more))
     assert aside == still
     assert len(aside) == held_out
     assert large[:few] == small
     assert not {*ids(large)} & {*ids(aside)}
-    assert {*ids(small)} == {*ids(draw(prompts, few, seed))}, "those that a run with this limit takes"
-    assert draw_apart(prompts, few, held_out // 2, seed)[1] == aside[: held_out // 2]
+    assert {*ids(small)} == {*ids(draw_prompts(prompts, few, seed))}, "those that a run with this limit takes"
+    assert draw_from_each(prompts, few, held_out // 2, seed)[1] == aside[: held_out // 2]
     assert_fair(prompts, aside)
-    rest, _ = draw_apart(prompts, None, held_out, seed)
+    rest, _ = draw_from_each(prompts, None, held_out, seed)
     assert {*ids(rest), *ids(aside)} == {*ids(prompts)}

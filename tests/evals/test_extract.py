@@ -13,7 +13,7 @@ from specbench.evals.extract import (
     PLAIN,
     UNPAIRED,
     bare_box,
-    continued,
+    continued_code,
     fenced_code,
     last_box,
 )
@@ -88,8 +88,8 @@ def test_the_best_block_is_chosen_and_named(text: str, last: bool, code: str, ru
     ],
 )  # fmt: skip
 def test_after_an_open_fence_the_answer_is_code(text: str, code: str) -> None:
-    assert continued(text).code == code
-    assert continued("a\n").rule == OPENED
+    assert continued_code(text).code == code
+    assert continued_code("a\n").rule == OPENED
 
 
 CODE = st.lists(
@@ -144,7 +144,7 @@ def test_hostile_fences_are_read_quickly() -> None:
     for text in ("(" * 10**6, "f\n" * 10**4, "`" * 10**5, "    " * 10**5, "```\n" * 10**4, "> " * 10**4, "- " * 10**4,
                  "1. ```\n" * 10**4, "a b " * 10**5 + "\n```", "a```\n" * 10**4, '"' * 10**5 + "\n```"):  # fmt: skip
         fenced_code(text)
-        continued(text)
+        continued_code(text)
     assert time.process_time() - start < 10
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from specbench.common.errors import PluginFault
-from specbench.evals import launch
-from specbench.evals.interrupts import Interrupts
+from specbench.evals.grading import launch
+from specbench.evals.grading.interrupts import Interrupts
 
 SOON_S = 5.0  # the programs of these tests take twice that and more
 SLEEPER = "    import time\n    time.sleep(60)\n    # {}"

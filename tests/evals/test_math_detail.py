@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specbench.evals import mathematics
-from specbench.evals.workers import Job
+from specbench.evals.grading.workers import Job
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from specbench.evals import math_judge
 from specbench.evals.extract import bare_box
-from specbench.evals.workers import Job
+from specbench.evals.grading import math_judge
+from specbench.evals.grading.workers import Job
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals import plus_checks
+from specbench.evals.grading.plus_worker import MAX_LINES, longest_code
 from specbench.evals.plus_checks import Checker, EvalPlus, Reference, pack_inputs
-from specbench.evals.plus_worker import MAX_LINES, longest_code
 from specbench.evals.sandbox import codec, differential
 from specbench.evals.sandbox.differential import right
 from specbench.evals.sandbox.fingerprint import BOUND, fingerprint, large

@@ -12,8 +12,8 @@ from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals import scoring
-from specbench.evals.scoring import score_run
+from specbench.evals.grading import scoring
+from specbench.evals.grading.scoring import score_run
 from specbench.results.schema import SCHEMA_VERSION
 from specbench.tasks.humaneval.task import Task
 

@@ -69,17 +69,17 @@ def test_any_file_of_the_name_is_taken_and_recorded(
     folder = tmp_path if where == "data_dir" else None
     monkeypatch.setenv(data.DATA_DIR, "" if folder else str(tmp_path))
     second = written(tmp_path / "x.parquet", parquet(ROWS))
-    with data.recorded() as files:
-        assert data.present(entry(), folder)
-        assert data.resolve(entry(), folder) == second
+    with data.recording_files() as files:
+        assert data.is_present(entry(), folder)
+        assert data.resolve_file(entry(), folder) == second
         first = written(tmp_path / "x.jsonl", lines(ROWS))
-        assert data.resolve(entry(), folder) == first
+        assert data.resolve_file(entry(), folder) == first
     assert [*files] == ["x.parquet", "x.jsonl"]
     for path in (first, second):
         found = files[path.name]
         assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
         assert (found.bytes, found.revision, found.verified) == (path.stat().st_size, None, False)
-    data.resolve(entry(), folder)
+    data.resolve_file(entry(), folder)
     assert len(files) == 2  # nothing is recorded behind the end
 
 
@@ -87,22 +87,22 @@ def test_a_known_file_is_recorded_as_verified_and_another_is_not_taken(tmp_path:
     content = lines(ROWS)
     file = entry(also=[], size=len(content), sha256=hashlib.sha256(content).hexdigest())
     written(tmp_path / "x.jsonl", content)
-    with data.recorded() as files:
-        data.resolve(file, tmp_path)
+    with data.recording_files() as files:
+        data.resolve_file(file, tmp_path)
     assert files["x.jsonl"].verified
     written(tmp_path / "x.jsonl", content + b"\n")
-    with data.recorded() as files, pytest.raises(UsageError, check=wording):
-        data.resolve(file, tmp_path)
+    with data.recording_files() as files, pytest.raises(UsageError, check=wording):
+        data.resolve_file(file, tmp_path)
     assert not files
 
 
 def test_a_file_that_the_user_named_is_recorded(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.jsonl", lines(ROWS))
-    with data.recorded() as files:
-        assert data.given(path) == path
+    with data.recording_files() as files:
+        assert data.user_file(path) == path
     assert [(file.name, file.verified) for file in files.values()] == [("mine.jsonl", False)]
     with pytest.raises(UsageError, check=wording):
-        data.given(tmp_path / "none.jsonl")
+        data.user_file(tmp_path / "none.jsonl")
 
 
 @pytest.mark.parametrize("revision", [None, "1" * 40])
@@ -115,8 +115,8 @@ def test_the_hubs_commit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     hub = {"repo": "o/r", "path": "test/x.jsonl", **({"revision": revision} if revision else {})}
-    with data.recorded() as files:
-        data.resolve(entry(hub=hub))
+    with data.recording_files() as files:
+        data.resolve_file(entry(hub=hub))
     assert asked == [("o/r", "test/x.jsonl", revision)]
     assert files["x.jsonl"].revision == (revision or COMMIT)
 
@@ -127,7 +127,7 @@ def test_a_file_beyond_the_bound_is_refused_before_it_is_read(tmp_path: Path) ->
         with path.open("wb") as file:
             file.truncate(rows.LARGEST + 1)  # without a block of it on disk
         with pytest.raises(UsageError, check=wording):
-            data.resolve(entry(name=name, also=[]), tmp_path)
+            data.resolve_file(entry(name=name, also=[]), tmp_path)
     with pytest.raises(UsageError, check=wording):
         read(tmp_path / "x.parquet")
 

@@ -10,8 +10,8 @@ import pytest
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
+from specbench.evals.grading.workers import DiedError, TimedOutError, Workers, _Worker
 from specbench.evals.sandbox import sandbox
-from specbench.evals.workers import DiedError, TimedOutError, Workers, _Worker
 
 
 @pytest.fixture

@@ -206,8 +206,8 @@ def _idle() -> Iterator[None]:
         raise _NoModel("no model is loaded here")
 
     from specbench.models import loader
+    from specbench.quality import tasks
     from specbench.runner import loading
-    from specbench.runner.quality import asked
 
     with ExitStack() as stack:
         for where, name in (
@@ -223,7 +223,7 @@ def _idle() -> Iterator[None]:
         stack.enter_context(mock.patch.object(socket.socket, "connect", side_effect=ConnectionRefusedError(111, "no")))
         stack.enter_context(mock.patch.object(socket, "getaddrinfo", side_effect=socket.gaierror(-2, "unknown")))
         stack.enter_context(mock.patch.object(time, "sleep"))
-        stack.enter_context(mock.patch.object(asked, "_manager", no_model))  # lm-eval's own list takes seconds
+        stack.enter_context(mock.patch.object(tasks, "_manager", no_model))  # lm-eval's own list takes seconds
         yield
 
 

@@ -25,9 +25,9 @@ from benchmarks.gpu_check.records import Figure, Journal, number
 from specbench.cli.app import main
 from specbench.hardware import gpus
 from specbench.hardware.gpus import find
-from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import Ceilings
-from specbench.runner.methods import plan_methods
+from specbench.hardware.stored_profile import datasheet
+from specbench.planning.methods import plan_methods
 
 FAST = Ceilings(bytes_per_s=4e12, flops_per_s=8e14)
 QUICK = ("kernels", "concurrency")

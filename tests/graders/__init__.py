@@ -81,7 +81,7 @@ def ours(task: str, table: Sequence[Row], folder: Path) -> list[Verdict]:
     module, made = registry.task(task).load(), {}
     for style in {row.style for row in table}:
         given = {**TABLES[task].given, **({"style": style} if style else {})}
-        made[style] = module.Task(options.parse(module.Options, given, task), folder)
+        made[style] = module.Task(options.parse_options(module.Options, given, task), folder)
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda row: made[row.style].score(row.id, row.text), table))
 

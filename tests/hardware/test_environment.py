@@ -17,7 +17,7 @@ import torch
 from support.processes import REASONS, UUID, FakeNvml
 
 from specbench.hardware import environment
-from specbench.hardware.environment import Device, Environment, capture, fingerprint, git_state, here
+from specbench.hardware.environment import Device, Environment, capture, fingerprint, git_state, is_this_machine
 from specbench.profiling.doctor import Check, doctor_checks
 
 
@@ -131,12 +131,12 @@ def test_generations_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pyt
     reads(genoa)
     then = capture("cpu")
     assert then.cpu.cpuid == "25/17/1"
-    assert here(then.model_dump(), gpu=None)
+    assert is_this_machine(then.model_dump(), gpu=None)
     reads(genoa.replace("model\t\t: 17", "model\t\t: 2"))
-    assert not here(then.model_dump(), gpu=None)
+    assert not is_this_machine(then.model_dump(), gpu=None)
     before_it_was_recorded = then.model_dump()
     del before_it_was_recorded["cpu"]["cpuid"]
-    assert here(before_it_was_recorded, gpu=None)
+    assert is_this_machine(before_it_was_recorded, gpu=None)
     reads("processor\t: 0\nCPU part\t: 0xd40\n")  # an ARM has no such fields
     assert capture("cpu").cpu.cpuid is None
 

@@ -18,7 +18,7 @@ import pytest
 from support.asserting import known
 
 from specbench.hardware import monitor
-from specbench.hardware.monitor import Seen, between, see
+from specbench.hardware.monitor import MachineSample, sample_delta, sample_machine
 from specbench.results.watch import Look
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest")
@@ -48,12 +48,12 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def later(before: Seen, seconds: float = 2.0) -> Look:
-    return known(between(before, Seen(**{**vars(see()), "at_s": before.at_s + seconds}), 3))
+def later(before: MachineSample, seconds: float = 2.0) -> Look:
+    return known(sample_delta(before, MachineSample(**{**vars(sample_machine()), "at_s": before.at_s + seconds}), 3))
 
 
 def test_others_are_what_is_busy_and_not_of_this_process(kernel: Any) -> None:
-    before = see()
+    before = sample_machine()
     kernel.times, kernel.own = AFTER, 2.27
     found = later(before)
     assert (found.segment, found.seconds, found.cores, found.usable, found.load) == (3, 2.0, 2, 1, 1.5)
@@ -64,13 +64,13 @@ def test_others_are_what_is_busy_and_not_of_this_process(kernel: Any) -> None:
 
 
 def test_heat_is_counted_by_core_and_once_by_chip(kernel: Any) -> None:
-    assert see().slowed is None
+    assert sample_machine().slowed is None
     for core in (0, 1, 2):
         folder = kernel.cpus / f"cpu{core}/thermal_throttle"
         folder.mkdir(parents=True)
         (folder / "core_throttle_count").write_text(f"{10 * core + 1}\n")
         (folder / "package_throttle_count").write_text("5\n")
-    before = see()
+    before = sample_machine()
     assert before.slowed == 1 + 11 + 5
     (folder.parent.parent / "cpu1/thermal_throttle/core_throttle_count").write_text("14\n")
     assert later(before).slowed == 3
@@ -81,10 +81,10 @@ def test_what_the_kernel_does_not_tell_is_none(kernel: Any, monkeypatch: pytest.
         raise OSError
 
     kernel.times = [Times(1, 1, 1, 1, 1, 1, 1, 1, 1)]
-    assert (see().busy_s, see().stolen_s) == (None, None)
+    assert (sample_machine().busy_s, sample_machine().stolen_s) == (None, None)
     for owner, name in ((monitor.psutil, "cpu_times"), (monitor.psutil, "cpu_freq"), (os, "getloadavg")):
         monkeypatch.setattr(owner, name, none)
-    found = later(see())
+    found = later(sample_machine())
     assert (found.others_cores, found.stolen_cores, found.clock_mhz, found.slowed, found.load) == (None,) * 5
 
 
@@ -115,9 +115,9 @@ def busy(*, ours: bool) -> Iterator[int]:
 @pytest.mark.parametrize("ours", [False, True])
 def test_a_busy_process_is_seen_and_a_child_is_no_other(ours: bool) -> None:
     with busy(ours=ours) as pid:
-        before, took = see(), monitor.busy_s([pid])
+        before, took = sample_machine(), monitor.busy_s([pid])
         time.sleep(0.8)
-        took, found = monitor.busy_s([pid]) - took, known(between(before, see(), 0))
+        took, found = monitor.busy_s([pid]) - took, known(sample_delta(before, sample_machine(), 0))
     seen = found.own_cores if ours else known(found.others_cores)
     assert seen * found.seconds > 0.7 * took - 0.05, "the machine may be busy with more"
     assert ours or found.own_cores < 0.2

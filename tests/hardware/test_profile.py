@@ -12,8 +12,8 @@ from support.runs import MEASURED, made_up_profile
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.hardware.profile import PROFILE, SCHEMA, base_context, read_profile, steps_csv
 from specbench.hardware.roofline import bound_s, step_cost
+from specbench.hardware.stored_profile import PROFILE, SCHEMA, base_context, read_profile, steps_csv
 
 
 def test_the_csv_has_a_row_for_each_point_and_units_in_its_columns() -> None:

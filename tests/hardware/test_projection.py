@@ -8,9 +8,9 @@ import pytest
 from support.asserting import known
 
 from specbench.hardware import gpus
-from specbench.hardware.profile import datasheet
 from specbench.hardware.projection import Projection, project
 from specbench.hardware.roofline import AttentionLayers, Ceilings, ModelShape, StepPoint, bound_s, step_cost
+from specbench.hardware.stored_profile import datasheet
 from specbench.results.summary_schema import MethodSummary
 
 SHAPE = ModelShape(

@@ -16,9 +16,9 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import StepResult
 from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.methods.jacobi import decoder as jacobi
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB, PAD = 50, 49

@@ -24,7 +24,7 @@ from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.protocol import Method
 from specbench.methods.eagle3.convert import convert
 from specbench.methods.eagle3.decoder import Decoder
-from specbench.runner.methods import make_method
+from specbench.planning.methods import make_method
 
 VOCAB, LAYERS = 17, 8  # so few tokens that random drafts are often right; so many layers that all taps differ
 TINY = {"vocab": VOCAB, "draft_vocab": 9, "masks": {"mask_token_id": 15}}

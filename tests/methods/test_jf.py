@@ -19,7 +19,7 @@ from specbench.decoding.tree import TokenTree
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.jf.decoder import Decoder, Options
 from specbench.methods.jf.pool import Pool
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 VOCAB, PAD = 50, 49
 PROMPT = [20, 21, 22, 20]

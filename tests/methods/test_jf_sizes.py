@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support import decoders, models
 
+from specbench.planning.methods import plan_methods
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

@@ -13,7 +13,7 @@ from support.processes import bytes_taken, lines_run
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.logitspec.decoder import Decoder, Options
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 A, B, C, D, E = range(1, 6)
 

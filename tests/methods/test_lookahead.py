@@ -14,7 +14,7 @@ from support.decoders import Clock, ToyEngine, ToyTarget, Walk, decided, greedy,
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.lookahead.decoder import Decoder, Options
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 VOCAB, PAD = 3000, 2999
 # The letters of the worked example. E to J are drawn from the prompt, so they are known when the drawing is done.

@@ -14,7 +14,7 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
 from specbench.engine.ops import ancestors
 from specbench.methods.lookahead.decoder import Decoder, Options
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 VOCAB = 3000
 PROMPT = [7, 3, 5, 3, 8, 1, 0, 4]

@@ -19,7 +19,7 @@ from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.msn.decoder import Decoder, Options
 from specbench.methods.msn.trees import TREE, Shape
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 VOCAB, PAD = 2000, 1999
 Node = tuple[int, ...]

@@ -11,7 +11,7 @@ from support.wording import wording
 from torch.nn.functional import cross_entropy
 
 from specbench.common.errors import UsageError
-from specbench.common.options import parse
+from specbench.common.options import parse_options
 from specbench.methods.msn.learning import Collator, Lesson, Options
 from specbench.methods.msn.noise import lowest, noised
 from specbench.training.recipe import Text
@@ -116,4 +116,4 @@ def test_noise_from_the_vocabulary_is_any_token_and_copies_nothing() -> None:
     assert sorted(seen) == list(range(20))
     assert all(abs(count - 165) < 60 for count in seen.values())  # 3,300 draws
     with pytest.raises(UsageError, check=wording):
-        parse(Options, {"noise_content": "vocabulary", "in_place": "true"}, "the recipe of msn")
+        parse_options(Options, {"noise_content": "vocabulary", "in_place": "true"}, "the recipe of msn")

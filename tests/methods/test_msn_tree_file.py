@@ -12,7 +12,7 @@ from support.wording import wording
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.methods.msn.trees import MC_SIM_7B_63, TREE
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 MEDUSA = TREE.known["mc_sim_7b_63"]
 FORMS = {

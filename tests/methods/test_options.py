@@ -11,7 +11,7 @@ from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context
 from specbench.methods.jf.decoder import Decoder, Options
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 #: Settings that only a method itself can refuse; ranges of single options are pydantic's.
 REFUSED = {

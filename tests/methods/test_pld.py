@@ -13,7 +13,7 @@ from support.decoders import decided, greedy, language, walk
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
 from specbench.methods.pld.decoder import Decoder, Options
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 A, B, C, D = 1, 2, 3, 4
 

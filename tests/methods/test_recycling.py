@@ -14,7 +14,7 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.recycling.decoder import Decoder, Options
 from specbench.methods.recycling.trees import CANDIDATES
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 #: Token t of these examples has the candidates 10 t, 10 t + 1, …; 7 stands for all that was never fed.
 BEST = {token: [10 * token + rank for rank in range(CANDIDATES)] for token in range(100)}

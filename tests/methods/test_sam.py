@@ -15,7 +15,7 @@ from specbench.methods.sam import corpus
 from specbench.methods.sam.automaton import Automaton
 from specbench.methods.sam.corpus import NO_TOKEN
 from specbench.methods.sam.decoder import Decoder, Options
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 A, B, C, D, X, P, Q = range(1, 8)
 END = 0

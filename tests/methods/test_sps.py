@@ -29,9 +29,9 @@ from specbench.evals.data import DATA_DIR
 from specbench.methods.sps import drafter
 from specbench.methods.sps.decoder import Options
 from specbench.methods.sps.drafter import Drafter
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB, SLOTS, CAPACITY = 97, 3, 70

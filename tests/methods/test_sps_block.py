@@ -27,9 +27,9 @@ from specbench.engine.block import DrawnDrafts, verify
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB, SLOTS, CAPACITY = 97, 3, 70

@@ -16,7 +16,7 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models import load
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 from specbench.training.side_by_side import side_by_side

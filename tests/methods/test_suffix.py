@@ -14,7 +14,7 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
 from specbench.methods.suffix.decoder import Decoder, Options
 from specbench.methods.suffix.tree import Node, SuffixTree, Text
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 A, B, C, D, X, P, Q = range(1, 8)
 

@@ -14,14 +14,14 @@ from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.common.options import names as option_names
+from specbench.common.options import option_names as option_names
 from specbench.common.prompt import Prompt
 from specbench.models import loader, names
 from specbench.models.loader import load
-from specbench.runner.methods import default_settings, make_methods
-from specbench.runner.plan import Plan
-from specbench.runner.resolving import resolve
-from specbench.runner.tasks import plan_tasks
+from specbench.planning.methods import default_settings, make_methods
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import resolve
+from specbench.planning.tasks import plan_tasks
 
 WEIGHTS = {"hub", "wheel", "adapter", "base", "tokenizer", "template"}
 FIELDS = {"title", "licence", "method", "options", "suits", "asks", "pickled", "tried", *WEIGHTS}

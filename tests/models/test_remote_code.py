@@ -162,9 +162,9 @@ def test_every_command_that_loads_a_model_has_the_flag(
     command = argv.format(out=tmp_path / "out").split()
     if command[0] == "judge":
         command += [str(engines.folder(tmp_path, {"ar": {"81": ["a", "b"], "111": ["c", "d"]}}))]
-        monkeypatch.setattr("specbench.evals.judge.judge.questions", lambda *given: {})
-        monkeypatch.setattr("specbench.evals.judge.judge.answers", lambda *given: [])
-        monkeypatch.setattr("specbench.evals.judge.prompts.JudgePrompts", lambda folder: None)
+        monkeypatch.setattr("specbench.evals.judge.judge.judge_questions", lambda *given: {})
+        monkeypatch.setattr("specbench.evals.judge.judge.judged_answers", lambda *given: [])
+        monkeypatch.setattr("specbench.evals.judge.judge_prompts.JudgePrompts", lambda folder: None)
     else:
         command += ["--model", "config:tiny"]
     assert [main([*command, *flags]) for flags in ([], [FLAG])] == [2, 2]

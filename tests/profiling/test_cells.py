@@ -7,8 +7,8 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.engine import scratch_cells
-from specbench.hardware.profile import Settings
 from specbench.hardware.roofline import AttentionLayers, ModelShape
+from specbench.hardware.stored_profile import Settings
 from specbench.profiling.cells import Cell, ranked, within
 
 SHAPE = ModelShape(

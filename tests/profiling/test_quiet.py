@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.hardware.monitor import Seen
+from specbench.hardware.monitor import MachineSample
 from specbench.profiling.doctor import Check
 from specbench.profiling.quiet import quiet_checks
 
@@ -24,11 +24,11 @@ class Machine:
         self.others, self.stolen, self.clock, self.heat = others, stolen, clock, heat
         self.load, self.memory, self.fails = load, memory, fails
 
-    def look(self) -> Seen:
+    def look(self) -> MachineSample:
         busy = None if self.others is None else 2 * self.others * self.now
         stolen = None if self.others is None else 2 * self.stolen * self.now
         slowed = int(self.heat * self.now)
-        return Seen(self.now, 2, 2, 0.0, busy, stolen, self.clock(self.now), slowed, self.load)
+        return MachineSample(self.now, 2, 2, 0.0, busy, stolen, self.clock(self.now), slowed, self.load)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -13,6 +13,7 @@ from support.asserting import refusal
 from support.runs import EXACT, answers, busy, folder, run_config
 from support.wording import wording
 
+from specbench.analysis.comparison import compare, read_sides, regressions
 from specbench.common.errors import UsageError
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
@@ -20,7 +21,6 @@ from specbench.report.page.document import Document, Row, Section, Table, Words
 from specbench.report.pictures.crossing import crossing, crossings
 from specbench.report.terminal.compare import comparison_report
 from specbench.report.terminal.sweep import advice, found, sentences
-from specbench.results.comparison import compare, read_sides, regressions
 from specbench.results.schema import RequestRecord
 
 WHY = "AR's step drifted by 28% (limit 25%)"

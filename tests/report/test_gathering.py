@@ -13,7 +13,7 @@ from support.runs import EXACT, answers, folder, run_config
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.hardware.profile import PROFILE, Profile
+from specbench.hardware.stored_profile import PROFILE, Profile
 from specbench.report.gathering import gather, read_whole_run
 from specbench.report.page import sweeps as sweeps_page
 from specbench.report.page.build import build_what_can_be

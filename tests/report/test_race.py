@@ -9,9 +9,9 @@ from support import runs
 from support.runs import COMMITTED
 from support.wording import wording
 
+from specbench.analysis.read import read_run
 from specbench.common import UsageError
 from specbench.report.race import lane, race
-from specbench.results.read import read_run
 
 
 def test_each_token_comes_when_its_forward_ended(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from support import runs
 from support.runs import record
 
+from specbench.analysis.frame import load_methods
+from specbench.analysis.read import read_run
+from specbench.analysis.summary import RunContents, summarise
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.folder import RunFolder
-from specbench.results.frame import load_methods
-from specbench.results.read import read_run
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import BandwidthFigures, RunSummary
 
 GB = 1e9

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import record
 
-from specbench.results.blocks import FILLINGS, blocks_of, prompts_for, stretches, units
+from specbench.analysis.blocks import FILLINGS, blocks_of, prompt_segments, prompts_for, timing_units
 
 NAMES = [f"p{number:03}" for number in range(400)]
 
@@ -35,16 +35,18 @@ def test_so_many_prompts_make_so_many_blocks(blocks: int, concurrency: int) -> N
 def test_prompts_of_a_stretch_are_one_unit_and_those_of_either_arm_belong_together() -> None:
     ar = [record("ar", "a", segment=0), record("ar", "b", segment=0), record("ar", "c", segment=3)]
     mine = [record("m", "a", segment=1), record("m", "b", segment=2), record("m", "c", segment=4)]
-    assert units([stretches(ar), stretches(mine)], shared=True) == {"a": "a", "b": "a", "c": "c"}
-    assert units([stretches(mine), stretches(ar)], shared=True) == units([stretches(ar), stretches(mine)], shared=True)
-    assert units([stretches(ar), stretches(mine)], shared=False) == {"a": "a", "b": "b", "c": "c"}
+    assert timing_units([prompt_segments(ar), prompt_segments(mine)], shared=True) == {"a": "a", "b": "a", "c": "c"}
+    assert timing_units([prompt_segments(mine), prompt_segments(ar)], shared=True) == timing_units(
+        [prompt_segments(ar), prompt_segments(mine)], shared=True
+    )
+    assert timing_units([prompt_segments(ar), prompt_segments(mine)], shared=False) == {"a": "a", "b": "b", "c": "c"}
 
 
 def test_a_block_that_was_gone_on_with_is_still_one_unit() -> None:
     """A killed command left the first half of AR's stretch; the rest came in another one."""
     ar = [record("ar", "a", segment=0), record("ar", "b", segment=5)]
     mine = [record("m", "a", segment=6), record("m", "b", segment=6)]
-    assert set(units([stretches(ar), stretches(mine)], shared=True).values()) == {"a"}
+    assert set(timing_units([prompt_segments(ar), prompt_segments(mine)], shared=True).values()) == {"a"}
 
 
 def test_turns_and_repeats_of_a_block_keep_it_one_unit() -> None:
@@ -54,4 +56,4 @@ def test_turns_and_repeats_of_a_block_keep_it_one_unit() -> None:
         for turn in (1, 2)
         for prompt in ("a", "b")
     ]
-    assert units([stretches(arm)], shared=True) == {"a": "a", "b": "a"}
+    assert timing_units([prompt_segments(arm)], shared=True) == {"a": "a", "b": "a"}

@@ -12,9 +12,9 @@ from support import runs
 from support.asserting import known, refusal
 from support.wording import wording
 
+from specbench.analysis.comparison import compare, read_sides, regressions
+from specbench.analysis.stats import paired_ratio
 from specbench.common.errors import UsageError
-from specbench.results.comparison import compare, read_sides, regressions
-from specbench.results.stats import paired_ratio
 
 
 def noisy(seed: int, slower: dict[str, float] | None = None, noise: float = 0.01) -> runs.Change:

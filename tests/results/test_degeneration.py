@@ -9,7 +9,8 @@ import pytest
 from support.asserting import known
 from support.runs import answers, run_config
 
-from specbench.results.degeneration import (
+from specbench.analysis.summary import RunContents, summarise
+from specbench.analysis.text_loops import (
     LEAST,
     LONGEST,
     ROUNDS,
@@ -21,7 +22,6 @@ from specbench.results.degeneration import (
     loops_at_its_end,
 )
 from specbench.results.schema import RequestRecord
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary, TextFigures
 
 

@@ -10,14 +10,14 @@ from support import runs
 from support.asserting import known
 from support.runs import record
 
-from specbench.results import disturbance as judged
+from specbench.analysis import noise as judged
+from specbench.analysis.frame import load_methods
+from specbench.analysis.noise import LIMITS, UNSURE, find_disturbance
+from specbench.analysis.read import read_run
+from specbench.analysis.summary import RunContents, summarise
 from specbench.results.bandwidth import Bandwidth, Reading
-from specbench.results.disturbance import LIMITS, UNSURE, disturbance
 from specbench.results.folder import RunFolder
-from specbench.results.frame import load_methods
-from specbench.results.read import read_run
 from specbench.results.schema import GpuTrace, RequestRecord
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary, Speedup
 from specbench.results.watch import WATCH, Look, Watch
 
@@ -74,11 +74,11 @@ AR, JF = answers("ar", 2.0, wavy), answers("jf", 1.0, wavy)
 
 def reasons(**more: Any) -> list[str]:
     given: dict[str, Any] = {"baseline": AR, "others": JF, "watch": watch(), "bandwidth": QUIET_MEMORY, **more}
-    return known(disturbance(given.pop("baseline"), given.pop("others"), **given)).reasons
+    return known(find_disturbance(given.pop("baseline"), given.pop("others"), **given)).reasons
 
 
 def test_a_quiet_run_has_figures_and_no_reason() -> None:
-    found = known(disturbance(AR, JF, watch=watch(), bandwidth=QUIET_MEMORY))
+    found = known(find_disturbance(AR, JF, watch=watch(), bandwidth=QUIET_MEMORY))
     assert found.reasons == []
     assert (found.watched_s, found.requests) == (24.0, PROMPTS)
     told = {name for name in LIMITS if getattr(found, name) is not None}
@@ -148,7 +148,7 @@ def test_what_keeps_its_limit_or_is_not_told_marks_nothing(change: dict[str, Any
 
 
 def test_without_any_figure_there_is_none() -> None:
-    assert disturbance(AR[:3], JF) is None
+    assert find_disturbance(AR[:3], JF) is None
     assert "disturbed" not in summarise(RunContents(runs.run_config(["jf"], 3), [*AR[:3], *JF[:3]])).written()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specbench.results.engine_line import engine_line
+from specbench.analysis.engine_words import engine_line
 
 CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
 

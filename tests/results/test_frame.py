@@ -14,9 +14,9 @@ from support.runs import COMMITTED, RESULTS
 from support.wording import wording
 
 import specbench
+from specbench.analysis.frame import METHOD, REQUEST, load_methods, table
+from specbench.analysis.read import read_run
 from specbench.common.errors import UsageError
-from specbench.results.frame import METHOD, REQUEST, load_methods, table
-from specbench.results.read import read_run
 
 RUN = next(RESULTS.glob("*-7480ef97"))
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from support.asserting import known
 
-from specbench.results.grades import merge, prompt_of, rates, worst
-from specbench.results.stats import proportion_interval
+from specbench.analysis.losslessness import grade_rates, merge, prompt_of, worst_grade
+from specbench.analysis.stats import proportion_interval
 
 
 def test_the_worst_of_some_and_whose_it_is() -> None:
-    assert worst([]) == "exact"
-    assert worst(["numeric-tie", "exact"]) == "numeric-tie"
-    assert worst(["numeric-tie", "lossy", "exact"]) == "lossy"
+    assert worst_grade([]) == "exact"
+    assert worst_grade(["numeric-tie", "exact"]) == "numeric-tie"
+    assert worst_grade(["numeric-tie", "lossy", "exact"]) == "lossy"
     assert prompt_of("HumanEval/0|0") == ("HumanEval/0", "")
     assert prompt_of("81|0|2") == ("81", "2")
 
 
 def test_a_prompt_counts_once_by_its_worst_answer() -> None:
     # Four prompts of two answers each; both answers of b part, one is a tie.
-    found = rates(
+    found = grade_rates(
         ["a", "a", "b", "b", "c", "c", "d", "d"], [("b", "numeric-tie"), ("b", "lossy"), ("c", "numeric-tie")]
     )
     assert {grade: (share["count"], share["of"]) for grade, share in found.items()} == {
@@ -27,8 +27,8 @@ def test_a_prompt_counts_once_by_its_worst_answer() -> None:
     }  # fmt: skip
     wilson = known(proportion_interval(1, 4))
     assert (found["lossy"]["low"], found["lossy"]["high"]) == (wilson.low, wilson.high)
-    assert rates(["a"], [("z", "lossy")])["lossy"]["count"] == 0
-    assert rates([], []) == {
+    assert grade_rates(["a"], [("z", "lossy")])["lossy"]["count"] == 0
+    assert grade_rates([], []) == {
         grade: {"count": 0, "of": 0, "low": None, "high": None} for grade in ("exact", "numeric-tie", "lossy")
     }
 

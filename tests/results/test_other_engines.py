@@ -10,12 +10,12 @@ from support.asserting import known
 from support.engines import PROMPTS, answer, engine_answers, engine_config, row_of, spec, summed
 from support.wording import wording
 
+from specbench.analysis.other_engines import other_engine, plain_of, same_precision
+from specbench.analysis.positions import Window, spent
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.run import finding
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
-from specbench.results.engines import Engines
-from specbench.results.other_engines import other_engine, plain_of, same_precision
-from specbench.results.positions import Window, spent
+from specbench.results.engine_facts import Engines
 from specbench.results.summary_schema import Fastest
 
 NINE = [1] * 9

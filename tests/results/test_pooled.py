@@ -6,7 +6,7 @@ import pytest
 from support.asserting import known
 from support.runs import record, worker_config
 
-from specbench.results.pooled import Cost, Costs, poolable, pooled
+from specbench.analysis.pooling import Cost, Costs, poolable, pooled
 from specbench.results.schema import RequestRecord
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs import record
 
-from specbench.results.over_ar import Pairs, over_positions
-from specbench.results.positions import Window, forwards, spent, windows
+from specbench.analysis.positions import Window, forwards, spent, windows
+from specbench.analysis.speedup import Pairs, over_positions
 
 
 def test_windows_double_from_sixteen_on() -> None:

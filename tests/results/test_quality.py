@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.wording import wording
 
+from specbench.analysis.model_quality import Metric, Quality, TaskQuality, compare_quality, metric_kind, read_quality
 from specbench.common import UsageError
-from specbench.results.quality import Metric, Quality, TaskQuality, compare_quality, kind_of, read_quality
 from specbench.results.schema import ModelSpec
 
 N = 20
@@ -82,12 +82,12 @@ def test_perplexities_are_a_ratio_and_bits_a_difference() -> None:
 
 
 def test_what_a_metric_is_follows_from_its_documents() -> None:
-    assert kind_of(share(3)) == "share"
-    assert kind_of(metric("f1", [0.5, 1.0], 0.75)) == "mean"
-    assert kind_of(metric("f1", [0.5, 1.0], 0.8)) is None, "an aggregation that is no mean"
-    assert kind_of(metric("mcc", None, 0.8)) is None
-    assert kind_of(metric("perplexity", [-1.0, -3.0], math.exp(2.0))) == "perplexity"
-    assert kind_of(metric("word_perplexity", [-1.0], None, weights=[2.0])) is None
+    assert metric_kind(share(3)) == "share"
+    assert metric_kind(metric("f1", [0.5, 1.0], 0.75)) == "mean"
+    assert metric_kind(metric("f1", [0.5, 1.0], 0.8)) is None, "an aggregation that is no mean"
+    assert metric_kind(metric("mcc", None, 0.8)) is None
+    assert metric_kind(metric("perplexity", [-1.0, -3.0], math.exp(2.0))) == "perplexity"
+    assert metric_kind(metric("word_perplexity", [-1.0], None, weights=[2.0])) is None
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from support.runs import COMMITTED, derived
 
+from specbench.analysis.read import ReadRun, read_run
 from specbench.report.terminal.notes import LEGEND
 from specbench.report.terminal.run import headline
-from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
 
 

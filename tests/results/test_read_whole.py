@@ -13,8 +13,8 @@ from support import runs
 from support.asserting import refusal
 from support.wording import wording
 
+from specbench.analysis.read import read_whole
 from specbench.common.errors import UsageError
-from specbench.results.read import read_whole
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from support import runs
 from support.runs import CHAINED, turn
 
-from specbench.results.sessions import WINDOW, session_figures, window_seconds
-from specbench.results.summary import RunContents, summarise
+from specbench.analysis.sessions import WINDOW, session_figures, window_seconds
+from specbench.analysis.summary import RunContents, summarise
 
 
 def test_windows_go_on_over_the_turns_and_share_out_what_lies_across() -> None:

@@ -9,10 +9,10 @@ import pytest
 from support.asserting import known
 from support.runs import RESULTS, record
 
-from specbench.results.disturbance import MOST_STEP_DRIFT, MOST_STEP_SPREAD
+from specbench.analysis.noise import MOST_STEP_DRIFT, MOST_STEP_SPREAD
+from specbench.analysis.step_spread import LEAST_REQUESTS, StepSpread, step_spread
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
-from specbench.results.step_spread import LEAST_REQUESTS, StepSpread, step_spread
 
 
 def series(

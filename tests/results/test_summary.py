@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support import decoders
 
+from specbench.analysis.stats import INTERVAL
+from specbench.analysis.summary import RunContents, summarise
 from specbench.results.schema import PHASES, GpuTrace, RequestRecord, request_key
-from specbench.results.stats import INTERVAL
-from specbench.results.summary import RunContents, summarise
 
 
 def record(method: str, number: int, accepts: Sequence[int], step_s: float, **changes: Any) -> RequestRecord:

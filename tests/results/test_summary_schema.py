@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from support.runs import answers, run_config
 from support.wording import wording
 
+from specbench.analysis.summary import RunContents, summarise
 from specbench.common.errors import UsageError
 from specbench.results.folder import RunFolder
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from support import decoders
 
-from specbench.results.schema import RunConfig, Taken
+from specbench.results.schema import PromptDraw, RunConfig
 
 # Of a run from before it was said how prompts were chosen. Should this fail, unfinished runs start anew.
 DIGEST = "c8da90f7ea0f152ba4cff2ddfcdcda0bad9a864b183bfc57821503b6da3f5eed"
 
 
-def config(taken: Taken | None, prompts: int = 3) -> RunConfig:
+def config(taken: PromptDraw | None, prompts: int = 3) -> RunConfig:
     made = decoders.config(["ar", "jacobi"], prompts)
     return made.model_copy(update={"task": made.task.model_copy(update={"taken": taken})})
 
 
-@pytest.mark.parametrize("taken", [None, Taken(of=164, seed=None), Taken(of=164, seed=0)])
-def test_the_digest_is_of_the_prompts_and_not_of_how_they_were_chosen(taken: Taken | None) -> None:
+@pytest.mark.parametrize("taken", [None, PromptDraw(of=164, seed=None), PromptDraw(of=164, seed=0)])
+def test_the_digest_is_of_the_prompts_and_not_of_how_they_were_chosen(taken: PromptDraw | None) -> None:
     assert config(taken).digest() == DIGEST
 
 
@@ -34,7 +34,7 @@ def test_a_row_without_a_state_is_no_part_of_the_digest_and_one_with_a_state_is(
 
 def test_all_prompts_are_written_as_ever_and_some_say_so() -> None:
     assert "taken" not in config(None).model_dump(mode="json")["task"]
-    written = config(Taken(of=164, seed=0)).model_dump(mode="json")
+    written = config(PromptDraw(of=164, seed=0)).model_dump(mode="json")
     assert written["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
-    for made in (config(None), config(Taken(of=164, seed=None)), config(Taken(of=164, seed=0))):
+    for made in (config(None), config(PromptDraw(of=164, seed=None)), config(PromptDraw(of=164, seed=0))):
         assert RunConfig.model_validate_json(made.model_dump_json()) == made

@@ -7,7 +7,7 @@ from support import runs
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.evals import scoring
+from specbench.evals.grading import scoring
 from specbench.results.schema import RunConfig, TaskData
 
 KNOWN = TaskData(name="known.jsonl", sha256="a" * 64, bytes=10, revision=None, verified=True)

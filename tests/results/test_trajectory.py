@@ -14,12 +14,12 @@ from support import oracles, runs
 from support.decoders import Clock, ToyEngine, ToyTarget, language, random_tree
 from support.wording import wording
 
+from specbench.analysis.trajectories import MARKS, Trajectory, trajectory
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import TokenTree
 from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.results.schema import RequestRecord
-from specbench.results.trajectory import MARKS, Trajectory, trajectory
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
 

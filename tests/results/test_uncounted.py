@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import decoders
 
-from specbench.results.figures import method_figures
+from specbench.analysis.figures import method_figures
 
 
 def test_forwards_that_nobody_counted_make_no_figure() -> None:

@@ -17,12 +17,12 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.hardware.roofline import AttentionLayers, ModelShape, step_cost
 from specbench.models.loader import load
+from specbench.planning.methods import plan_methods
 from specbench.results.bandwidth import BANDWIDTH, ForwardBytes
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
-from specbench.runner import execution, monitor
+from specbench.runner import monitor, run_task
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
 from specbench.runner.monitor import MemoryReader, forward_bytes, memory_reader
 from specbench.runner.session import Session
 
@@ -32,7 +32,7 @@ PROMPTS = [Prompt(f"p{number}", "one", True) for number in range(3)]
 FORWARDS = {"ar": ForwardBytes(contexts=[0], nbytes=[1e9])}
 
 
-class World(execution.Silent):
+class World(run_task.Silent):
     """A session, a probe and what hears of both, on one clock; ``speeds`` are GB/s by reading, ``fails`` the failing
     one.
     """
@@ -98,7 +98,7 @@ def decoded(
     if reads:
         reader = MemoryReader(FORWARDS, folder, world, patience, world.opened, lambda: world.clock.now / S)
         made.append(reader)
-    found: list[RequestRecord] = execution._decode(*made)
+    found: list[RequestRecord] = run_task._decode(*made)
     if reads:
         reader.close()
         assert not world.open
@@ -247,7 +247,7 @@ def test_only_weights_that_no_cache_holds_on_a_cpu_and_no_lottery(
     sessions: Any, simulated: Any, reads: bool, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "shape_of", lambda engine: SHAPE)
-    assert (memory_reader(sessions, simulated, folder, execution.Silent()) is not None) == reads
+    assert (memory_reader(sessions, simulated, folder, run_task.Silent()) is not None) == reads
     assert folder.read(BANDWIDTH) is None, "nothing is read before the first stretch"
 
 
@@ -257,7 +257,7 @@ def test_a_model_of_unknown_shape_has_readings_and_no_share(folder: RunFolder, m
 
     monkeypatch.setattr(monitor, "shape_of", unknown)
     monkeypatch.setattr(monitor, "BandwidthProbe", lambda say: World().opened(say))
-    reader = memory_reader([session()], {}, folder, execution.Silent())
+    reader = memory_reader([session()], {}, folder, run_task.Silent())
     assert reader is not None
     reader.before(0)
     reader.close()
@@ -290,7 +290,7 @@ def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
     monkeypatch.setattr(monitor, "BandwidthProbe", lambda say: World().opened(say))
     model = load("config:tiny", dtype="float32", device="cpu")
     with Session(model, plan_methods(["jacobi"], []), capacity=64) as opened:
-        reader = memory_reader([opened], {}, folder, execution.Silent())
+        reader = memory_reader([opened], {}, folder, run_task.Silent())
         assert reader is not None
         reader.before(0)
         reader.close()

@@ -9,7 +9,7 @@ import pytest
 from support import decoders
 from support.wording import wording
 
-from specbench.common import pulse
+from specbench.common import heartbeat
 from specbench.common.errors import PluginFault
 
 
@@ -18,8 +18,8 @@ def test_it_says_whose_requests_it_decodes_while_it_does() -> None:
     for label in ("mine", "other#2"):
         method = decoders.toy(label=label)
         for _ in runner.segment(method, [decoders.request(1, 3), decoders.request(2, 3)]):
-            assert (pulse.read().who, pulse.read().row) == (method.who, label)
-        assert pulse.read().row == ""
+            assert (heartbeat.read().who, heartbeat.read().row) == (method.who, label)
+        assert heartbeat.read().row == ""
 
 
 def test_what_fails_before_a_method_is_called_is_not_blamed_on_the_call_that_failed_before() -> None:
@@ -45,8 +45,8 @@ def test_it_beats_with_every_forward() -> None:
     """By this who watches tells a long run from one that is stuck."""
     beats = []
     for budget in (5, 9):
-        runner, before = decoders.runner(decoders.ToyEngine(decoders.Clock(), slots=1)), pulse.read().beats
+        runner, before = decoders.runner(decoders.ToyEngine(decoders.Clock(), slots=1)), heartbeat.read().beats
         list(runner.segment(decoders.toy(), [decoders.request(1, budget)]))
-        beats.append(pulse.read().beats - before)
+        beats.append(heartbeat.read().beats - before)
     assert beats[1] - beats[0] == 9 - 5
     assert beats[0] >= 5

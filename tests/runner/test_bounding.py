@@ -10,12 +10,12 @@ from support.runs import made_up_profile
 from support.wording import wording
 
 from specbench.common.files import write_json_atomic
-from specbench.common.options import given
+from specbench.common.options import parse_flags
 from specbench.hardware import environment
-from specbench.hardware.profile import PROFILE, Profile
-from specbench.runner import bounding
-from specbench.runner.plan import PROFILES, Plan
-from specbench.runner.resolving import Resolved, resolve
+from specbench.hardware.stored_profile import PROFILE, Profile
+from specbench.planning import auto_size
+from specbench.planning.plan import PROFILES, Plan
+from specbench.planning.resolving import Resolved, resolve
 
 ROWS = (1, 8, 16, 32, 64)
 
@@ -35,7 +35,7 @@ def measured(seconds: tuple[float, ...] = (1.0, 1.2, 1.6, 2.4, 4.0), **changes: 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bounding.gpus, "seen", list)
+    monkeypatch.setattr(auto_size.gpus, "seen", list)
 
     def put(profile: Profile, name: str = "20261101T000000Z-profile") -> None:
         folder = tmp_path / PROFILES / name
@@ -46,7 +46,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def planned(**values: Any) -> Resolved:
-    return resolve(given(Plan, {"model": "config:tiny", "method": "jf", **values}), by_machine=True)
+    return resolve(parse_flags(Plan, {"model": "config:tiny", "method": "jf", **values}), by_machine=True)
 
 
 def jf(resolved: Resolved, label: str = "jf") -> Any:
@@ -83,7 +83,10 @@ def test_the_widest_setting_that_fits_is_taken_and_else_the_smallest(store: Any)
 )  # fmt: skip
 def test_what_the_user_sets_wins(values: dict[str, Any], store: Any) -> None:
     store(measured())
-    assert planned(**values).methods == resolve(given(Plan, {"model": "config:tiny", "method": "jf", **values})).methods
+    assert (
+        planned(**values).methods
+        == resolve(parse_flags(Plan, {"model": "config:tiny", "method": "jf", **values})).methods
+    )
 
 
 def test_one_row_that_is_sized_leaves_the_other_and_other_settings_open(store: Any) -> None:
@@ -92,7 +95,7 @@ def test_one_row_that_is_sized_leaves_the_other_and_other_settings_open(store: A
     assert (jf(made).max_rows, jf(made, "jf#2").max_rows) == (23, 157)
     made = planned(settings=["jf.K=3"])
     assert (jf(made).max_rows, jf(made).options.blocks) == (21, 3), "4 · 3 + 3 · 3"
-    assert jf(resolve(given(Plan, {"model": "config:tiny", "method": "jf"}))).max_rows == 317
+    assert jf(resolve(parse_flags(Plan, {"model": "config:tiny", "method": "jf"}))).max_rows == 317
 
 
 @pytest.mark.parametrize(

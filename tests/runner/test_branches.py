@@ -18,9 +18,9 @@ from specbench.decoding.tree import Branch
 from specbench.decoding.trees.marginals import Marginals, best_branch
 from specbench.results.branches import BRANCHES, RatedBranch, branch_calibration, read_branches
 from specbench.results.schema import DraftedBranch, RequestRecord
-from specbench.runner import branches, likelihood
-from specbench.runner.branches import rate_branches, rate_request
-from specbench.runner.trace import SPREAD, spread
+from specbench.runner.grades import branches, likelihood
+from specbench.runner.grades.branches import rate_branches, rate_request
+from specbench.runner.trace import SPREAD, spread_branches
 
 
 def record(ids: list[int], accepted: list[int], drafted: Sequence[tuple[int, list[int]]]) -> RequestRecord:
@@ -68,12 +68,12 @@ def test_the_best_branch_takes_the_best_scored_child_each_time() -> None:
 
 def test_eight_branches_of_a_request_are_spread_over_it() -> None:
     drawn = [Branch(step, [step] if step % 10 else [], -float(step)) for step in range(30)]
-    kept = spread(drawn, 29)  # the last tree's forward did not come
+    kept = spread_branches(drawn, 29)  # the last tree's forward did not come
     assert len(kept) == SPREAD == 8
     assert (kept[0].step, kept[-1].step) == (1, 25)
     assert all(each.ids == [each.step] for each in kept), "empty ones are none"
-    assert [each.step for each in spread(drawn[:4], 4)] == [1, 2, 3]
-    assert spread([], 5) == []
+    assert [each.step for each in spread_branches(drawn[:4], 4)] == [1, 2, 3]
+    assert spread_branches([], 5) == []
 
 
 def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

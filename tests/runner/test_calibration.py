@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specbench.results.calibration import StoredTimes
-from specbench.runner.calibration import Calibration
+from specbench.runner.setup.calibration import Calibration
 
 OF = {"model": "m", "machine": "here"}
 

@@ -11,16 +11,16 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.files import write_json_atomic
-from specbench.common.options import given
+from specbench.common.options import parse_flags
 from specbench.engine.room import Widths, step_memory
 from specbench.hardware import Projection, environment, gpus
-from specbench.hardware.profile import PROFILE, Profile, datasheet
 from specbench.hardware.roofline import StepTimes
+from specbench.hardware.stored_profile import PROFILE, Profile, datasheet
 from specbench.models import configured_shape, resolve
-from specbench.runner import bounding
-from specbench.runner.plan import PROFILES
-from specbench.sweeps.plan import SweepPlan
+from specbench.planning import auto_size
+from specbench.planning.plan import PROFILES
 from specbench.sweeps.running import predict
+from specbench.sweeps.sweep_plan import SweepPlan
 
 FIGURE_7A = {
     "method": "jf", "grid": ("n=8,16,32,64,128,256", "pool=1,2,4,8,12,16"), "settings": ("K=2", "r=0.85"),
@@ -41,7 +41,7 @@ def here(**changes: Any) -> Profile:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bounding.gpus, "seen", list)
+    monkeypatch.setattr(auto_size.gpus, "seen", list)
 
     def put(profile: Profile, name: str = "20261101T000000Z-profile") -> Path:
         folder = tmp_path / PROFILES / name
@@ -53,7 +53,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def predicted(asked: dict[str, Any] = SMALL, **more: Any) -> dict[str, Any]:
-    return predict(given(SweepPlan, {**asked, **more}))
+    return predict(parse_flags(SweepPlan, {**asked, **more}))
 
 
 def test_the_whole_grid_of_the_published_sweep(store: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_run
 
 
 def test_cells_that_the_machine_has_no_memory_for_are_told_apart(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.runner.room._memory", lambda plan: (1.2 * 2**30, 1.2 * 2**30))
+    monkeypatch.setattr("specbench.planning.memory_check._memory", lambda plan: (1.2 * 2**30, 1.2 * 2**30))
     found = predicted(SMALL, grid=("n=8,256", "pool=16"))
     assert {cell["label"]: cell["fits"] for cell in found["cells"]} == {
         "ar": True, "jf n=8 pool=16": True, "jf n=256 pool=16": False,

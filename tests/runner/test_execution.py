@@ -18,7 +18,7 @@ from specbench.results.calibration import STEPS as SETTLED
 from specbench.results.calibration import SettledSteps
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
-from specbench.runner import execution
+from specbench.runner import run_task
 from specbench.runner.loop import Request
 
 STEPS = [{"attention": "triton", "step_s": {"1": 0.1, "2": 0.2}, "padded_to": {"1": 1, "2": 2}}]
@@ -61,13 +61,13 @@ class Session:
 
 def decoded(before: Sequence[RequestRecord], folder: Any = None) -> tuple[Session, list[RequestRecord]]:
     """A session that went on in a folder that holds some requests, and all records."""
-    session, progress, log = Session(), execution.Silent(), SimpleNamespace(append=lambda line: None)
+    session, progress, log = Session(), run_task.Silent(), SimpleNamespace(append=lambda line: None)
     folder = folder or SimpleNamespace(read=lambda what: None, write=lambda *_: None)
     where: Any = SimpleNamespace(
         records=lambda: iter(before), log=log, read=folder.read, write=folder.write,
     )  # fmt: skip
     made: Any = plan(METHODS)
-    return session, execution._decode(made, [session], prepared(PROMPTS), where, progress, bool(before))  # type: ignore[list-item]
+    return session, run_task._decode(made, [session], prepared(PROMPTS), where, progress, bool(before))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("done", range(7))
@@ -103,6 +103,6 @@ def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:
     sessions, made = [Session(), Session()], plan(METHODS)
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
         folder.write(SETTLED, SettledSteps(engines=[STEPS, theirs]))
-        execution._decode(made, sessions, prepared(PROMPTS), folder, execution.Silent(), True)  # type: ignore[arg-type]
+        run_task._decode(made, sessions, prepared(PROMPTS), folder, run_task.Silent(), True)  # type: ignore[arg-type]
         assert [session.padded for session in sessions] == [STEPS, theirs]
         assert known(folder.read(SETTLED)).engines == [STEPS, STEPS]

@@ -16,7 +16,7 @@ from specbench.cli.app import main
 from specbench.common.errors import PluginFault
 from specbench.hardware import environment
 from specbench.models.loader import load
-from specbench.results.engines import ENGINES
+from specbench.results.engine_facts import ENGINES
 from specbench.results.folder import RunFolder
 
 PROMPTS = 3

@@ -14,10 +14,10 @@ import pytest
 from support import decoders, models
 from support.wording import wording
 
-from specbench.common import EnvironmentRefused, UsageError, pulse
+from specbench.common import EnvironmentRefused, UsageError, heartbeat
 from specbench.common.errors import PluginFault
-from specbench.common.overdue import limited
-from specbench.common.pulse import At
+from specbench.common.heartbeat import Activity
+from specbench.common.timeout import step_timeout
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.engine.engine import Engine
@@ -29,7 +29,7 @@ KEPT = "; what was finished is kept, mend it or leave it out"
 @pytest.fixture(autouse=True)
 def _nothing_from_before() -> None:
     """What a command says of itself is shared with its forks, and a test that forked one may have left some."""
-    pulse.clear()
+    heartbeat.clear()
 
 
 def raising(raised: BaseException) -> Callable[..., Any]:
@@ -100,7 +100,7 @@ def test_a_fault_is_named_and_ends_nothing_else(case: str, together: int) -> Non
     assert text.endswith(KEPT)
     assert text.isprintable()
     assert caught.value.row == "guest#2"
-    assert (engine.occupied, pulse.CELLS[pulse.AT]) == (0, At.OURS)
+    assert (engine.occupied, heartbeat.SHARED[heartbeat.AT]) == (0, Activity.OURS)
     (first, second) = runner.segment(decoders.toy(), requests)
     assert (first.output_ids, second.output_ids) == ([1000, 1001, 1002, 1003], [2000, 2001, 2002, 2003])
 
@@ -226,7 +226,7 @@ SLOW: dict[str, Callable[..., Any]] = {
 )
 def test_what_takes_too_long_is_broken_off(slow: str, call: str) -> None:
     started = time.monotonic()
-    with limited(0.2), pytest.raises(PluginFault) as caught:
+    with step_timeout(0.2), pytest.raises(PluginFault) as caught:
         list(
             decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(
                 method(**{call: SLOW[slow]}), [decoders.request(1, 4)]
@@ -241,18 +241,18 @@ def test_what_takes_too_long_is_broken_off(slow: str, call: str) -> None:
 def test_a_forward_that_takes_too_long_is_nobodys_fault() -> None:
     engine = decoders.ToyEngine(decoders.Clock())
     engine.noise = lambda: slept(60, 1.0)
-    with limited(0.2), pytest.raises(EnvironmentRefused, check=wording):
+    with step_timeout(0.2), pytest.raises(EnvironmentRefused, check=wording):
         list(decoders.runner(engine).segment(method(), [decoders.request(1, 4)]))
 
 
 def test_time_that_nobody_limits_is_free() -> None:
     """Between steps the run has control, and without a limit, or below it, all may take what it takes."""
     slow = method(draft=lambda self: slept(0.15, TokenTree.chain([self.emitted[-1]])))
-    with limited(0.6):
+    with step_timeout(0.6):
         for _ in decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(
             slow, [decoders.request(at, 3) for at in (1, 2)]
         ):
             time.sleep(0.9)
-    assert pulse.read().limit_s == 0
+    assert heartbeat.read().limit_s == 0
     (record,) = decoders.runner(decoders.ToyEngine(decoders.Clock())).segment(slow, [decoders.request(1, 3)])
     assert record.output_tokens == 3

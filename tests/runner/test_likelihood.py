@@ -20,8 +20,8 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, per_token, read_likelihoods
 from specbench.results.schema import RequestRecord
-from specbench.runner import likelihood
-from specbench.runner.likelihood import log_likelihoods, rate
+from specbench.runner.grades import likelihood
+from specbench.runner.grades.likelihood import log_likelihoods, rate
 
 VOCAB = 128  # those of the prompts' characters
 PROMPTS = [Prompt("p0", "one", True), Prompt("p1", "two", True)]

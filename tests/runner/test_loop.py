@@ -12,13 +12,13 @@ from support import decoders
 from support.decoders import Clock, ToyEngine, answer, request, runner, toy
 from support.wording import wording
 
+from specbench.analysis.summary import RunContents, summarise
 from specbench.common.errors import PluginFault, UsageError
 from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
 from specbench.hardware.telemetry import GpuMeter, Snapshot
+from specbench.planning.simulation import Acceptance
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
-from specbench.results.summary import RunContents, summarise
-from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import StopRule
 
 S = 1_000_000_000  # one second, so that costs below read as seconds

@@ -14,7 +14,7 @@ from support.asserting import known
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.runner.lossless import Divergence, Grader, Noise, first_divergence, grade_all, tally
+from specbench.runner.grades.lossless import Divergence, Grader, Noise, first_divergence, grade_all, tally
 
 VOCAB, ROWS = 97, 16
 PROMPT = models.prompt(9, VOCAB)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from support.decoders import Clock, ToyEngine, config, request, runner, toy
 
-from specbench.results import figures
-from specbench.results.summary import RunContents, summarise
+from specbench.analysis import figures
+from specbench.analysis.summary import RunContents, summarise
 from specbench.runner.session import PeakMemory, peak_memory
 
 

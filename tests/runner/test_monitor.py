@@ -13,11 +13,11 @@ from support.models import plan, prepared
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
-from specbench.hardware.monitor import Seen
+from specbench.hardware.monitor import MachineSample
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.results.watch import WATCH
-from specbench.runner import execution
+from specbench.runner import run_task
 from specbench.runner.monitor import Monitor, Watcher
 
 S = 1_000_000_000  # one second of a toy's clock
@@ -53,18 +53,18 @@ class World:
     def now(self) -> float:
         return self.clock.now / S
 
-    def look(self) -> Seen:
+    def look(self) -> MachineSample:
         assert not self.busy, "inside a stretch"
         self.looks += 1
         self.clock.now += round(self.look_s * S)
-        return Seen(self.now, 2, 2, 1.5 * self.now, 2.0 * self.now, 0.25 * self.now, 2300.0, 7, 1.0)
+        return MachineSample(self.now, 2, 2, 1.5 * self.now, 2.0 * self.now, 0.25 * self.now, 2300.0, 7, 1.0)
 
 
 def decoded(world: World, folder: RunFolder, before: bool = False) -> list[RequestRecord]:
     """A run that is watched."""
     monitor = Monitor(Watcher(folder, world.look, lambda: world.now), None)
-    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, monitor]
-    found: list[RequestRecord] = execution._decode(*made)
+    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, run_task.Silent(), before, monitor]
+    found: list[RequestRecord] = run_task._decode(*made)
     return found
 
 

@@ -19,7 +19,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.engine.sampler import Sampling
 from specbench.results.schema import RequestRecord
-from specbench.runner.grading import grade
+from specbench.runner.grades.grade_run import grade
 from specbench.runner.loop import Request
 from specbench.runner.order import Order, Turns
 

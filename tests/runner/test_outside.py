@@ -9,12 +9,12 @@ import pytest
 from support.engines import MS, Script, facts, row, served
 from support.wording import wording
 
-from specbench.backends.protocol import Told
+from specbench.backends.protocol import EngineCounters
 from specbench.common.errors import EngineFault
 from specbench.engine import Sampling
 from specbench.results.schema import RequestRecord
+from specbench.runner.external.external_row import ExternalRow
 from specbench.runner.loop import Request
-from specbench.runner.outside import Outside
 from specbench.runner.stop import StopRule
 
 STOP = 7
@@ -24,7 +24,7 @@ def answer(script: Script, *, budget: int = 8, stops: tuple[str, ...] = (), samp
     """The record of one answer, asked at 40 ms on the clock."""
     clock = itertools.chain([0, 40 * MS], itertools.count(900 * MS, MS))
     rule = StopRule(frozenset({STOP}), stops, budget, served().model.decode)
-    outside = Outside(row(script), served(), sampling or Sampling(), clock=lambda: next(clock))
+    outside = ExternalRow(row(script), served(), sampling or Sampling(), clock=lambda: next(clock))
     outside.start()
     (record,) = outside.decode([Request("p", 0, [1, 2, 3], rule)], 5)
     return record
@@ -53,7 +53,7 @@ def test_tokens_that_come_with_the_first_arrival_inflate_nothing() -> None:
 
 
 def test_an_engine_that_counts_in_all_is_taken_at_its_word_however_its_chunks_come() -> None:
-    joined = Script([[1], [2, 3, 4, 5, 6], [STOP]], Told(forwards=4, draft_tokens=6), facts(counts="total"))
+    joined = Script([[1], [2, 3, 4, 5, 6], [STOP]], EngineCounters(forwards=4, draft_tokens=6), facts(counts="total"))
     record = answer(joined)
     assert record.target_forwards == 4
     assert record.tokens_per_forward == pytest.approx(6 / 4)
@@ -69,7 +69,7 @@ def test_an_engine_that_counts_nothing_has_no_tokens_per_forward() -> None:
 
 
 def test_its_own_figures_are_kept_under_its_own_names() -> None:
-    told = Told(draft_tokens=3, accepted_tokens=1, own={"mean_acceptance_length": 4.07})
+    told = EngineCounters(draft_tokens=3, accepted_tokens=1, own={"mean_acceptance_length": 4.07})
     record = answer(Script([[1], [2, 3], [STOP]], told))
     assert record.measures == {"mean_acceptance_length": 4.07}
     assert record.tree_rows == 5
@@ -154,7 +154,7 @@ def test_the_clock_stands_still_while_the_consumer_has_control() -> None:
     ticks = iter([0, 10 * MS, 200 * MS, 500 * MS, 510 * MS, 700 * MS, 701 * MS])
     script = Script([[1], [STOP]])
     rule = StopRule(frozenset({STOP}), (), 8, served().model.decode)
-    outside = Outside(row(script), served(), Sampling(), clock=lambda: next(ticks))
+    outside = ExternalRow(row(script), served(), Sampling(), clock=lambda: next(ticks))
     outside.start()
     first, second = outside.decode([Request("p", n, [1], rule) for n in range(2)], 0)
     assert first.start_s == pytest.approx(0.010)

@@ -14,11 +14,11 @@ from specbench.common.errors import EnvironmentRefused
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.hardware import environment
-from specbench.runner import own_generate
+from specbench.planning.methods import plan_methods
+from specbench.planning.plan import Plan
+from specbench.runner.grades import own_generate
+from specbench.runner.grades.own_generate import check_generate
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
-from specbench.runner.own_generate import check_generate
-from specbench.runner.plan import Plan
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

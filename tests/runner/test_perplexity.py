@@ -15,7 +15,7 @@ from support.models import byte_tokenizer, supported, tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.runner.perplexity import rate_text, read_passage, windows
+from specbench.quality.perplexity import rate_text, read_passage, windows
 
 TEXT = "Six apples, and one more;\nthen none. Ä is two bytes."
 

@@ -9,12 +9,12 @@ import pytest
 from support.asserting import refusal
 
 from specbench.common.errors import UsageError
-from specbench.common.options import given
+from specbench.common.options import parse_flags
 from specbench.engine.sampler import Sampling
-from specbench.runner.methods import plan_methods, runnable
-from specbench.runner.plan import Plan
-from specbench.runner.resolving import Resolved
-from specbench.runner.tasks import plan_tasks
+from specbench.planning.methods import plan_methods, runnable
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import Resolved
+from specbench.planning.tasks import plan_tasks
 
 
 def labels(*names: str) -> list[str]:
@@ -141,11 +141,11 @@ def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: d
     # Said twice because a plan is checked before torch is imported.
     values = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | value
     if right:
-        assert given(Plan, values).sampling.model_dump() == values
+        assert parse_flags(Plan, values).sampling.model_dump() == values
         Sampling(**values)
         return
     (name,) = value
     with pytest.raises(UsageError, match=name.replace("_", "-")):
-        given(Plan, values)
+        parse_flags(Plan, values)
     with pytest.raises(ValueError, match=name.replace("_", "-")):
         Sampling(**values)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from specbench.common.errors import UsageError
-from specbench.runner.presets import preset, presets
-from specbench.runner.tasks import plan_tasks
+from specbench.planning.presets import load_presets, preset
+from specbench.planning.tasks import plan_tasks
 
-every_preset = pytest.mark.parametrize("name", presets())
+every_preset = pytest.mark.parametrize("name", load_presets())
 
 
 @every_preset
 def test_its_options_are_the_tasks(name: str) -> None:
-    chosen = presets()[name]
+    chosen = load_presets()[name]
     (task,) = plan_tasks([chosen.task], [f"{chosen.task}.{option}={value}" for option, value in chosen.options.items()])
     said = task.options.model_dump(mode="json")
     assert {option: said[option] for option in chosen.options} == chosen.options

@@ -11,9 +11,9 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
-from specbench.evals.draw import permutation
+from specbench.evals.prompt_draw import permutation
 from specbench.models.loader import LoadedModel
-from specbench.results.schema import Taken
+from specbench.results.schema import PromptDraw
 
 TALK = Prompt("talk", "one", True, follow_ups=("two", "three"), category="a/b", stops=("#",), temperature=0.7)
 LINE = Prompt("line", "Once", False)
@@ -65,13 +65,13 @@ MANY = [Prompt(f"t/{at}", "Once", False) for at in range(10)]
 def test_the_limit_draws_prompts_and_without_a_seed_takes_the_first() -> None:
     made = prepared(MANY, limit=3)
     assert list(made.prompts) == ["t/3", "t/7", "t/9"]
-    assert made.spec.taken == Taken(of=10, seed=0)
+    assert made.spec.taken == PromptDraw(of=10, seed=0)
     other = prepared(MANY, limit=3, prompt_seed=1)
     assert list(other.prompts) != list(made.prompts)
-    assert other.spec.taken == Taken(of=10, seed=1)
+    assert other.spec.taken == PromptDraw(of=10, seed=1)
     made = prepared(MANY, limit=3, first=True)
     assert list(made.prompts) == ["t/0", "t/1", "t/2"]
-    assert made.spec.taken == Taken(of=10, seed=None)
+    assert made.spec.taken == PromptDraw(of=10, seed=None)
 
 
 @pytest.mark.parametrize("limit", [None, 10, 11])
@@ -86,7 +86,7 @@ def test_a_sweeps_prompts_are_in_the_order_of_the_draw_and_the_held_out_ones_beh
     order = [prompt.id for prompt in permutation(MANY, 0)]
     made = prepared(MANY, held_out=2, limit=3)
     assert list(made.prompts) == [*order[:3], order[9], order[8]]
-    assert made.spec.taken == Taken(of=10, seed=0, held_out=2)
+    assert made.spec.taken == PromptDraw(of=10, seed=0, held_out=2)
     assert {*order[:3]} == {*prepared(MANY, limit=3).prompts}
     every = prepared(MANY, held_out=0)
     assert (list(every.prompts), every.spec.taken) == (order, None)

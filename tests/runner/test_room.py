@@ -11,13 +11,13 @@ from support.models import attached, supported
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.models import configured_shape, resolve
+from specbench.planning import memory_check
+from specbench.planning.memory_check import MemoryBudget, how_to_shrink
+from specbench.planning.methods import plan_methods
+from specbench.planning.plan import Plan
+from specbench.planning.preflight import check_ready
+from specbench.planning.resolving import resolve as resolved
 from specbench.profiling.shape import shape_of
-from specbench.runner import room
-from specbench.runner.methods import plan_methods
-from specbench.runner.plan import Plan
-from specbench.runner.ready import check_ready
-from specbench.runner.resolving import resolve as resolved
-from specbench.runner.room import Room, way_out
 from specbench.runner.session import Session
 
 GIB = 2.0**30
@@ -25,7 +25,7 @@ GIB = 2.0**30
 
 def has(monkeypatch: pytest.MonkeyPatch, memory: float, free: float) -> None:
     """A machine of so many bytes."""
-    monkeypatch.setattr(room, "_memory", lambda plan: (memory, free))
+    monkeypatch.setattr(memory_check, "_memory", lambda plan: (memory, free))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
@@ -47,7 +47,7 @@ def test_a_shape_by_the_configuration_is_that_of_the_loaded_model(family: str, t
     ],
 )
 def test_the_options_that_make_a_tree_smaller_are_named(method: str, settings: list[str], order: str) -> None:
-    assert way_out(plan_methods([method], settings)[1]) == order
+    assert how_to_shrink(plan_methods([method], settings)[1]) == order
 
 
 def test_trees_without_room_are_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def test_trees_without_room_are_refused_before_the_model_is_loaded(monkeypatch: 
     text = refusal(EnvironmentRefused, check_ready, resolved(wide))
     assert text.startswith("jf: no memory for a tree of 33,217 rows: a step takes ")
     assert text.endswith("and 8 GiB are free; lower block_size or pool_size")
-    monkeypatch.setattr(room, "_memory", lambda plan: (None, None))  # where nothing says, nothing is refused
-    assert Room.of(wide, 1).refusal(resolved(wide).methods, now=True) is None
+    monkeypatch.setattr(memory_check, "_memory", lambda plan: (None, None))  # where nothing says, nothing is refused
+    assert MemoryBudget.of(wide, 1).refusal(resolved(wide).methods, now=True) is None
 
 
 def test_weights_cache_and_sequences_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_weights_cache_and_sequences_count(monkeypatch: pytest.MonkeyPatch) -> N
     has(monkeypatch, 8 * GIB, 1.4 * GIB)
 
     def refused(now: bool = True, slots: int = 1, **more: Any) -> bool:
-        return Room.of(Plan(model="smollm2-135m", **more), slots).refusal(methods, now=now) is not None
+        return MemoryBudget.of(Plan(model="smollm2-135m", **more), slots).refusal(methods, now=now) is not None
 
     # 0.5 GiB of weights, 0.2 of cache and 0.8 of a step are more than are free, and less than there are.
     assert (refused(), refused(now=False)) == (True, False)

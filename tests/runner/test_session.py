@@ -15,11 +15,11 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import SimulatedAcceptance
-from specbench.runner import target
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
 from specbench.runner.session import Kernels, Session
+from specbench.runner.setup import target
 from specbench.runner.stop import StopRule
 
 VOCAB, PROMPT = 64, [5, 6, 7, 8]

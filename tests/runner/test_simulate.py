@@ -14,8 +14,8 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import COMPUTED, TokenTree
+from specbench.planning.simulation import Acceptance, Lengths, force, parse
 from specbench.results.schema import SimulatedAcceptance
-from specbench.runner.simulate import Acceptance, Lengths, force, parse
 
 WORDS, VOCAB = 4, 300  # few words, so that siblings repeat each other; more tokens than any tree has
 STOPS = frozenset({3})

@@ -16,13 +16,13 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
 from specbench.models.loader import ByteTokenizer
+from specbench.planning.methods import plan_methods
 from specbench.results.calibration import StoredTimes
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request
-from specbench.runner.methods import plan_methods
 from specbench.runner.order import Order
 from specbench.runner.session import Session
-from specbench.runner.states import broken_off
+from specbench.runner.setup.request_state import broken_off
 from specbench.runner.stop import StopRule
 
 VOCAB = 61

@@ -12,7 +12,8 @@ import torch
 import specbench
 from specbench.common.errors import UsageError
 from specbench.hardware import environment
-from specbench.runner import execution, loading, threads
+from specbench.runner import loading, run_task
+from specbench.runner.setup import threads
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_a_run_that_began_on_a_busy_machine_goes_on_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    decode = execution._decode
+    decode = run_task._decode
 
     def watched(*given: Any) -> Any:
         seen.append(torch.get_num_threads())
@@ -100,7 +101,7 @@ def test_a_run_that_began_on_a_busy_machine_goes_on_as_it_began(
             raise UsageError("interrupted")
         return decode(*given)
 
-    monkeypatch.setattr(execution, "_decode", watched)
+    monkeypatch.setattr(run_task, "_decode", watched)
     monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, False))
     monkeypatch.setattr(loading, "taken_since", lambda before: 2.0)
     with pytest.raises(UsageError, match="interrupted"):

@@ -12,7 +12,7 @@ from support.wording import wording
 
 from specbench.common import Prompt, UsageError
 from specbench.models.loader import LoadedModel
-from specbench.runner.warm_up import warm_up_ids
+from specbench.runner.setup.warm_up import warm_up_ids
 
 
 class Words:

@@ -19,8 +19,8 @@ import psutil
 from pydantic import BaseModel
 
 from specbench.results import RequestRecord
-from specbench.runner import measuring
-from specbench.runner.progress import RunProgress
+from specbench.runner import run_plans
+from specbench.runner.run_progress import RunProgress
 
 #: Growth that is none, from the end of the first tenth to the end of the last: memory, and CPU time of a request.
 MEMORY, SLOWER = 0.02, 0.10
@@ -110,7 +110,7 @@ def watched(every: int, say: Callable[[str], None] = lambda line: None) -> Itera
             super().request(record)
             watch.request(record)
 
-    with mock.patch.object(measuring, "RunProgress", Watched):
+    with mock.patch.object(run_plans, "RunProgress", Watched):
         yield watch
 
 

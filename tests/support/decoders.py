@@ -29,6 +29,7 @@ from specbench.engine.phases import Phases
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
 from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import (
     BASELINE,
     MethodSpec,
@@ -39,7 +40,6 @@ from specbench.results.schema import (
     TaskSpec,
 )
 from specbench.runner.loop import Request, Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 # ------------------------------

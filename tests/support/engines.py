@@ -18,18 +18,18 @@ from typing import Any, ClassVar
 
 from support import decoders, runs
 
+from specbench.analysis.summary import RunContents, summarise
 from specbench.backends.hf import Backend as Generate
-from specbench.backends.protocol import Arrival, Backend, EngineOptions, Mode, Question, Served, Told
+from specbench.backends.protocol import Arrival, Backend, EngineCounters, EngineOptions, Mode, Question, Served
 from specbench.backends.rows import Row
 from specbench.common.errors import EngineFault
-from specbench.evals.judge.judge import Answer, answers
-from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.judge.judge import Answer, judged_answers
+from specbench.evals.judge.judge_prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import Question as JudgedQuestion
-from specbench.results.engines import EngineFacts, Engines, ServedWeights
+from specbench.results.engine_facts import EngineFacts, Engines, ServedWeights
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JudgeSpec
 from specbench.results.schema import MethodSpec, RequestRecord, RunConfig, TaskSpec, request_key
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import MethodSummary, RunSummary
 
 # ------------------------------
@@ -56,7 +56,7 @@ class Script:
     """
 
     chunks: Sequence[Sequence[int] | str]
-    told: Told = field(default_factory=Told)
+    told: EngineCounters = field(default_factory=EngineCounters)
     facts: EngineFacts = field(default_factory=facts)
     stops: bool = True
     begins: int = 100 * MS
@@ -85,7 +85,7 @@ def scripted(script: Script) -> type[Backend]:
                 script.closed += 1
                 raise
 
-        def told(self) -> Told:
+        def told(self) -> EngineCounters:
             return script.told
 
         def close(self) -> None:
@@ -263,7 +263,7 @@ def folder(out: Path, texts: Texts) -> Path:
 
 def rated(texts: Texts, questions: Mapping[str, JudgedQuestion], data: Path) -> list[Answer]:
     """The answers with their judge prompts."""
-    return answers(records(texts), questions, JudgePrompts(data))
+    return judged_answers(records(texts), questions, JudgePrompts(data))
 
 
 def gen_judgment(

@@ -21,7 +21,7 @@ from tokenizers.models import BPE
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast
 
-from specbench.common.options import Options, given
+from specbench.common.options import Options, parse_flags
 from specbench.common.prompt import Prompt
 from specbench.common.registry import Card
 from specbench.decoding.protocol import Context, Method
@@ -31,12 +31,12 @@ from specbench.methods.jacobi.decoder import Decoder
 from specbench.methods.jacobi.decoder import Options as JacobiOptions
 from specbench.models.adapters import fingerprint
 from specbench.models.loader import LoadedModel, load
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import Resolved
+from specbench.planning.tasks import TaskPlan
 from specbench.results.schema import RequestRecord, request_key
 from specbench.runner.loop import Request
-from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared, prepare
-from specbench.runner.resolving import Resolved
-from specbench.runner.tasks import TaskPlan
 from specbench.training.recipe import Text
 from specbench.training.trajectory import Trajectory
 
@@ -356,7 +356,7 @@ def text(ids: Sequence[int]) -> str:
 
 def plan(methods: Sequence[Method], **changes: Any) -> Resolved:
     """A run of these methods, greedy, a prompt once, one at a time."""
-    return Resolved(given(Plan, {"model": "toy", "max_new_tokens": 10, **changes}), tuple(methods), ())
+    return Resolved(parse_flags(Plan, {"model": "toy", "max_new_tokens": 10, **changes}), tuple(methods), ())
 
 
 def prepared(

@@ -23,12 +23,17 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from specbench.analysis.comparison import compare, read_sides
+from specbench.analysis.frame import load, load_methods
+from specbench.analysis.read import ReadRun, read_config, read_projections, read_run, read_summary, whole_records
+from specbench.analysis.stats import Interval, verdict
+from specbench.analysis.summary import RunContents, summarise
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.options import Options
 from specbench.decoding.protocol import Method
 from specbench.decoding.tree import TokenTree
-from specbench.hardware.profile import CONTEXTS, ROWS, Profile, base_context
 from specbench.hardware.roofline import Ceilings, ModelShape, bound_s, knee, step_cost
+from specbench.hardware.stored_profile import CONTEXTS, ROWS, Profile, base_context
 from specbench.report.gathering import gather
 from specbench.report.pictures.cells import FIGURES
 from specbench.report.terminal.compare import comparison_report
@@ -37,11 +42,8 @@ from specbench.report.terminal.projection import projection_table
 from specbench.report.terminal.run import headline
 from specbench.report.terminal.sweep import sweep_table
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
-from specbench.results.comparison import compare, read_sides
 from specbench.results.folder import RunFolder
-from specbench.results.frame import load, load_methods
-from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments, scores
-from specbench.results.read import ReadRun, read_config, read_projections, read_run, read_summary, whole_records
+from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, judge_scores, read_judgments
 from specbench.results.schema import (
     BASELINE,
     PHASES,
@@ -56,8 +58,6 @@ from specbench.results.schema import (
     TokenTrace,
     request_key,
 )
-from specbench.results.stats import Interval, verdict
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary
 from specbench.results.verdicts import VERDICTS
 from specbench.results.watch import WATCH, Look, Watch
@@ -67,8 +67,8 @@ from specbench.sweeps import driver, read_sweep
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import Cell, Grid
+from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo, WorkerMessage
 from specbench.sweeps.search import Kind
-from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
 from specbench.training.trajectory import Trajectory
 
 # ------------------------------
@@ -172,13 +172,13 @@ class ToyWorker:
     def turns(self) -> dict[str, int]:
         return {prompt: self.of_turns.get(prompt, 1) for prompt in (*self.tuning, *self.held_out)}
 
-    def describe(self) -> Described:
+    def describe(self) -> WorkerInfo:
         turns = self.turns()
         made = worker_config(self.labels, len(turns), sum(turns.values()), **self.options)
         environment = {"device": {"name": "toy"}}
-        return Described(made, environment, tuple(self.tuning), tuple(self.held_out), turns)
+        return WorkerInfo(made, environment, tuple(self.tuning), tuple(self.held_out), turns)
 
-    def decode(self, task: Task) -> Iterator[Told]:
+    def decode(self, task: Task) -> Iterator[WorkerMessage]:
         texts, segment, failed = dict(task.done), task.segment, set[str]()
         for prompt in task.prompts:
             for turn in range(1, 1 + self.turns()[prompt]):
@@ -261,7 +261,7 @@ Make = Callable[[], ToyWorker]
 COUNTS = ("request_id", "output_tokens", "target_forwards", "tree_rows", "accepted_lengths", "text")
 
 
-def answered(found: Iterable[Told]) -> list[RequestRecord]:
+def answered(found: Iterable[WorkerMessage]) -> list[RequestRecord]:
     """What an executor gave, where no cell fails."""
     records = []
     for each in found:
@@ -735,7 +735,7 @@ class Breaking(Here):
         self.worker, self.left = worker, after
         self.tasks: list[Task] = []
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[WorkerMessage]:
         self.tasks += tasks
         for record in super().run(tasks):
             yield record
@@ -929,7 +929,7 @@ def full_summary(folder: RunFolder) -> None:
 
 def judged(folder: RunFolder) -> None:
     """The ratings of all judges."""
-    scores(read_judgments(folder.path), ["ar", "jf"])
+    judge_scores(read_judgments(folder.path), ["ar", "jf"])
 
 
 def bandwidth(folder: RunFolder) -> None:

@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from specbench.results import over_ar
-from specbench.results.stats import many, paired_ratio
+from specbench.analysis import speedup
+from specbench.analysis.stats import many, paired_ratio
 from specbench.sweeps import measured
 
 
 @pytest.fixture(autouse=True)
 def _quick_intervals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not any(request.node.iter_markers("slow")):
-        for module in (measured, over_ar):  # a sweep's cells and the rows of its parts
+        for module in (measured, speedup):  # a sweep's cells and the rows of its parts
             monkeypatch.setattr(module, "paired_ratio", partial(paired_ratio, draws=500))
             monkeypatch.setattr(module, "many", partial(many, draws=500))

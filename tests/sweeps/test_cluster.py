@@ -17,7 +17,7 @@ from specbench.common.errors import SpecbenchError
 from specbench.results.schema import RequestRecord
 from specbench.sweeps.cluster import Cluster
 from specbench.sweeps.executors import Here
-from specbench.sweeps.task import Task
+from specbench.sweeps.messages import Task
 
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(6))

@@ -34,9 +34,9 @@ from specbench.results.bandwidth import Bandwidth, Reading
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, request_key
 from specbench.sweeps.driver import Asked, Silent, drive
+from specbench.sweeps.messages import Conditions, Task, WorkerMessage
 from specbench.sweeps.search import Kind
 from specbench.sweeps.table import read_sweep
-from specbench.sweeps.task import Conditions, Task, Told
 
 
 class Heard(Silent):
@@ -125,7 +125,7 @@ def test_only_a_worker_that_has_the_machine_to_itself_is_asked_what_goes_on_ther
     asked: list[Conditions | None] = []
 
     class Reads(ToyWorker):
-        def decode(self, task: Task) -> Iterator[Told]:
+        def decode(self, task: Task) -> Iterator[WorkerMessage]:
             asked.append(task.conditions)
             yield from super().decode(task)
             if task.conditions is not None:

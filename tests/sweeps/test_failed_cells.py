@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.runs import CELLS, HELD, broken, records, sweep, sweep_summary
 
-from specbench.common import guests
+from specbench.common import plugins
 from specbench.report.terminal.sweep import sentences
 from specbench.sweeps.search import Kind
 from specbench.sweeps.table import read_sweep
@@ -61,7 +61,7 @@ def test_a_mended_one_is_decoded_by_the_same_command(tmp_path: Path) -> None:
 def test_one_that_ended_the_process_is_not_tried_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(tmp_path, after=13)
     (path,) = tmp_path.iterdir()
-    monkeypatch.setattr(guests, "gone", {(str(path / "c1"), "toy n=8"): "method toy ended the process (by SIGSEGV)"})
+    monkeypatch.setattr(plugins, "gone", {(str(path / "c1"), "toy n=8"): "method toy ended the process (by SIGSEGV)"})
     _, worker = sweep(tmp_path)
     assert not any(key.startswith("toy n=8|") for key in worker.decoded)
     said = sweep_summary(path)

@@ -13,7 +13,7 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding import Method
-from specbench.runner.methods import labels_of, parse_settings
+from specbench.planning.methods import labels_of, parse_settings
 from specbench.sweeps.grid import MANY, Grid, expand, read_axes
 
 

@@ -9,8 +9,8 @@ import pytest
 from support.asserting import known
 from support.runs import record
 
+from specbench.analysis.stats import Ratio
 from specbench.results.schema import RequestRecord
-from specbench.results.stats import Ratio
 from specbench.sweeps.search import Measured
 
 A, B, C = "toy n=2", "toy n=4", "toy n=8"

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs import record, worker_config
 
+from specbench.analysis.noise import UNSURE
+from specbench.analysis.read import ReadRun
+from specbench.analysis.summary import RunContents, summarise
 from specbench.report.pictures import drawn_cells
 from specbench.report.pictures.crossing import crossings
 from specbench.report.terminal.run import finding
 from specbench.report.terminal.sweep import advice, found, sentences
 from specbench.results import BASELINE
-from specbench.results.disturbance import UNSURE
-from specbench.results.read import ReadRun
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import SweepFindings
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.search import Search

@@ -18,8 +18,8 @@ from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import RETRIES, Here, left
+from specbench.sweeps.messages import Task
 from specbench.sweeps.processes import Place, Processes, places
-from specbench.sweeps.task import Task
 
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(8))

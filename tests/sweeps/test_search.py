@@ -11,8 +11,8 @@ import pytest
 from support.asserting import known
 from support.runs import record
 
-from specbench.results.blocks import FILLINGS, blocks_of
-from specbench.results.stats import minimum_clusters
+from specbench.analysis.blocks import FILLINGS, blocks_of
+from specbench.analysis.stats import minimum_clusters
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.search import LOOK_EVERY, Round, Search
 

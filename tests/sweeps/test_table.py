@@ -13,10 +13,10 @@ import pytest
 from support.runs import ToyWorker, grid, record, worker_config
 from support.wording import wording
 
+from specbench.analysis.read import ReadRun
+from specbench.analysis.summary import RunContents, summarise
 from specbench.common.errors import UsageError
-from specbench.results.read import ReadRun
 from specbench.results.schema import RequestRecord, RunConfig
-from specbench.results.summary import RunContents, summarise
 from specbench.results.summary_schema import RunSummary, SweepFindings
 from specbench.results.sweep_folder import is_sweep
 from specbench.sweeps.driver import Asked, Silent, drive

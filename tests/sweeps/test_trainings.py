@@ -20,7 +20,7 @@ from specbench.common.errors import EnvironmentRefused, NothingLearnt
 from specbench.report.pictures.training_cost import save_training_cost, training_cost
 from specbench.report.terminal.trainings import trainings_table
 from specbench.sweeps import trainings
-from specbench.sweeps.plan import TrainedSweepPlan
+from specbench.sweeps.sweep_plan import TrainedSweepPlan
 from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, read_entries, read_trainings
 from specbench.sweeps.trainings import Due, sweep_trainings
 

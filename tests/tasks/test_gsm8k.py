@@ -30,7 +30,7 @@ pytestmark = needs("lm_eval")
 @pytest.fixture(scope="module")
 def styled(task_data: Path) -> Callable[[str], Task]:
     """A task of this style, on data of our own; one for all tests, since lm-eval takes its time to load one."""
-    return cache(lambda style: Task(options.parse(Options, {"style": style}, "gsm8k"), task_data))
+    return cache(lambda style: Task(options.parse_options(Options, {"style": style}, "gsm8k"), task_data))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_verdicts_are_lm_evals(folder: Path, tmp_path: Path, style: str) -> None
     """On every document's own solution, and on every document's solution spoilt in one of ten ways."""
     rows = read_jsonl(folder / TEST)
     files = {"test": folder / TEST, "train": folder / TRAIN}
-    made = Task(options.parse(Options, {"style": style}, "gsm8k"), folder)
+    made = Task(options.parse_options(Options, {"style": style}, "gsm8k"), folder)
     for answer in (lambda n: rows[n]["answer"], lambda n: CORRUPTED[n % 10](rows[n])):
         _, theirs = lm_eval_run(task.STYLES[style].config, files, tmp_path, answer, None, num_fewshot=0)
         assert len(theirs["strict-match"]) == len(rows)
@@ -147,7 +147,7 @@ def test_verdicts_are_lm_evals(folder: Path, tmp_path: Path, style: str) -> None
 
 @pytest.mark.parametrize("style", task.STYLES)
 def test_reference_solutions_pass_in_every_style(folder: Path, style: str) -> None:
-    made = Task(options.parse(Options, {"style": style}, "gsm8k"), folder)
+    made = Task(options.parse_options(Options, {"style": style}, "gsm8k"), folder)
     form = {"cot": "The answer is {}.", "jf": "$\\boxed{{{}}}$"}.get(style, "#### {}")
     for n, row in enumerate(read_jsonl(folder / TEST)):
         verdict = made.score(f"gsm8k/{n}", row["answer"].partition("####")[0] + form.format(gold(row)))

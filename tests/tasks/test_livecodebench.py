@@ -27,7 +27,7 @@ IDS = [made.id for made in MADE]
 
 
 def task(folder: Path, **options: Any) -> Task:
-    return Task(opt.parse(Options, options, "livecodebench"), folder)
+    return Task(opt.parse_options(Options, options, "livecodebench"), folder)
 
 
 def ids(folder: Path, **options: Any) -> list[str]:

@@ -31,7 +31,7 @@ pytestmark = [needs("lm_eval"), needs("math_verify")]
 @pytest.fixture(scope="module")
 def styled(task_data: Path) -> Callable[[str], Task]:
     """A task of this style, on data of our own."""
-    return cache(lambda style: Task(options.parse(Options, {"style": style}, "math500"), task_data))
+    return cache(lambda style: Task(options.parse_options(Options, {"style": style}, "math500"), task_data))
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_an_answer_that_hangs_or_crashes_the_judge_fails_and_the_next_is_scored(
 
 def test_verdicts_import_no_torch(chat: Task) -> None:
     assert chat.score(named("whole"), "\\boxed{3^2}").passed
-    judges = [process.pid for process in live if "specbench.evals.math_judge" in str(process.args)]
+    judges = [process.pid for process in live if "specbench.evals.grading.math_judge" in str(process.args)]
     assert judges
     assert not [pid for pid in judges if "libtorch" in Path(f"/proc/{pid}/maps").read_text()]
 

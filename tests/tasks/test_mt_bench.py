@@ -53,7 +53,7 @@ def test_official_temperatures_are_those_of_fastchat(task_data: Path) -> None:
 
 def test_history_of_ar_is_forced_and_the_judge_hears_of_it(task_data: Path) -> None:
     for history in ("own", "ar"):
-        made = Task(options.parse(Options, {"history": history}, "mt-bench"), task_data)
+        made = Task(options.parse_options(Options, {"history": history}, "mt-bench"), task_data)
         assert {prompt.forced for prompt in made.prompts(chat=True)} == {history == "ar"}
         assert {question.forced for question in made.questions().values()} == {history == "ar"}
 

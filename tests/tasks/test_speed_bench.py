@@ -9,7 +9,7 @@ from small_data import speed
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.evals.data import recorded
+from specbench.evals.data import recording_files
 from specbench.tasks.speed_bench.task import TIERS, Options, Task
 
 
@@ -42,7 +42,7 @@ def test_a_kind_is_no_further_level_of_the_table_and_need_not_be(tmp_path: Path)
 def test_a_file_of_the_users_is_taken_and_only_its_name_recorded(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(small_data.lines(speed.QUALITATIVE))
-    with recorded() as files:
+    with recording_files() as files:
         made = Task(Options(file=str(path)), tmp_path / "nowhere")
     prompts = made.prompts(chat=False)
     assert prompts[0].text == "USER: Tell me of coding.\nASSISTANT:"

@@ -39,7 +39,7 @@ def made(name: str, folder: Path, **chosen: str) -> Any:
         pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
         pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval]'")
     module = registry.task(name).load()
-    return module.Task(options.parse(module.Options, chosen, name), folder)
+    return module.Task(options.parse_options(module.Options, chosen, name), folder)
 
 
 @pytest.mark.parametrize("name", SETTLED)

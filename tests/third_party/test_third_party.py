@@ -18,8 +18,8 @@ from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context
 from specbench.engine.sampler import Sampling
 from specbench.evals.data import DATA_DIR
+from specbench.planning.methods import plan_methods
 from specbench.runner.loop import Request, Runner
-from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 PACKAGE = Path(__file__).parent / "specbench-echo"

@@ -12,7 +12,7 @@ import torch
 from support.models import tiny_llama
 from support.runs import made_up_trajectories
 
-from specbench.common.options import parse
+from specbench.common.options import parse_options
 from specbench.training.distances import DistanceOptions, Measure, forward_kl, jensen_shannon, reverse_kl
 
 BETAS = (0.1, 0.5, 0.9)
@@ -25,7 +25,7 @@ CHOSEN: list[dict[str, Any]] = [
 
 
 def chosen(settings: dict[str, Any]) -> Measure:
-    return parse(DistanceOptions, settings, "this test").measure
+    return parse_options(DistanceOptions, settings, "this test").measure
 
 
 def shares(scores: list[float]) -> list[float]:
@@ -77,7 +77,7 @@ def test_a_method_learns_by_the_distance_of_its_options(method: str, own: dict[s
     model = tiny_llama(50)
 
     def loss(**settings: Any) -> tuple[float, float]:
-        options = parse(learning.Options, {**own, **settings}, method)
+        options = parse_options(learning.Options, {**own, **settings}, method)
         found = learning.Lesson(model, options)(**learning.Collator(options)([made_up_trajectories(answer=11)]))
         return float(found["consistency"]), float(found["autoregressive"])
 

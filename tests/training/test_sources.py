@@ -14,7 +14,7 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.engine.sampler import Sampling
-from specbench.evals.draw import draw
+from specbench.evals.prompt_draw import draw_prompts
 from specbench.training.answers import Asking, ask
 from specbench.training.collection import Collecting, collect
 from specbench.training.prompts import scorer
@@ -68,7 +68,7 @@ def test_prompts_are_asked_and_those_of_other_sets_left_out(target: Any, answers
     mine = tmp_path / "mine.jsonl"
     mine.write_text('{"prompt": "ab"}\n{"prompt": "cd"}\n{"prompt": "ef"}\n')
     made = found(target, tmp_path / "out", sets=[str(mine)], limit=2)
-    assert ids(made.texts) == ids(draw([Prompt(f"mine/{at}", "", False) for at in (1, 2, 3)], 2, 0))
+    assert ids(made.texts) == ids(draw_prompts([Prompt(f"mine/{at}", "", False) for at in (1, 2, 3)], 2, 0))
     assert made.about["limit"] == "2 of each set, drawn by seed 0"
     assert all(text.id.startswith("mine/") for text in made.texts)
     assert (tmp_path / "out" / "answers.jsonl").exists()

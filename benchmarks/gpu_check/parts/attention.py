@@ -15,7 +15,7 @@ from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import Shape
 from specbench.hardware.roofline import Cost, step_cost
 from specbench.models import LoadedModel, load
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 _FAMILY = shapes.WANTED[1]
 _NARROW = 256  # width of the MLPs, and tokens of the vocabulary: next to nothing beside attention

@@ -13,7 +13,7 @@ from benchmarks.gpu_check.predict import Known
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
 from specbench.models import LoadedModel
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 _ROWS = 64
 #: How layers run; of all but the first family for as many of them as there is time for.

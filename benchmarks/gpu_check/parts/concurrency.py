@@ -14,8 +14,8 @@ from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
 from specbench.decoding import Method
 from specbench.hardware.roofline import step_cost
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import SimulatedAcceptance
-from specbench.runner.methods import plan_methods
 
 _FAMILY = WANTED[1]
 _ACCEPTANCE = 4.0

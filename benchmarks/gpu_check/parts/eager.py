@@ -9,7 +9,7 @@ from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED
 from benchmarks.vs_generate import by_generate
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 
 def run(bench: Bench) -> Iterator[Figure]:

@@ -15,9 +15,9 @@ from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import Shape
 from specbench.decoding import Method
 from specbench.models import LoadedModel
+from specbench.planning.methods import plan_methods
 from specbench.results.schema import PHASES, SimulatedAcceptance
 from specbench.runner import Session
-from specbench.runner.methods import plan_methods
 
 _FAMILY = shapes.WANTED[0]  # the shape of the published heads
 _LAYERS, _TAPS = 5, 5  # of a head of the published shape

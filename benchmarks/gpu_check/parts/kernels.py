@@ -17,7 +17,7 @@ from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
-from specbench.runner.methods import plan_methods
+from specbench.planning.methods import plan_methods
 
 _ROWS = 64
 _SHOWN = 14  # kernels of a table

@@ -14,10 +14,10 @@ from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED
 from benchmarks.gpu_check.wild_trees import wild_method
 from specbench.models import LoadedModel
+from specbench.planning.methods import plan_methods
 from specbench.results import RequestRecord
 from specbench.runner import Session
-from specbench.runner.lossless import grade_all
-from specbench.runner.methods import plan_methods
+from specbench.runner.grades.lossless import grade_all
 
 _FAMILY = WANTED[1]  # the smaller one
 _ROWS = 64

@@ -11,9 +11,10 @@ from benchmarks.gpu_check import sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.records import Figure
 from specbench.models import load, names
-from specbench.runner import Plan, resolve
-from specbench.runner.check import check_lossless
-from specbench.runner.methods import runnable
+from specbench.planning.methods import runnable
+from specbench.planning.plan import Plan
+from specbench.planning.resolving import resolve
+from specbench.runner.lossless_check import check_lossless
 
 PROMPTS = Path(__file__).parents[1] / "prompts.jsonl"
 

@@ -14,9 +14,9 @@ from benchmarks.gpu_check.shapes import WANTED, Shape
 from specbench.engine import Sampling
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.hardware.roofline import knee, step_cost
+from specbench.planning.methods import plan_methods
 from specbench.profiling.shape import shape_of
 from specbench.runner import Session
-from specbench.runner.methods import plan_methods
 
 #: A step of so many rows over one of one row: more is a step that makes wide trees dear.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError
-from specbench.common.errors import one_line
-from specbench.common.reading import damaged, parse_json, read_text
+from specbench.common import UsageError, damaged, one_line, parse_json, read_text
 
 #: A node by its ranks from the root down: ``(0, 2)`` is the third best guess under the best guess.
 Node = tuple[int, ...]
@@ -26,7 +24,7 @@ _NAMES = re.compile(r"[0-9]+(?:[\s,]+[0-9]+)*,?")
 _AS_JSON = str.maketrans("()", "[]")
 
 
-def parsed(names: str) -> list[Node]:
+def parse_nodes(names: str) -> list[Node]:
     """The nodes of names with white space between them: ``0 1 00``."""
     return [tuple(map(int, name)) for name in names.split()]
 
@@ -68,7 +66,7 @@ class TreeOption:
 
     def nodes_of(self, tree: str) -> list[Node]:
         """The nodes of what :meth:`named` returned."""
-        return self.known[tree] if tree in self.known else parsed(tree)
+        return self.known[tree] if tree in self.known else parse_nodes(tree)
 
     def _nodes(self, text: str, where: object) -> list[Node]:
         if _NAMES.fullmatch(text):

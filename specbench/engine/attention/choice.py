@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specbench.common import EnvironmentRefused
-from specbench.common.errors import unknown
+from specbench.common import EnvironmentRefused, unknown_name
 from specbench.decoding import TokenTree
 from specbench.engine.attention import flash
 from specbench.engine.attention.backends import ReferenceAttention
@@ -46,7 +45,7 @@ class Attentions:
 
     def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
         if asked not in NAMES:
-            raise unknown("attention backend", asked, NAMES)
+            raise unknown_name("attention backend", asked, NAMES)
         self.asked, self._pinned = asked, pinned
         self._device: torch.device = model.device
         self.notes: list[str] = []

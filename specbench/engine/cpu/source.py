@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specbench.common.native import Native
+from specbench.common import Native
 
 SOURCE = Native(Path(__file__).with_name("layer.cpp"), ("-fopenmp", "-ffp-contract=fast"))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals.judge.judge_prompts import JudgePrompt
 
 _AHEAD = 4  # questions a worker that may be asked before the first one is answered; each costs, and may be for nothing
 _LOOK_S = 0.1  # a wait without end may miss a Ctrl-C that comes just before it

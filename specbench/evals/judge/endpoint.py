@@ -6,13 +6,19 @@ import json
 import threading
 from collections.abc import Callable
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.http import ConnectionLost, Deadline, check_address, send
-from specbench.common.keys import Secret
-from specbench.common.reading import parse_json
+from specbench.common import (
+    ConnectionLost,
+    Deadline,
+    EnvironmentRefused,
+    Secret,
+    UsageError,
+    check_address,
+    parse_json,
+    send,
+)
 from specbench.evals.judge.judge import Unanswered
-from specbench.evals.judge.prompts import JudgePrompt
-from specbench.results.judgments import JudgeSpec
+from specbench.evals.judge.judge_prompts import JudgePrompt
+from specbench.results import JudgeSpec
 
 _TRIES = 3
 _PAUSE_S = 2.0  # before the second try, doubled before the third

@@ -11,15 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from specbench.common import UsageError, guests, options, registry
+from specbench.common import UsageError, parse_options, plugins, registry
 from specbench.evals.judge.asking import Asking
-from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.judge.judge_prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import JudgedTask, Question
-from specbench.results import BASELINE, RequestRecord
-from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
-from specbench.results.request_log import RequestLog
-from specbench.results.schema import TaskSpec, request_key
-from specbench.results.verdicts import answer_hash
+from specbench.results import (
+    BASELINE,
+    JUDGMENTS,
+    JudgeSpec,
+    Judgment,
+    RequestLog,
+    RequestRecord,
+    TaskSpec,
+    answer_hash,
+    read_judgments,
+    request_key,
+)
 
 
 class Unanswered(Exception):
@@ -34,7 +41,7 @@ class Answer:
     prompt: JudgePrompt
 
 
-def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Question]:
+def judge_questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Question]:
     """What the prompts of a run asked, by prompt id."""
     card = registry.task(task.name)
     if not card.info.get("judge"):
@@ -46,12 +53,14 @@ def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Ques
             "differ; run it again"
         )
     module = card.load()
-    with guests.hosting(card.who):
-        made: JudgedTask = module.Task(options.parse(module.Options, task.options, task.name), data_dir)
+    with plugins.plugin_call(card.who):
+        made: JudgedTask = module.Task(parse_options(module.Options, task.options, task.name), data_dir)
         return made.questions()
 
 
-def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts) -> list[Answer]:
+def judged_answers(
+    records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts
+) -> list[Answer]:
     """All answers in the order of ``records``, AR's first: the others may be equal to them."""
     texts = {record.request_id: record.text for record in records}
     found = []

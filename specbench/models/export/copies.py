@@ -14,10 +14,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.cache import cache_folder
-from specbench.common.files import check_writable, write_json_atomic, write_lock
-from specbench.common.reading import fitted, read_json_object
+from specbench.common import (
+    EnvironmentRefused,
+    UsageError,
+    cache_folder,
+    check_writable,
+    read_json_object,
+    validate,
+    write_json_atomic,
+    write_lock,
+)
 from specbench.models.adapters import fingerprint
 from specbench.models.export.exported import (
     WEIGHTS,
@@ -132,7 +138,7 @@ def _file(path: Path) -> _File:
 
 def read_record(file: Path) -> Record:
     """What was written beside a copy."""
-    return fitted(Record, read_json_object(file, _TODO), file, _TODO)
+    return validate(Record, read_json_object(file, _TODO), file, _TODO)
 
 
 def _checked(folder: Path) -> dict[str, _File] | None:

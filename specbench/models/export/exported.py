@@ -15,9 +15,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.errors import unknown
-from specbench.common.files import make_folder, refused, sync_folder
+from specbench.common import EnvironmentRefused, UsageError, make_folder, sync_folder, unknown_name, write_failed
 from specbench.models.loader import LoadedModel
 from specbench.models.names import DTYPES, EXPORTED
 
@@ -52,7 +50,7 @@ def precision_of(model: LoadedModel, dtype: str) -> torch.dtype:
     """The precision that a model's weights are to be written in."""
     found = DTYPES.get(dtype)
     if found not in EXPORTED:
-        raise unknown("precision of an export", dtype, EXPORTED)
+        raise unknown_name("precision of an export", dtype, EXPORTED)
     if model.spec.dtype == "int8":
         raise UsageError(
             f"{model.spec.name} was loaded with weights of int8, which the formats of other engines hold otherwise; "
@@ -78,7 +76,7 @@ def drafted(path: Path) -> Iterator[Path]:
     except BaseException as error:
         remove(draft)
         if isinstance(error, OSError):
-            raise refused(_with_reason(error), path) from error
+            raise write_failed(_with_reason(error), path) from error
         raise
 
 

@@ -9,8 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specbench.common import UsageError
-from specbench.common.files import write_json_atomic
+from specbench.common import UsageError, write_json_atomic
 from specbench.models import checkpoint
 from specbench.models.adapters import fingerprint
 from specbench.models.export.exported import (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specbench.analysis import same_precision
 from specbench.report.page.headline import withheld
-from specbench.results import BASELINE
-from specbench.results.other_engines import same_precision
-from specbench.results.schema import BASE
+from specbench.results import BASE, BASELINE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import MethodSummary, Speedup
+    from specbench.results import MethodSummary, Speedup
 
 
 def candidates(run: Run) -> list[MethodSummary]:

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.common import UsageError, toml
-from specbench.common.reading import whole
+from specbench.analysis import engine_line, watched_line
+from specbench.common import UsageError, parse_count, toml
 from specbench.report.gathering import Gathered, Skipped, cannot
 from specbench.report.page import cells
 from specbench.report.page.best import as_good, best, chosen
@@ -32,15 +32,11 @@ from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
 from specbench.report.terminal.degeneration import aside
-from specbench.results.bandwidth import bandwidth_line
-from specbench.results.disturbance import watched_line
-from specbench.results.engine_line import engine_line
-from specbench.results.run_file import device_name, known
-from specbench.results.schema import TaskSpec
+from specbench.results import TaskSpec, bandwidth_line, device_name, known_text
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import MethodSummary
+    from specbench.results import MethodSummary
 
 
 def build_what_can_be(found: Gathered, *, claims: bool = False) -> tuple[Document, Gathered]:
@@ -150,7 +146,7 @@ def _run_facts(run: Run) -> dict[str, str]:
         "sampling": f"T={how.temperature:g}, top-k {how.top_k}, top-p {how.top_p:g}, seed {how.seed}",
         "repeats, order seed": f"{config.repeats}, {config.order_seed}",
         "options": options or DASH,
-        "digest": known(run.run, "digest") or DASH,
+        "digest": known_text(run.run, "digest") or DASH,
     }
 
 
@@ -164,7 +160,7 @@ def _data(task: TaskSpec) -> str:
 
 def _machine(run: Mapping[str, Any]) -> dict[str, str]:
     def of(*names: str) -> str | None:
-        return known(run, "environment", *names)
+        return known_text(run, "environment", *names)
 
     kind, memory = of("device", "kind"), of("device", "memory_bytes")
     device = of("device", "name") or DASH
@@ -183,7 +179,7 @@ def _machine(run: Mapping[str, Any]) -> dict[str, str]:
         "memory": _gib(of("ram_bytes")),
         "load before": ", ".join(f"{float(load):.1f}" for load in _loads(run)) or DASH,
         "system": of("platform") or DASH,
-        "started": known(run, "created_utc") or DASH,
+        "started": known_text(run, "created_utc") or DASH,
         "specbench": f"{of('specbench') or DASH}" + (" with changes" if dirty else ""),
         "git commit": of("git_commit") or DASH,
         "Python": of("python") or DASH,
@@ -197,7 +193,7 @@ def _loads(run: Mapping[str, Any]) -> list[float]:
 
 
 def _gib(size: str | None) -> str:
-    return f"{number / 2**30:.0f} GiB" if size and (number := whole(size)) is not None else DASH
+    return f"{number / 2**30:.0f} GiB" if size and (number := parse_count(size)) is not None else DASH
 
 
 def _versions(found: Gathered) -> Table:

@@ -13,7 +13,7 @@ from specbench.report.terminal.figures import speedup as with_interval
 from specbench.report.terminal.projection import band
 
 if TYPE_CHECKING:
-    from specbench.results.summary_schema import Accuracy, MethodSummary, Speedup
+    from specbench.results import Accuracy, MethodSummary, Speedup
 
 
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}

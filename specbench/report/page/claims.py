@@ -26,10 +26,10 @@ from specbench.report.pictures import cards, style
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
+    from specbench.analysis import Ratio
     from specbench.report.claims import Catalog, Claim
     from specbench.report.gathering import Gathered, Run
-    from specbench.results.stats import Ratio
-    from specbench.results.summary_schema import MethodSummary, Speedup
+    from specbench.results import MethodSummary, Speedup
 
 
 #: Published rows of a method that its picture shows, those most like the measured ones first.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specbench.common.shown import visible
+from specbench.common import escape_control
 
 Tone = Literal["", "good", "bad", "faint"]
 
@@ -270,7 +270,7 @@ def printable(text: str) -> str:
 
     So is what turns the direction of the text behind it, which may be our own.
     """
-    return visible(text)
+    return escape_control(text)
 
 
 def parts(text: str) -> list[tuple[str, bool]]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specbench.analysis import over_engines, step_time
 from specbench.report.page import cells
 from specbench.report.page.document import Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.terminal.engines import described, fairness
 from specbench.report.terminal.figures import lossless, number
-from specbench.results.baseline import over_engines, step_time
-from specbench.results.schema import BASELINE
+from specbench.results import BASELINE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import MethodSummary
+    from specbench.results import MethodSummary
 
 _FAIR = (
     "Other engines' plain decoding in the same run: the same weights at the same precision, the same prompt ids and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from specbench.analysis import disturbance_line, whole_records
 from specbench.common import UsageError
 from specbench.report.page.best import as_good, best, candidates, chosen
 from specbench.report.page.document import Finding, Findings, Mark, Page, Section, Source, Tone
@@ -14,15 +15,11 @@ from specbench.report.page.write import RACES
 from specbench.report.race import Race, race
 from specbench.report.terminal.degeneration import aside
 from specbench.report.terminal.figures import number
-from specbench.results import BASELINE, RunFolder
-from specbench.results.disturbance import disturbance_line
-from specbench.results.read import whole_records
-from specbench.results.run_file import device_name, known
-from specbench.results.schema import BASE
+from specbench.results import BASE, BASELINE, RunFolder, device_name, known_text
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
-    from specbench.results.summary_schema import MethodSummary, Speedup
+    from specbench.results import MethodSummary, Speedup
 
 _MOST = 8  # findings; a page of more is a table, which the next section is
 
@@ -198,7 +195,7 @@ def _conditions(run: Run) -> str:
 def _machine(run: Run) -> str:
     """The GPU, or the CPU by its own name."""
     name = device_name(run.run)
-    model = known(run.run, "environment", "cpu", "model")
+    model = known_text(run.run, "environment", "cpu", "model")
     return model if name == "cpu" and model else name
 
 

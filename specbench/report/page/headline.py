@@ -6,21 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from specbench.analysis import disturbance_line, layers_line
 from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Row, Source, Table
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.notes import LEGEND
-from specbench.results import BASELINE
-from specbench.results.bandwidth import bandwidth_line
-from specbench.results.disturbance import disturbance_line
-from specbench.results.engine_line import layers_line
-from specbench.results.run_file import device_name
+from specbench.results import BASELINE, bandwidth_line, device_name
 
 if TYPE_CHECKING:
+    from specbench.analysis import ReadRun
     from specbench.report.gathering import Run
-    from specbench.results.read import ReadRun
-    from specbench.results.schema import MethodSpec
-    from specbench.results.summary_schema import MethodSummary
+    from specbench.results import MethodSpec, MethodSummary
 
 
 FORMULA = (

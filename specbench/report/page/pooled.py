@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from specbench.analysis import poolable, pooled, unsure_speedup
 from specbench.report.page import cells
 from specbench.report.page.document import Block, Cell, Column, Figure, Row, Source, Table
 from specbench.report.page.headline import withheld
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.figures import name as named
 from specbench.results import BASELINE
-from specbench.results.disturbance import unsure_speedup
-from specbench.results.pooled import poolable, pooled
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import Speedup
+    from specbench.results import Speedup
 
 _FORMULA = (
     "As in the tables of the tasks, over the prompts of all of them; each prompt counts by its seconds and tokens, so "

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from specbench.common.files import check_writable, write_text_atomic
+from specbench.common import check_writable, write_text_atomic
 from specbench.report.page.document import printable
 from specbench.report.page.headline import conditions
 from specbench.report.page.write import environment
 from specbench.report.race import Lane, Race
-from specbench.results.schema import BONUS, PREFILL
+from specbench.results import BONUS, PREFILL
 
 if TYPE_CHECKING:
+    from specbench.analysis import ReadRun
     from specbench.report.gathering import Run
-    from specbench.results.read import ReadRun
 
 
 _SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # that a reader may choose

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from specbench.analysis import GRADES, disturbance_line
 from specbench.report.page import cells
 from specbench.report.page.best import best
 from specbench.report.page.document import (
@@ -32,16 +33,13 @@ from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.run import simulated_title
-from specbench.results.disturbance import disturbance_line
-from specbench.results.grades import ORDER
-from specbench.results.judgments import remarks
-from specbench.results.schema import BONUS, PHASES, PREFILL
+from specbench.results import BONUS, PHASES, PREFILL, judge_remarks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import MethodSummary, Rate
+    from specbench.results import MethodSummary, Rate
 
 
 _OPEN = 10  # rows; a longer table beside the headline's is folded
@@ -178,7 +176,7 @@ def _tables(run: Run) -> Iterator[Table | Words]:
         yield _groups(run)
     for judged in run.judged:
         yield _judged(run, judged)
-        if said := remarks(judged):
+        if said := judge_remarks(judged):
             yield Words(said, "warning")
     for content in run.projections:
         yield _projected(run, content)
@@ -214,11 +212,11 @@ def _end_to_end(run: Run) -> Table:
 
 
 def _grades(run: Run) -> Table:
-    columns = [Column("method", "method", words=True), *(Column(f"{grade}_prompts", grade) for grade in ORDER)]
+    columns = [Column("method", "method", words=True), *(Column(f"{grade}_prompts", grade) for grade in GRADES)]
     body = []
     for row in run.rows:
         if row.lossless and row.lossless.rates:
-            rates = [row.lossless.rates.get(grade) for grade in ORDER]
+            rates = [row.lossless.rates.get(grade) for grade in GRADES]
             body.append(Row([Cell(row.method), *(_rate(rate) for rate in rates)], run.id, row.method))
     source = Source([run.id], "Prompts of those graded, each by the worst of its answers; below, 95% Wilson intervals.")
     return Table("lossless", "How many prompts have AR's text", columns, body, source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specbench.analysis import GRAMS
 from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Figure, Row, Source, Table
 from specbench.report.page.headline import withheld
@@ -12,12 +13,11 @@ from specbench.report.pictures import cards, style
 from specbench.report.terminal.degeneration import CLOSING_LOOP, asked, compared_with, made_by_loops, share
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.session import session_said
-from specbench.results.branches import BROKEN, KEPT
-from specbench.results.degeneration import GRAMS
+from specbench.results import BROKEN, KEPT
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import TextFigures
+    from specbench.results import TextFigures
 
 _BRANCHES = (
     "Of up to eight trees a request: the path that takes the best-scored child each time. Gap: the sum of the "

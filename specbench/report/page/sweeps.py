@@ -14,8 +14,7 @@ from specbench.report.pictures.roofline import roofline, steps
 from specbench.report.terminal.profile import milliseconds, sentences
 from specbench.report.terminal.sweep import SHOWN, found, interval, ranked
 from specbench.report.terminal.sweep import sentences as said_of_cells
-from specbench.results import BASELINE
-from specbench.results.run_file import device_name
+from specbench.results import BASELINE, device_name
 
 if TYPE_CHECKING:
     from specbench.hardware import Profile

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specbench.analysis import MARKS, TELLING, Round, Trajectory, origin_of, round_of, telling_round, trajectory
 from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Figure, Grid, GridLine, Row, Source, Table
 from specbench.report.pictures.rounds import ROWS, round_svg
@@ -16,10 +17,7 @@ from specbench.report.terminal.generation import escaped, shown
 from specbench.report.terminal.round import SIGNS as ROW_SIGNS
 from specbench.report.terminal.round import kind_of, title
 from specbench.report.terminal.trajectory import SIGNS, plain_lines, totals_line
-from specbench.results.rounds import TELLING, Round, round_of, telling_round
-from specbench.results.schema import BONUS, RequestRecord
-from specbench.results.traces import origin_of
-from specbench.results.trajectory import MARKS, Trajectory, trajectory
+from specbench.results import BONUS, RequestRecord
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run

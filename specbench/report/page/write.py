@@ -17,7 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from specbench.common.files import check_writable, write_atomic, write_text_atomic
+from specbench.common import check_writable, write_atomic, write_text_atomic
 from specbench.report.formats import csv_cell
 from specbench.report.page.document import DASH, Block, Document, Figure, Piece, Row, Trace, parts, printable
 

@@ -20,7 +20,7 @@ from specbench.report.pictures import style
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
-    from specbench.results.summary_schema import Accuracy, AtPosition, Speedup
+    from specbench.results import Accuracy, AtPosition, Speedup
 
 _EDGE = 8.0  # left and right of everything
 _INNER = style.CARD_WIDTH - 2 * _EDGE

@@ -18,12 +18,11 @@ from pathlib import Path
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont
 
-from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.files import check_writable, refused
+from specbench.common import EnvironmentRefused, UsageError, check_writable, write_failed
 from specbench.report.race import Lane, Race
 from specbench.report.terminal.generation import Token, escaped
 from specbench.report.terminal.race import counter
-from specbench.results.schema import BONUS, PREFILL
+from specbench.results import BONUS, PREFILL
 
 SUFFIXES = (".gif", ".mp4")
 
@@ -68,7 +67,7 @@ def write_film(race: Race, path: Path, speed: float) -> Path:
             _encode(command, frames(race, times, speed))
             os.replace(draft, path)
     except OSError as error:
-        raise refused(error, path) from error
+        raise write_failed(error, path) from error
     return path
 
 

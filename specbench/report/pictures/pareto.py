@@ -9,11 +9,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from specbench.analysis import proportion_interval
 from specbench.report.pictures import style
 from specbench.report.pictures.cells import HALVED, Flags, Floats, bars, check, flags, floats, methods, shown
 from specbench.report.pictures.labels import place
 from specbench.results import BASELINE
-from specbench.results.stats import proportion_interval
 
 FRONT, SMALL = "fastest for its accuracy", "stopped early, not compared"
 

@@ -11,9 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from specbench.hardware import Profile
-from specbench.hardware.profile import step_rows
-from specbench.hardware.roofline import Ceilings, bound_s, step_cost
+from specbench.hardware import Ceilings, Profile, bound_s, step_cost, step_rows
 from specbench.report.pictures import style
 
 ROOFLINE, STEPS = "roofline.png", "steps.png"

@@ -7,12 +7,12 @@ from collections import defaultdict
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
+from specbench.analysis import Round
 from specbench.report.pictures import sheet, style
 from specbench.report.terminal.generation import escaped, shown
 from specbench.report.terminal.round import SIGNS, kind_of, scored, title
 from specbench.report.terminal.trajectory import fitted
-from specbench.results.rounds import Round
-from specbench.results.schema import BONUS
+from specbench.results import BONUS
 
 ROWS = 40  # of a tree that are drawn, about
 DEPTH = 9  # of rows that are drawn; an accepted path is drawn to its end

@@ -24,7 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from specbench.common.files import write_atomic
+from specbench.common import write_atomic
 from specbench.report.page.document import printable
 
 #: Inches: a whole page's width, half of one, and the height of one panel.

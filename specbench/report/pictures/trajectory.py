@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from specbench.analysis import MARKS, Trajectory
 from specbench.report.pictures import sheet, style
 from specbench.report.terminal.generation import shown
 from specbench.report.terminal.trajectory import SIGNS, fitted, title, totals_line
-from specbench.results.trajectory import MARKS, Trajectory
 
 STATES, POSITIONS = 96, 128  # that are drawn at most, from the first on
 _CELL, _LINE, _LEFT, _TOP = 62.0, 19.0, 84.0, 74.0

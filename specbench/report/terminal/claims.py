@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from specbench.common.errors import unknown
+from specbench.common import unknown_name
 from specbench.report.claims import BETWEEN, Catalog, Claim
 
 _COLUMNS = {
@@ -24,12 +24,12 @@ def select(known: tuple[Claim, ...], method: str | None, task: str | None) -> li
     if method is not None:
         chosen = [claim for claim in known if claim.method == method]
         if not chosen:
-            raise unknown("method of a claim", method, {claim.method for claim in known})
+            raise unknown_name("method of a claim", method, {claim.method for claim in known})
     if task is not None:
         of_method = chosen
         chosen = [claim for claim in of_method if task in (claim.task, claim.task.partition(":")[0])]
         if not chosen:
-            raise unknown("task of a claim", task, {claim.task for claim in of_method if claim.task})
+            raise unknown_name("task of a claim", task, {claim.task for claim in of_method if claim.task})
     return chosen
 
 

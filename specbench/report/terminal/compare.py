@@ -10,8 +10,7 @@ from rich.text import Text
 
 from specbench.report.terminal.figures import number, plain, speedup
 from specbench.report.terminal.notes import gained, tells
-from specbench.results import BASELINE
-from specbench.results.summary_schema import AccuracyDifference, Speedup
+from specbench.results import BASELINE, AccuracyDifference, Speedup
 
 LEGEND = (
     "Arrows lead from A to the other run. speedup: A's decode seconds per token over the other run's on the same "

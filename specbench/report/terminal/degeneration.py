@@ -8,10 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from specbench.analysis import GRAMS, LEAST, LONGEST, ROUNDS
 from specbench.report.terminal.figures import number, plain, speedup
-from specbench.results.degeneration import GRAMS, LEAST, LONGEST, ROUNDS
-from specbench.results.schema import BASE, BASELINE
-from specbench.results.summary_schema import MethodSummary, RunSummary, Speedup, TextFigures, WithoutLoops
+from specbench.results import BASE, BASELINE, MethodSummary, RunSummary, Speedup, TextFigures, WithoutLoops
 
 #: A speedup that is smaller by more than this part of it without looping answers is told with what is left of it.
 TOLD = 0.1

@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
-    """The table of what :func:`specbench.runner.dry_run.dry_run` returns."""
+    """The table of what :func:`specbench.planning.dry_runs.dry_run` returns."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cell", min_width=8, overflow="fold")
     together = {cell["concurrency"] for cell in content["cells"]}

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.report.terminal.figures import name, number, speedup
-from specbench.results.summary_schema import Memory, MethodSummary
+from specbench.results import Memory, MethodSummary
 
 _SAID = (
     "TTFT: time to the first token. latency: time to the last token. Both are medians over requests; × are AR's "

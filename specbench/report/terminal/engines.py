@@ -8,12 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from specbench.analysis import OverEngine, over_engines, where_time_goes
 from specbench.report.terminal.figures import lossless, number, percent, plain, speedup
-from specbench.results import RunConfig
-from specbench.results.baseline import OverEngine, over_engines, where
-from specbench.results.engines import EngineFacts
-from specbench.results.schema import BASELINE
-from specbench.results.summary_schema import MethodSummary, RunSummary
+from specbench.results import BASELINE, EngineFacts, MethodSummary, RunConfig, RunSummary
 
 
 def engines(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
@@ -67,7 +64,7 @@ def fairness(summary: RunSummary, against: Sequence[OverEngine]) -> str:
             f"Within 5% of the fastest other engine's plain decoding, or faster: {BASELINE} over "
             f"{fastest.row.method} {ratio_of(fastest)}."
         )
-    because = where(summary.rows, fastest)
+    because = where_time_goes(summary.rows, fastest)
     return f"{BASELINE} is slower than {fastest.row.method}, {ratio_of(fastest)}{f': {because}' if because else ''}."
 
 

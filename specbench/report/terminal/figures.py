@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from specbench.results.summary_schema import Accuracy, Lossless, MethodSummary, Speedup
+from specbench.results import Accuracy, Lossless, MethodSummary, Speedup
 
 
 def name(row: MethodSummary) -> str:

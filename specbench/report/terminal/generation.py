@@ -18,10 +18,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from specbench.decoding.tree import ORIGINS
-from specbench.results import RequestRecord
-from specbench.results.schema import BONUS, PREFILL, Draft, TokenTrace
-from specbench.results.traces import checked_trace, origin_of, parents_of, token_texts
+from specbench.analysis import checked_trace, origin_of, parents_of, token_texts
+from specbench.decoding import ORIGINS
+from specbench.results import BONUS, PREFILL, Draft, RequestRecord, TokenTrace
 
 END, EMPTY, BLANK, REJECTED = "∎", "◌", "␣", "✗"
 _OPEN, _CLOSE, _BETWEEN = "⟨", "⟩", "│"

@@ -8,11 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from specbench.analysis import prompt_of
 from specbench.report.terminal.figures import plain
 from specbench.report.terminal.run import rate_table
-from specbench.results import BASELINE
-from specbench.results.grades import prompt_of
-from specbench.results.summary_schema import Rate
+from specbench.results import BASELINE, Rate
 
 #: Divergences that are listed; all of them are in the JSON.
 _LISTED = 12

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specbench.decoding.corpus import SEEN
+from specbench.analysis import FILLINGS, minimum_clusters, prompts_for
+from specbench.decoding import SEEN
 from specbench.report.terminal import degeneration
 from specbench.report.terminal.figures import name, number, percent, speedup
-from specbench.results import BASELINE
-from specbench.results.blocks import FILLINGS, prompts_for
-from specbench.results.branches import BROKEN, KEPT
-from specbench.results.schema import TaskSpec
-from specbench.results.stats import minimum_clusters
-from specbench.results.summary_schema import AccuracyDifference, Again, MethodSummary, RunSummary, Speedup
+from specbench.results import (
+    BASELINE,
+    BROKEN,
+    KEPT,
+    AccuracyDifference,
+    MethodSummary,
+    RepeatCheck,
+    RunSummary,
+    Speedup,
+    TaskSpec,
+)
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
@@ -141,7 +147,7 @@ def _calibration(summary: RunSummary) -> Iterator[str]:
             )
 
 
-def _again(row: MethodSummary, again: Again) -> str:
+def _again(row: MethodSummary, again: RepeatCheck) -> str:
     """What a method's second row in a run says of the run itself: the A/A check."""
     ratio, twice = again.speedup, f"{name(row)} is {again.of} once more"
     if ratio.interval is None:

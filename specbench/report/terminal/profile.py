@@ -10,10 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specbench.hardware import Profile
-from specbench.hardware.profile import FreeRows, LeftOut, step_rows
-from specbench.hardware.roofline import StepPoint
-from specbench.results.engine_line import engine_line
+from specbench.analysis import engine_line
+from specbench.hardware import FreeRows, LeftOut, Profile, StepPoint, step_rows
 
 _A_TABLE = 5  # contexts beside each other in 80 columns
 _WHY = {"time": "for time (--seconds)", "memory": "for memory", "model": "because the model takes fewer positions"}

@@ -8,8 +8,7 @@ from string import ascii_uppercase
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specbench.report.terminal.figures import plain
-from specbench.results.quality import (
+from specbench.analysis import (
     UNVERIFIED,
     Compared,
     GroupQuality,
@@ -17,9 +16,10 @@ from specbench.results.quality import (
     Quality,
     TaskQuality,
     compare_quality,
-    kind_of,
-    names_of,
+    metric_kind,
+    model_names,
 )
+from specbench.report.terminal.figures import plain
 
 _LEGEND = (
     "± is lm-eval's standard error. Differences are document by document, with a 95% interval over documents, each by "
@@ -30,7 +30,7 @@ _LEGEND = (
 def quality_report(found: Sequence[Quality]) -> RenderableType:
     """The tables of some models; the first is what the others are compared with."""
     title = Text()
-    for letter, name, each in zip(ascii_uppercase, names_of(found), found, strict=False):
+    for letter, name, each in zip(ascii_uppercase, model_names(found), found, strict=False):
         title.append(f"{letter}  ", style="bold")
         title.append(f"{name} {each.model.dtype}")
         asked = f" · first {each.limit}" if each.limit else ""
@@ -82,7 +82,7 @@ def _value(metric: Metric) -> str:
     """A metric's value with its standard error."""
     if metric.value is None:
         return "–"
-    share = kind_of(metric) == "share" or metric.metric.startswith(("acc", "exact_match"))
+    share = metric_kind(metric) == "share" or metric.metric.startswith(("acc", "exact_match"))
     shown, error = (f"{metric.value:.1%}", ".1%") if share else (f"{metric.value:.4g}", ".2g")
     return shown if metric.stderr is None else f"{shown} ± {metric.stderr:{error}}"
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from specbench.report.race import Lane, Moment, Race
 from specbench.report.terminal.generation import Token, escaped
-from specbench.results.schema import BONUS, PREFILL
+from specbench.results import BONUS, PREFILL
 
 _A_SECOND = 20  # pictures
 _AROUND = 8  # lines of a lane and of the race that are not the answer

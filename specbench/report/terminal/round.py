@@ -14,10 +14,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from specbench.analysis import Round, Row
 from specbench.report.terminal.generation import EMPTY, escaped, shown
 from specbench.report.terminal.trajectory import fitted
-from specbench.results.rounds import Round, Row
-from specbench.results.schema import BONUS
+from specbench.results import BONUS
 
 _ORIGIN, _FIGURES = 14, 13  # columns of the terminal
 

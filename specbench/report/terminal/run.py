@@ -11,21 +11,25 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.analysis import GRADES, UNSURE, disturbance_line, layers_line
 from specbench.report.terminal import degeneration
 from specbench.report.terminal.end_to_end import end_to_end
 from specbench.report.terminal.engines import engines
 from specbench.report.terminal.figures import accuracy, lossless, name, number, plain, speedup
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.session import session_table
-from specbench.results import BASELINE
-from specbench.results.bandwidth import bandwidth_line
-from specbench.results.disturbance import UNSURE, disturbance_line
-from specbench.results.engine_line import layers_line
-from specbench.results.grades import ORDER
-from specbench.results.judgments import remarks
-from specbench.results.run_file import device_name
-from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
-from specbench.results.summary_schema import MethodSummary, Rate, RunSummary
+from specbench.results import (
+    BASELINE,
+    PHASES,
+    MethodSummary,
+    Rate,
+    RunSummary,
+    SimulatedAcceptance,
+    TaskSpec,
+    bandwidth_line,
+    device_name,
+    judge_remarks,
+)
 
 #: Letters of a row's name that stand in one line.
 _LABEL = 10
@@ -198,7 +202,7 @@ def judgments(scores: Mapping[str, Any]) -> RenderableType:
     judge = scores["judge"]
     how = {"local": "run here", "endpoint": f"at {judge['endpoint']}", "import": "imported"}[judge["kind"]]
     said = f"Mean rating, 1 to 10, by {judge['id']} ({how}); in brackets the answers that have one."
-    return Group(table, Text(said, style="dim"), *(Text(remark, style="yellow") for remark in remarks(scores)))
+    return Group(table, Text(said, style="dim"), *(Text(remark, style="yellow") for remark in judge_remarks(scores)))
 
 
 def _rating(score: Mapping[str, Any] | None) -> str:
@@ -244,10 +248,10 @@ def groups(summary: RunSummary) -> RenderableType:
 
 def rate_table(rates: Mapping[str, Mapping[str, Rate]]) -> RenderableType:
     """Prompts of each grade and their share."""
-    table = plain(["method", "prompts", *ORDER])
+    table = plain(["method", "prompts", *GRADES])
     for method, grades in rates.items():
         graded = max(share.of for share in grades.values())
-        table.add_row(method, str(graded), *(_rate(grades.get(grade)) for grade in ORDER))
+        table.add_row(method, str(graded), *(_rate(grades.get(grade)) for grade in GRADES))
     return table
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from specbench.report.terminal.figures import name, number, plain, speedup
-from specbench.results.summary_schema import MethodSummary
+from specbench.results import MethodSummary
 
 
 def session_table(rows: Sequence[MethodSummary]) -> RenderableType:

@@ -11,14 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specbench.hardware.roofline import free_rows
+from specbench.analysis import UNSURE
+from specbench.hardware import free_rows
 from specbench.report.pictures.cells import FAILED, HALVED, LARGE
 from specbench.report.terminal.figures import number
 from specbench.report.terminal.notes import few_blocks, seldom_filled
-from specbench.results import BASELINE
-from specbench.results.disturbance import UNSURE
-from specbench.results.run_file import device_name
-from specbench.results.schema import TaskSpec
+from specbench.results import BASELINE, TaskSpec, device_name
 
 #: Cells of one concurrency that a table shows; the file has all.
 SHOWN = 20

@@ -13,11 +13,10 @@ from rich.text import Text
 
 from specbench.report.terminal.sweep import SHOWN, interval
 from specbench.results import BASELINE
-from specbench.sweeps.trained import hours_of
+from specbench.sweeps import hours_of
 
 if TYPE_CHECKING:
-    from specbench.sweeps.trained import ReadTrainings
-    from specbench.sweeps.trainings import Due
+    from specbench.sweeps import Due, ReadTrainings
 
 
 def costs_table(due: Sequence[Due], max_hours: float | None = None) -> RenderableType:

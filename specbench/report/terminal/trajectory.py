@@ -15,8 +15,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from specbench.analysis import MARKS, Cell, CellMark, State, Trajectory
 from specbench.report.terminal.generation import EMPTY, escaped, prompt_name, shown
-from specbench.results.trajectory import MARKS, Cell, CellMark, State, Trajectory
 
 #: Of each mark, before its token.
 SIGNS: Mapping[CellMark, str] = {

@@ -19,7 +19,7 @@ from support.wording import wording
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.evals.judge.asking import Asking
 from specbench.evals.judge.judge import Answer, Unanswered, judge_all
-from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals.judge.judge_prompts import JudgePrompt
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, read_judgments
 
 WAIT_S = 5.0

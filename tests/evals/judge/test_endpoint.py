@@ -16,7 +16,7 @@ from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.http import GivenUp
 from specbench.evals.judge.endpoint import Endpoint
 from specbench.evals.judge.judge import Unanswered
-from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals.judge.judge_prompts import JudgePrompt
 
 PROMPT = JudgePrompt("single-v1", "Be fair.", "Rate “this”.")
 KEY = "sk-se/c+r=et42"

@@ -11,11 +11,11 @@ from support.engines import ToyJudge
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.evals.judge.judge import Answer, Unanswered, judge_all, questions, rating
-from specbench.evals.judge.judge import answers as rated
-from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.judge.judge import Answer, Unanswered, judge_all, judge_questions, rating
+from specbench.evals.judge.judge import judged_answers as rated
+from specbench.evals.judge.judge_prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import Question
-from specbench.results.judgments import JUDGMENTS, Judgment, read_judgments, scores
+from specbench.results.judgments import JUDGMENTS, Judgment, judge_scores, read_judgments
 
 # Equal to AR's throughout; in turn two only; in turn one only.
 TEXTS: engines.Texts = {
@@ -27,7 +27,7 @@ TEXTS: engines.Texts = {
 
 @pytest.fixture(scope="module")
 def asked(task_data: Path) -> Mapping[str, Question]:
-    return questions(engines.judged_config(TEXTS).task, task_data)
+    return judge_questions(engines.judged_config(TEXTS).task, task_data)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_the_judge_reads_both_turns_and_the_reference_where_there_is_one(answers
 
 
 def test_under_forced_history_the_judge_reads_the_conversation_that_took_place(task_data: Path) -> None:
-    forced = questions(engines.judged_config(TEXTS, history="ar").task, task_data)
+    forced = judge_questions(engines.judged_config(TEXTS, history="ar").task, task_data)
     by_key = {answer.record.request_id: answer.prompt.user for answer in engines.rated(TEXTS, forced, task_data)}
     assert wording(by_key["other|81|0|2"])
     assert "A travel blog." not in by_key["other|81|0"]
@@ -95,7 +95,7 @@ def test_another_judge_begins_anew_and_both_are_kept(tmp_path: Path, answers: li
     other = ToyJudge(lambda prompt: "[[3]]", "two")
     judge_all(tmp_path, other, answers)
     assert len(other.asked) == 7
-    found = scores(read_judgments(tmp_path), list(TEXTS))
+    found = judge_scores(read_judgments(tmp_path), list(TEXTS))
     assert {each["judge"]["id"]: each["methods"]["ar"]["score"] for each in found} == {"one": 7, "two": 3}
 
 
@@ -130,7 +130,7 @@ def test_words_without_a_rating_are_kept_as_none_and_not_asked_again(tmp_path: P
     again = ToyJudge(seven)
     judge_all(tmp_path, again, answers)
     assert not again.asked
-    (judged,) = scores(read_judgments(tmp_path), list(TEXTS))
+    (judged,) = judge_scores(read_judgments(tmp_path), list(TEXTS))
     ar = judged["methods"]["ar"]
     assert (ar["score"], ar["rated"], ar["judged"]) == (4, 2, 4)  # a nought for each would give 2
     assert ar["categories"]["writing"] == {"score": None, "rated": 0, "judged": 2}
@@ -145,12 +145,12 @@ def test_one_prompt_refused_is_noted_and_asked_again_by_the_next_command(tmp_pat
     judge_all(tmp_path, ToyJudge(refuses), answers)
     found = by_request(tmp_path)
     assert (found["ar|111|0|2"].rating, found["ar|111|0|2"].error) == (None, "HTTP 400: too long")
-    assert scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["errors"] == 1
+    assert judge_scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["errors"] == 1
     again = ToyJudge(seven)
     judge_all(tmp_path, again, answers)
     assert {prompt.name for prompt in again.asked} == {"single-math-v1-multi-turn"}
     assert [judgment for judgment in read_judgments(tmp_path) if judgment.error] == []
-    assert scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["rated"] == 4
+    assert judge_scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["rated"] == 4
 
 
 def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[str, Question], task_data: Path) -> None:
@@ -165,7 +165,7 @@ def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[s
 def test_the_score_is_the_mean_over_both_turns_with_the_categories_too(tmp_path: Path, answers: list[Answer]) -> None:
     values = {"single-v1": 8, "single-math-v1": 2, "single-v1-multi-turn": 6, "single-math-v1-multi-turn": 1}
     judge_all(tmp_path, ToyJudge(lambda prompt: f"[[{values[prompt.name]}]]"), answers)
-    (judged,) = scores(read_judgments(tmp_path), list(TEXTS))
+    (judged,) = judge_scores(read_judgments(tmp_path), list(TEXTS))
     other = judged["methods"]["other"]
     assert (other["score"], other["rated"], other["same_as"]) == (17 / 4, 4, 1)
     assert {name: row["score"] for name, row in other["categories"].items()} == {"writing": 7, "math": 1.5}

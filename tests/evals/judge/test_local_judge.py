@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals.judge.judge_prompts import JudgePrompt
 from specbench.runner.local_judge import _control_tokens
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<pad>", "[SEP]", "<extra_id_0>", "EOT", "\n\n"]

@@ -11,7 +11,7 @@ from support.asserting import data_folder
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.evals.judge.prompts import JudgePrompts
+from specbench.evals.judge.judge_prompts import JudgePrompts
 from specbench.evals.task import Question
 from specbench.tasks.mt_bench.task import Options, Task
 

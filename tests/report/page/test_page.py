@@ -12,11 +12,11 @@ from support import runs as runs_of_tests
 from support.processes import look_at
 from support.runs import run_config
 
+from specbench.analysis.read import ReadRun
+from specbench.analysis.summary import RunContents, summarise
 from specbench.report.gathering import Gathered, gather
 from specbench.report.page.build import build
 from specbench.report.page.write import write_report
-from specbench.results.read import ReadRun
-from specbench.results.summary import RunContents, summarise
 from specbench.sweeps.table import ReadSweep
 
 # Elements that reach beyond the page and are in no box that scrolls; text with little contrast to its ground; drawings

@@ -10,10 +10,10 @@ import pytest
 from support import runs
 from support.processes import look_at
 
+from specbench.analysis.read import ReadRun
 from specbench.report.page.race import race_page, write_race
 from specbench.report.race import Arrival, Lane, Race, race
 from specbench.report.terminal.generation import Token
-from specbench.results.read import ReadRun
 
 LOOK = """(page, inner) => {
   const slider = page.getElementById("time"), at = (value) => {

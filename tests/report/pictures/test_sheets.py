@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support import runs
 from support.wording import wording
 
+from specbench.analysis.rounds import round_of
+from specbench.analysis.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
 from specbench.report.pictures.rounds import round_svg
 from specbench.report.pictures.trajectory import trajectory_svg
-from specbench.results.rounds import round_of
 from specbench.results.schema import RequestRecord
-from specbench.results.trajectory import trajectory
 
 WORDS = ["def", " a$b$", "x\ny", " b):", "\u202egnp.", "<script>", " 漢字", "\x1b[31m", "", "&amp;"]
 

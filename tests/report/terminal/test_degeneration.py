@@ -13,11 +13,11 @@ from support import runs
 from support.runs import EXACT, LOSSY, answers, run_config
 from support.wording import wording
 
+from specbench.analysis.read import ReadRun, read_run
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.run_tables import loop_notes, text_tables
 from specbench.report.terminal.degeneration import made_by_loops
 from specbench.report.terminal.run import headline
-from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from support.runs import made_up_profile
 
-from specbench.hardware.profile import Profile
+from specbench.hardware.stored_profile import Profile
 from specbench.report.terminal.profile import milliseconds, profile_report
 
 

@@ -12,12 +12,12 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from support import runs
 
+from specbench.analysis.rounds import round_of
+from specbench.analysis.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
 from specbench.report.terminal.round import RoundTree
 from specbench.report.terminal.trajectory import TrajectoryGrid
-from specbench.results.rounds import round_of
 from specbench.results.schema import RequestRecord
-from specbench.results.trajectory import trajectory
 
 WORDS = ["def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\x1b[31m", "", "漢字漢字", "[red]", "$x$"]
 

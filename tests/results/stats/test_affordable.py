@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specbench.results.stats.proportions import paired_difference
+from specbench.analysis.stats.proportions import paired_difference
 
 
 def test_the_interval_of_a_difference_leaves_out_as_much_on_either_side() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.results.stats import Paired, many
+from specbench.analysis.stats import Paired, many
 
 PROMPTS = 30
 

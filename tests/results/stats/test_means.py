@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specbench.results.stats import minimum_clusters, paired_mean
+from specbench.analysis.stats import minimum_clusters, paired_mean
 
 
 def test_it_is_a_sum_over_a_sum() -> None:

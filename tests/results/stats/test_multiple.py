@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.interval_coverage import Table, best_of_many
-from specbench.results.stats import Interval, Paired, many, paired_ratio, verdict
+from specbench.analysis.stats import Interval, Paired, many, paired_ratio, verdict
 
 
 def rows(speedups: list[float], prompts: int, seed: int = 0) -> dict[str, Paired]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from specbench.results.stats import Ratio, detectable, minimum_clusters, paired_ratio, prompts_needed, verdict
+from specbench.analysis.stats import Ratio, detectable, minimum_clusters, paired_ratio, prompts_needed, verdict
 
 NOISE = 0.1  # of the logarithm of a prompt's ratio
 

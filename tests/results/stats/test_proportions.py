@@ -8,7 +8,7 @@ from support.asserting import known
 from support.wording import wording
 
 from benchmarks.interval_coverage import share_coverage
-from specbench.results.stats import difference_verdict, mcnemar, paired_difference, proportion_interval
+from specbench.analysis.stats import difference_verdict, mcnemar, paired_difference, proportion_interval
 
 
 @pytest.mark.parametrize("successes", [0, 1, 73, 163, 164])

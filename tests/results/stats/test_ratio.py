@@ -10,7 +10,7 @@ import pytest
 from support.asserting import known
 
 from benchmarks.interval_coverage import TRUTH_BLOCKS, WORLDS, World, coverage, stepped
-from specbench.results.stats import (
+from specbench.analysis.stats import (
     Interval,
     Ratio,
     interval,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.interval_coverage import Language, called_different
-from specbench.results.stats import TwoSample, two_sample
+from specbench.analysis.stats import TwoSample, two_sample
 
 
 def drawn(seed: int, answers: int, temperature: float = 1.0) -> dict[str, list[list[int]]]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from specbench.results.stats import two_sample
-from specbench.results.stats.two_sample import _chi_squared
+from specbench.analysis.stats import two_sample
+from specbench.analysis.stats.two_sample import _chi_squared
 
 
 def test_answers_that_go_on_alone_make_the_detectable_distance_no_smaller() -> None:

@@ -16,9 +16,9 @@ from support.wording import wording
 
 from specbench.common import UsageError
 from specbench.models import load
-from specbench.runner import likelihood
-from specbench.runner.quality.asked import find_tasks, quiet
-from specbench.runner.quality.lm import EngineLM
+from specbench.quality.engine_lm import EngineLM
+from specbench.quality.tasks import find_tasks, quiet
+from specbench.runner.grades import likelihood
 
 TASKS = (oracles.CHOICE, oracles.ROLLING, oracles.ANSWER)
 LENGTH = 96  # tokens of a text: shorter than the longest one of each kind that is read

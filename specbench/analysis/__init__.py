@@ -1,0 +1,102 @@
+"""Every figure that is computed from the files of runs: summaries, speedups, statistics, comparisons. No torch."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.doors import door
+
+if TYPE_CHECKING:
+    from specbench.analysis.baseline import OverEngine as OverEngine
+    from specbench.analysis.baseline import over_engines as over_engines
+    from specbench.analysis.baseline import step_time as step_time
+    from specbench.analysis.baseline import where_time_goes as where_time_goes
+    from specbench.analysis.blocks import FILLINGS as FILLINGS
+    from specbench.analysis.blocks import blocks_of as blocks_of
+    from specbench.analysis.blocks import prompt_segments as prompt_segments
+    from specbench.analysis.blocks import prompts_for as prompts_for
+    from specbench.analysis.blocks import timing_units as timing_units
+    from specbench.analysis.comparison import compare as compare
+    from specbench.analysis.comparison import read_sides as read_sides
+    from specbench.analysis.comparison import regressions as regressions
+    from specbench.analysis.engine_words import engine_line as engine_line
+    from specbench.analysis.engine_words import layers_line as layers_line
+    from specbench.analysis.figures import method_figures as method_figures
+    from specbench.analysis.figures import quotient as quotient
+    from specbench.analysis.finished_run import Run as Run
+    from specbench.analysis.frame import load as load
+    from specbench.analysis.frame import load_methods as load_methods
+    from specbench.analysis.frame import load_positions as load_positions
+    from specbench.analysis.losslessness import GRADES as GRADES
+    from specbench.analysis.losslessness import Grade as Grade
+    from specbench.analysis.losslessness import grade_rates as grade_rates
+    from specbench.analysis.losslessness import merge as merge
+    from specbench.analysis.losslessness import prompt_of as prompt_of
+    from specbench.analysis.losslessness import worst_grade as worst_grade
+    from specbench.analysis.model_quality import UNVERIFIED as UNVERIFIED
+    from specbench.analysis.model_quality import Compared as Compared
+    from specbench.analysis.model_quality import GroupQuality as GroupQuality
+    from specbench.analysis.model_quality import Metric as Metric
+    from specbench.analysis.model_quality import Quality as Quality
+    from specbench.analysis.model_quality import TaskQuality as TaskQuality
+    from specbench.analysis.model_quality import compare_quality as compare_quality
+    from specbench.analysis.model_quality import metric_kind as metric_kind
+    from specbench.analysis.model_quality import model_names as model_names
+    from specbench.analysis.model_quality import quality_json as quality_json
+    from specbench.analysis.model_quality import read_quality as read_quality
+    from specbench.analysis.noise import UNSURE as UNSURE
+    from specbench.analysis.noise import disturbance_line as disturbance_line
+    from specbench.analysis.noise import find_disturbance as find_disturbance
+    from specbench.analysis.noise import threshold_text as threshold_text
+    from specbench.analysis.noise import unsure_speedup as unsure_speedup
+    from specbench.analysis.noise import watched_line as watched_line
+    from specbench.analysis.other_engines import plain_of as plain_of
+    from specbench.analysis.other_engines import same_precision as same_precision
+    from specbench.analysis.pooling import Cost as Cost
+    from specbench.analysis.pooling import poolable as poolable
+    from specbench.analysis.pooling import pooled as pooled
+    from specbench.analysis.positions import step_seconds as step_seconds
+    from specbench.analysis.read import ReadRun as ReadRun
+    from specbench.analysis.read import read_config as read_config
+    from specbench.analysis.read import read_projections as read_projections
+    from specbench.analysis.read import read_run as read_run
+    from specbench.analysis.read import read_summary as read_summary
+    from specbench.analysis.read import summary_so_far as summary_so_far
+    from specbench.analysis.read import whole_records as whole_records
+    from specbench.analysis.read import write_projection as write_projection
+    from specbench.analysis.rounds import TELLING as TELLING
+    from specbench.analysis.rounds import Round as Round
+    from specbench.analysis.rounds import Row as Row
+    from specbench.analysis.rounds import round_of as round_of
+    from specbench.analysis.rounds import telling_round as telling_round
+    from specbench.analysis.stats.interval import minimum_clusters as minimum_clusters
+    from specbench.analysis.stats.multiple import Many as Many
+    from specbench.analysis.stats.multiple import Paired as Paired
+    from specbench.analysis.stats.multiple import many as many
+    from specbench.analysis.stats.proportions import proportion_interval as proportion_interval
+    from specbench.analysis.stats.ratio import Ratio as Ratio
+    from specbench.analysis.stats.ratio import paired_ratio as paired_ratio
+    from specbench.analysis.stats.ratio import verdict as verdict
+    from specbench.analysis.stats.two_sample import two_sample as two_sample
+    from specbench.analysis.summary import RunContents as RunContents
+    from specbench.analysis.summary import fastest_of as fastest_of
+    from specbench.analysis.summary import summarise as summarise
+    from specbench.analysis.text_loops import GRAMS as GRAMS
+    from specbench.analysis.text_loops import LEAST as LEAST
+    from specbench.analysis.text_loops import LONGEST as LONGEST
+    from specbench.analysis.text_loops import ROUNDS as ROUNDS
+    from specbench.analysis.text_loops import agreement as agreement
+    from specbench.analysis.text_loops import closing_loops as closing_loops
+    from specbench.analysis.text_loops import degeneration as degeneration
+    from specbench.analysis.text_loops import loops_at_its_end as loops_at_its_end
+    from specbench.analysis.text_loops import text_ids as text_ids
+    from specbench.analysis.traces import checked_trace as checked_trace
+    from specbench.analysis.traces import origin_of as origin_of
+    from specbench.analysis.traces import parents_of as parents_of
+    from specbench.analysis.traces import token_texts as token_texts
+    from specbench.analysis.trajectories import MARKS as MARKS
+    from specbench.analysis.trajectories import Cell as Cell
+    from specbench.analysis.trajectories import CellMark as CellMark
+    from specbench.analysis.trajectories import State as State
+    from specbench.analysis.trajectories import Trajectory as Trajectory
+    from specbench.analysis.trajectories import trajectory as trajectory
+else:
+    __getattr__, __dir__ = door(__name__)

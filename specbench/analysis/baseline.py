@@ -1,0 +1,96 @@
+"""Baseline: is our AR a fair one? Its speed over the plain decoding of other engines in the same run.
+
+Every speedup of a run is over our AR, and a slow one flatters them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.analysis.other_engines import same_precision
+from specbench.results import BASELINE, PLAIN, MethodSummary, RunConfig, RunSummary, Speedup
+
+#: An AR this near to the fastest other one, or above it, is called fair.
+NEAR = 0.95
+
+
+@dataclass(frozen=True)
+class OverEngine:
+    """Our AR over one other engine's: decode speed with its 95 % interval (or None), and first token."""
+
+    row: MethodSummary
+    ratio: float
+    low: float | None
+    high: float | None
+    ttft_ratio: float | None
+
+    @property
+    def fair(self) -> bool:
+        """Whether ours is at most 5 % slower, as measured."""
+        return self.ratio >= NEAR
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where a step of plain decoding spends its time.
+
+    ``reading_s`` is what weights and cache take at the measured bandwidth; ``host_s`` is the median outside of the
+    target's forward, known only with ``--trace`` and of our engine.
+    """
+
+    total_s: float
+    reading_s: float | None
+    host_s: float | None
+
+
+def over_engines(config: RunConfig, summary: RunSummary) -> list[OverEngine]:
+    """Our AR over each other engine's plain decoding in a run, the fastest of them first; empty where there is none."""
+    plain = {
+        spec.label
+        for spec in config.methods
+        if spec.engine and spec.name == f"{spec.engine}:{PLAIN}" and same_precision(spec, config.model.dtype)
+    }
+    found = [_over(row, row.speedup) for row in summary.rows if row.method in plain and row.speedup and not row.failed]
+    return sorted(found, key=lambda each: each.ratio)
+
+
+def _over(row: MethodSummary, theirs: Speedup) -> OverEngine:
+    ends = theirs.interval
+    return OverEngine(
+        row,
+        1 / theirs.value,
+        low=1 / ends[1] if ends else None,
+        high=1 / ends[0] if ends else None,
+        ttft_ratio=1 / row.ttft_speedup.value if row.ttft_speedup else None,
+    )
+
+
+def step_time(row: MethodSummary) -> StepTime | None:
+    """Where a row's step spends its time; None where its forwards were not counted."""
+    if row.step_s is None:
+        return None
+    share = row.bandwidth_share
+    return StepTime(row.step_s, None if share is None else row.step_s * share, (row.phases or {}).get("host_s"))
+
+
+def where_time_goes(rows: Sequence[MethodSummary], over: OverEngine) -> str:
+    """Where our time goes beside another engine's, in a sentence; empty where one of the two was not counted."""
+    ours = step_time(next(row for row in rows if row.method == BASELINE))
+    theirs = step_time(over.row)
+    if ours is None or theirs is None:
+        return ""
+    said = f"a step of {BASELINE} takes {_ms(ours.total_s)} ms and one of {over.row.method} {_ms(theirs.total_s)}"
+    if ours.reading_s is None or theirs.reading_s is None:
+        return said
+    said += f"; reading weights and cache takes {_ms(ours.reading_s)} of ours at the bandwidth read beside the run"
+    rest = ours.total_s - ours.reading_s
+    if rest < 0:
+        return f"{said}, so memory gave more than that when it was read, and what else takes time cannot be told"
+    if ours.host_s is None:
+        return f"{said}, all else {_ms(rest)}; --trace says how much of that is outside of the forward"
+    return f"{said}, all else {_ms(rest)}, of which {_ms(ours.host_s)} outside of the forward (median)"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"

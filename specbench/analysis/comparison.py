@@ -1,0 +1,338 @@
+"""Runs compared request by request, from their files alone; the first run is the reference, A.
+
+Only what was asked the same is compared: runs of other prompts, budgets or samplings are refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from specbench.analysis.blocks import prompt_segments, timing_units
+from specbench.analysis.figures import method_figures
+from specbench.analysis.noise import UNSURE, unsure_speedup
+from specbench.analysis.read import ReadRun, read_whole
+from specbench.analysis.speedup import difference_of, speedup_of
+from specbench.analysis.stats.proportions import paired_difference
+from specbench.analysis.stats.ratio import paired_ratio, per_prompt, relative_ratio
+from specbench.common import UsageError, unknown_name
+from specbench.results import BASELINE, AccuracyDifference, MethodSpec, RequestRecord, Speedup
+
+_SEED = 0  # of the bootstrap, as in summaries
+
+_Key = tuple[str, int, int]  # prompt, repeat, turn
+_Arm = tuple[list[float], list[float]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the compared runs: its letter in tables, and the only row to compare (None: all that the other run has
+    too).
+    """
+
+    letter: str
+    path: Path
+    label: str | None
+    read: ReadRun
+
+    def requests(self, label: str) -> dict[_Key, RequestRecord]:
+        """The requests of a row."""
+        return {(r.prompt_id, r.repeat, r.turn): r for r in self.read.records if r.method == label}
+
+    def spec(self, label: str) -> MethodSpec:
+        """The configuration of a row."""
+        return next(spec for spec in self.read.config.methods if spec.label == label)
+
+
+def read_sides(targets: Sequence[str]) -> list[Side]:
+    """The runs named by ``FOLDER`` or ``FOLDER:METHOD``, each whole. Raises UsageError for fewer than two, or more than
+    letters.
+    """
+    if not 2 <= len(targets) <= len(ascii_uppercase):
+        most = len(ascii_uppercase)
+        raise UsageError(f"{len(targets)} to compare; name two to {most} runs, as RUN or RUN:METHOD")
+    sides = []
+    known: dict[Path, ReadRun] = {}
+    for letter, target in zip(ascii_uppercase, targets, strict=False):
+        path, label = Path(target), None
+        if not os.path.exists(path) and ":" in target:  # unlike Path's, of any path it says only yes or no
+            before, _, label = target.rpartition(":")
+            path = Path(before)
+        read = known[path] = known.get(path) or read_whole(path)
+        labels = [spec.label for spec in read.config.methods]
+        if label is not None and label not in labels:
+            raise unknown_name(f"method of {path}", label, labels)
+        sides.append(Side(letter, path, label, read))
+    return sides
+
+
+def compare(sides: Sequence[Side]) -> dict[str, Any]:
+    """Every run after the first against the first, JSON-ready. Raises UsageError for runs that are unlike.
+
+    ``rows`` has for each pair of rows ``speedup`` over A, ``over_ar`` (of the speedups over each run's own AR), and
+    pairs [A, other] of ``decode_tok_s``, ``tokens_per_forward``, ``right``; ``differs`` has a line on each other
+    difference.
+    """
+    reference, *others = sides
+    rows, differs = [], {}
+    for other in others:
+        if why := next(_unlike(reference, other), None):
+            raise UsageError(f"{other.path} cannot be compared with {reference.path}: {why}")
+        pairs = _pairs(reference, other)
+        differs[other.letter] = [*_differences(reference, other), *_of_methods(reference, other, pairs)]
+        rows += [_row(reference, other, *pair) for pair in pairs]
+    task = reference.read.config.task
+    return {
+        "task": {
+            "name": task.name,
+            "version": task.version,
+            "metric": task.metric,
+            "prompts": task.prompts,
+            "drawn": task.said,
+        },
+        "runs": [
+            {"letter": side.letter, "folder": str(side.path), **_described(side), "disturbed": _disturbed(side)}
+            for side in sides
+        ],
+        "rows": rows,
+        "differs": differs,
+    }
+
+
+def _unlike(a: Side, b: Side) -> Iterator[str]:
+    """Why what two runs measured is not the same thing."""
+    ours, theirs = a.read.config, b.read.config
+    sampling, other = ours.sampling, theirs.sampling
+    sampled = sampling.temperature > 0
+    asked: list[tuple[str, Any, Any]] = [
+        ("task", ours.task.name, theirs.task.name),
+        ("task version", ours.task.version, theirs.task.version),
+        ("token budget", ours.max_new_tokens, theirs.max_new_tokens),
+        ("temperature", sampling.temperature, other.temperature),
+        *((name, getattr(sampling, name), getattr(other, name)) for name in ("top_k", "top_p", "seed") if sampled),
+        ("concurrency", ours.concurrency, theirs.concurrency),
+        ("number of prompts", ours.task.prompts, theirs.task.prompts),
+    ]
+    for what, mine, its in asked:
+        if mine != its:
+            yield f"another {what} ({its}, not {mine})"
+    for name in sorted(ours.task.options.keys() | theirs.task.options.keys()):
+        mine, its = (task.options.get(name) for task in (ours.task, theirs.task))
+        if mine != its:
+            yield f"another {name} of the task ({its}, not {mine})"
+    if {key[0] for key in a.requests(BASELINE)} != {key[0] for key in b.requests(BASELINE)}:
+        yield "other prompts"
+    if not _same_prompts(a, b) and ours.model.fingerprint == theirs.model.fingerprint:
+        if ours.undated().task.prompts_sha256 == theirs.undated().task.prompts_sha256:
+            begun = [side.task.dated.at for side in (ours, theirs) if side.task.dated]
+            yield (
+                f"the chat template writes the time into prompts, and they began at {' and '.join(begun)}: nothing "
+                "else of the prompts differs; run the rows that you want to compare in one command"
+            )
+        yield "the same model was given its prompts in other words"
+    if ours.simulated != theirs.simulated:
+        yield "acceptance was simulated in one of them, or otherwise"
+
+
+def _same_prompts(a: Side, b: Side) -> bool:
+    return a.read.config.task.prompts_sha256 == b.read.config.task.prompts_sha256
+
+
+def _pairs(a: Side, b: Side) -> list[tuple[str, str]]:
+    """Which rows are held against each other: the named ones, else those of equal label."""
+    labels, others = ([spec.label for spec in side.read.config.methods] for side in (a, b))
+    if a.label is None and b.label is None:
+        if a.path == b.path:
+            raise UsageError(f"{a.path} is named twice; say which of its methods, as RUN:METHOD")
+        return [(label, label) for label in labels if label in others]
+    mine, its = a.label or b.label, b.label or a.label
+    assert mine is not None
+    assert its is not None
+    for side, label, known in ((a, mine, labels), (b, its, others)):
+        if label not in known:
+            raise unknown_name(f"method of {side.path} (name it as RUN:METHOD)", label, known)
+    return [(mine, its)]
+
+
+def _described(side: Side) -> dict[str, Any]:
+    """What a run was run with, as far as that may differ."""
+    config = side.read.config
+    environment = side.read.run.get("environment") or {}
+    cpu, device = (environment.get(name) or {} for name in ("cpu", "device"))
+    dirty = " with changes" if environment.get("git_dirty") else ""
+    commit = environment.get("git_commit")
+    return {
+        "model": config.model.name,
+        "weights": config.model.fingerprint[:12],
+        "dtype": config.model.dtype,
+        "device": device.get("name"),
+        "processor": cpu.get("model"),
+        "generation of processor": cpu.get("cpuid"),
+        "threads": cpu.get("torch_threads"),
+        "commit": commit and commit[:12] + dirty,
+        "specbench": environment.get("specbench"),
+        "torch": environment.get("versions", {}).get("torch"),
+        "attention": config.attention,
+        "graphs": config.graphs,
+        "compile": config.compile,
+        "deterministic": config.deterministic,
+        "linears": config.linears,
+        "trace": config.trace,
+        "repeats": config.repeats,
+    }
+
+
+def _disturbed(side: Side) -> list[str]:
+    found = side.read.summary.disturbed
+    return list(found.reasons) if found else []
+
+
+def _differences(a: Side, b: Side) -> list[str]:
+    """What may differ between compared runs, and does."""
+    mine, its = _described(a), _described(b)
+    found = [f"{name} {its[name]}, not {mine[name]}" for name in mine if mine[name] != its[name]]
+    if not _same_prompts(a, b):
+        found.append("prompts in other tokens, which are not the same amount of text")
+    return found
+
+
+def _of_methods(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Options and weights of rows that go by the same name."""
+    found = []
+    for label, other in pairs:
+        mine, its = a.spec(label), b.spec(other)
+        if label != other:
+            continue
+        names = sorted(mine.options.keys() | its.options.keys())
+        changed = [name for name in names if mine.options.get(name) != its.options.get(name)]
+        found += [f"{label} {name}={its.options.get(name)}, not {mine.options.get(name)}" for name in changed]
+        if mine.name != its.name:
+            found.append(f"{label} is {its.name}, not {mine.name}")
+        if mine.weights != its.weights:
+            found.append(f"{label} drafts with other weights")
+    return found
+
+
+def _row(a: Side, b: Side, label: str, other: str) -> dict[str, Any]:
+    """Two rows on the requests that both runs have."""
+    mine, its = a.requests(label), b.requests(other)
+    keys = sorted(mine.keys() & its.keys())
+    ours, theirs = [mine[key] for key in keys], [its[key] for key in keys]
+    shared = a.read.config.concurrency > 1
+    prompts = [prompt for prompt, *_ in keys]
+    unit = timing_units([prompt_segments(ours), prompt_segments(theirs)], shared=shared)
+    timed = [unit[prompt] for prompt in prompts]
+    several = len(unit) if shared else None
+    arms = _arm(ours, shared), _arm(theirs, shared)
+    figures = [method_figures(records, shared=shared) for records in (ours, theirs)]
+    same_tokens = _same_prompts(a, b)
+    differ = sum(_differs(r, s, same_tokens) for r, s in zip(ours, theirs, strict=True))
+    mean, other_mean = (figure.step_s for figure in figures)
+    right = _right(a, ours), _right(b, theirs)
+    speedup = speedup_of(paired_ratio(*arms, seed=_SEED, clusters=timed), per_prompt(*arms, timed), several)
+    over_ar = _over_ar(a, b, arms, keys, shared) if _has_two_ars(a, b, label, other) else None
+    if a.read.summary.unsure or b.read.summary.unsure:
+        speedup, over_ar = unsure_speedup(speedup), unsure_speedup(over_ar)
+    return {
+        "run": b.letter,
+        "methods": [label, other],
+        "requests": len(keys),
+        "speedup": _written(speedup),
+        "over_ar": _written(over_ar),
+        "decode_tok_s": [figure.decode_tok_s for figure in figures],
+        "tokens_per_forward": [figure.tokens_per_forward for figure in figures],
+        "step_ratio": mean / other_mean if mean and other_mean else None,
+        "right": [known and {"passed": sum(known), "scored": len(known)} for known in right],
+        "accuracy_difference": _accuracy_difference(*right, prompts),
+        "answers_differ": differ,
+        "length_changed": sum(r.output_tokens != s.output_tokens for r, s in zip(ours, theirs, strict=True)),
+        "prompts": _prompts(ours, theirs, shared, same_tokens),
+    }
+
+
+def _differs(one: RequestRecord, other: RequestRecord, same_tokens: bool) -> bool:
+    return one.output_ids != other.output_ids if same_tokens else one.text != other.text
+
+
+def _arm(records: Sequence[RequestRecord], shared: bool) -> _Arm:
+    """Decode seconds and tokens after the first, as summaries count them."""
+    return [r.decoding_s(shared) for r in records], [float(r.decoded_tokens) for r in records]
+
+
+def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:
+    """Whether a speedup over each run's own AR is another thing than the speedup."""
+    return a.path != b.path and {label, other} != {BASELINE}
+
+
+def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], shared: bool) -> Speedup | None:
+    """The speedup over AR in ``b`` over that in ``a``: a machine that was slower as a whole cancels."""
+    plain = [side.requests(BASELINE) for side in (a, b)]
+    ar = [_arm([records[key] for key in keys], shared) for records in plain]
+    unit = timing_units([prompt_segments(each.values()) for each in plain], shared=shared)
+    found = relative_ratio(
+        (ar[1], arms[1]), (ar[0], arms[0]), seed=_SEED, clusters=[unit[prompt] for prompt, *_ in keys]
+    )
+    return speedup_of(found, None, len({prompt for prompt, *_ in keys}) if shared else None)
+
+
+def _right(side: Side, records: Sequence[RequestRecord]) -> list[bool] | None:
+    """Verdicts of the answers; None unless all have one."""
+    verdicts = side.read.verdicts
+    found = [verdicts[r.request_id] for r in records if r.request_id in verdicts]
+    return found if records and len(found) == len(records) else None
+
+
+def _accuracy_difference(
+    ours: list[bool] | None, theirs: list[bool] | None, prompts: Sequence[str]
+) -> dict[str, Any] | None:
+    if ours is None or theirs is None:
+        return None
+    return _written(difference_of(paired_difference(theirs, ours, seed=_SEED, clusters=prompts)))
+
+
+def _written(found: Speedup | AccuracyDifference | None) -> dict[str, Any] | None:
+    return None if found is None else found.written()
+
+
+def _prompts(
+    ours: Sequence[RequestRecord], theirs: Sequence[RequestRecord], shared: bool, same_tokens: bool
+) -> list[dict[str, Any]]:
+    """Each prompt by itself, its turns and repeats together."""
+    pairs: dict[str, list[tuple[RequestRecord, RequestRecord]]] = {}
+    for r, s in zip(ours, theirs, strict=True):
+        pairs.setdefault(r.prompt_id, []).append((r, s))
+    found = []
+    for prompt, mine in pairs.items():
+        seconds, tokens = zip(*(map(sum, _arm(side, shared)) for side in zip(*mine, strict=True)), strict=True)
+        known = all(seconds) and all(tokens)
+        a, b = (s / t if t else None for s, t in zip(seconds, tokens, strict=True))
+        same = not any(_differs(r, s, same_tokens) for r, s in mine)
+        ratio = a / b if known and a and b else None
+        found.append({"prompt": prompt, "seconds_per_token": [a, b], "speedup": ratio, "same_answer": same})
+    return found
+
+
+def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = False) -> list[dict[str, Any]]:
+    """The rows that are proven to be slower than ``threshold`` (0.97: at most 3 % slower): their whole interval lies
+    below it.
+
+    With ``over_ar`` the speedups over each run's own AR are judged. Raises UsageError where nothing could be proven.
+    """
+    name = "over_ar" if over_ar else "speedup"
+    judged = [row for row in found["rows"] if row[name] is not None]
+    if not judged and not over_ar:
+        raise UsageError("no answer is longer than a token, so --fail-under tells nothing; raise --max-new-tokens")
+    if not judged:
+        raise UsageError("nothing was compared that has a speedup over an AR of its own; leave --over-ar out")
+    if any(row[name]["low"] is None for row in judged):
+        raise UsageError(
+            f"{found['task']['prompts']} prompts are too few for an interval, so --fail-under tells nothing"
+        )
+    if any(row[name]["verdict"].startswith(UNSURE) for row in judged):
+        letters = " and ".join(run["letter"] for run in found["runs"] if run["disturbed"])
+        raise UsageError(f"{letters} was disturbed, so --fail-under tells nothing; repeat it on a quiet machine")
+    return [row for row in judged if row[name]["high"] < threshold]

@@ -1,0 +1,202 @@
+"""Frame: runs as pandas tables in long form, a row per request or per method; units are in the names of the columns.
+
+Columns are the fields of :class:`RequestRecord` and :class:`MethodSummary`, see :mod:`specbench.results.columns`;
+``option_``, ``measure_`` and ``correct_`` columns are there where a row has a value for them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis.read import read_config, read_run, whole_records
+from specbench.common import UsageError
+from specbench.results import (
+    BASELINE,
+    AtPosition,
+    MethodSpec,
+    MethodSummary,
+    RequestRecord,
+    RunConfig,
+    RunFolder,
+    cells_of,
+    columns_of,
+    is_sweep,
+    known_text,
+    part_folders,
+    read_scores,
+)
+
+_Row = dict[str, Any]
+
+#: Of a run's configuration, in every row.
+_RUN = {
+    "run": "string", "model": "string", "dtype": "string", "device": "string", "task": "string",
+    "task_version": "int64", "temperature": "float64", "concurrency": "int64", "max_new_tokens": "int64",
+    "method": "string", "method_name": "string", "simulated": "bool",
+}  # fmt: skip
+
+#: Derived from a record. ``decode_tok_s`` counts the request's share of the engine's time, as a run's table does;
+#: ``tpot_s`` is the wait of its reader. ``correct`` is missing where nothing was judged.
+_DERIVED = {"tokens_per_forward": "float64", "decode_tok_s": "float64", "tpot_s": "float64", "correct": "boolean"}
+
+#: Type of each column of a table of requests that is always there.
+REQUEST: Mapping[str, str] = {**_RUN, **columns_of(RequestRecord), **_DERIVED}
+
+#: The same of a table of methods.
+METHOD: Mapping[str, str] = {**_RUN, **columns_of(MethodSummary), "complete": "bool"}
+
+#: The same of a table of windows of answers.
+POSITION: Mapping[str, str] = {**_RUN, **columns_of(AtPosition)}
+
+
+def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
+    """The requests of runs, a row each.
+
+    Args:
+        folders: run folders and sweep folders; of a sweep, every run in it (``c1``, ``c2``, …), named ``SWEEP/c1``.
+        text: add the answers, as a column ``text``.
+
+    Returns:
+        The columns of :data:`REQUEST`, times in seconds, then ``option_NAME`` for the options of the methods,
+        ``correct_NAME`` for further metrics, ``measure_NAME`` for figures of the methods' own and ``gpu_NAME`` where
+        the GPU told something. Plain decoding is the rows with method "ar". Unfinished runs are as they stand.
+
+    Raises:
+        UsageError: none is given; or one is no run, given twice, damaged or of a newer version.
+    """
+    return table((row for name, path in _runs(folders) for row in _requests(name, path, text)), REQUEST)
+
+
+def load_methods(*folders: str | Path) -> pd.DataFrame:
+    """The summaries of runs, a row per method; columns as in :data:`METHOD`, arguments as of :func:`load`."""
+    return table((row for name, path in _runs(folders) for row in _methods(name, path)), METHOD)
+
+
+def load_positions(*folders: str | Path) -> pd.DataFrame:
+    """Speed over the place in the answer, a row per method and window, see :mod:`specbench.analysis.positions`."""
+    return table((row for name, path in _runs(folders) for row in _positions(name, path)), POSITION)
+
+
+def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
+    """The run folders with their names, each name and each folder once."""
+    found: dict[str, Path] = {}
+    for path in map(Path, folders):
+        for name, place in _inside(path):
+            if name in found:
+                again = os.path.realpath(found[name]) == os.path.realpath(place)
+                raise UsageError(f"{place} is given twice" if again else f"{place} and {found[name]} share a name")
+            found[name] = place
+    if not found:
+        raise UsageError("no run is given; name folders that specbench run or sweep wrote")
+    yield from found.items()
+
+
+def _inside(path: Path) -> Iterator[tuple[str, Path]]:
+    name = os.path.basename(os.path.realpath(path))  # Path.resolve() raises where links lead in circles
+    if is_sweep(path):
+        yield from ((f"{name}/{place.name}", place) for _, place in part_folders(path))
+    else:
+        yield name, path
+
+
+def _requests(name: str, path: Path, text: bool) -> Iterator[_Row]:
+    folder = RunFolder.load(path)
+    config = read_config(folder)
+    verdicts, metrics = read_scores(path)
+    shared = config.concurrency > 1
+    of_method = _of_methods(name, config, _device(folder, config))
+    for record in whole_records(folder, config, traces=False):
+        key = record.request_id
+        yield {
+            **of_method[record.method],
+            **cells_of(record),
+            "tokens_per_forward": record.tokens_per_forward,
+            "decode_tok_s": record.decode_tok_s(shared),
+            "tpot_s": record.tpot_s,
+            "correct": verdicts.get(key),
+            **{f"correct_{metric}": marks.get(key) for metric, marks in metrics.items()},
+            **({"text": record.text} if text else {}),
+        }
+
+
+def _methods(name: str, path: Path) -> Iterator[_Row]:
+    read = read_run(path, traces=False)
+    of_method = _of_methods(name, read.config, _device(RunFolder.load(path), read.config))
+    for row in read.summary.rows:
+        found = {**of_method[row.method], **cells_of(row), "complete": read.summary.complete}
+        # AR against itself is 1, of which there is nothing to say.
+        missing = [column for column in found if column.endswith("_verdict")] if row.method == BASELINE else []
+        yield found | dict.fromkeys(missing)
+
+
+def _positions(name: str, path: Path) -> Iterator[_Row]:
+    read = read_run(path, traces=False)
+    of_method = _of_methods(name, read.config, _device(RunFolder.load(path), read.config))
+    for row in read.summary.rows:
+        for at in row.positions:
+            yield {**of_method[row.method], **cells_of(at)}
+
+
+def _device(folder: RunFolder, config: RunConfig) -> str:
+    """What the environment calls the device; a run that says nothing of it has its kind at least."""
+    return known_text(folder.run, "environment", "device", "name") or config.model.device
+
+
+def _of_methods(name: str, config: RunConfig, device: str) -> dict[str, _Row]:
+    """What a run's configuration gives to every row of a method, by label."""
+    return {spec.label: _columns(name, config, device, spec) for spec in config.methods}
+
+
+def _columns(name: str, config: RunConfig, device: str, spec: MethodSpec) -> _Row:
+    return {
+        "run": name,
+        "model": config.model.name,
+        "dtype": config.model.dtype,
+        "device": device,
+        "task": config.task.name,
+        "task_version": config.task.version,
+        "temperature": config.sampling.temperature,
+        "concurrency": config.concurrency,
+        "max_new_tokens": config.max_new_tokens,
+        "method": spec.label,
+        "method_name": spec.name,
+        "simulated": spec.label in config.simulated,
+        **{f"option_{option}": value for option, value in spec.options.items()},
+    }
+
+
+def table(rows: Iterable[_Row], columns: Mapping[str, Any]) -> pd.DataFrame:
+    """A typed table: the given columns, then those found in the rows. A missing figure is nan, a missing word
+    ``pd.NA``.
+    """
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    count = 0
+    for count, row in enumerate(rows, 1):
+        for name in row.keys() - values.keys():
+            values[name] = [None] * (count - 1)
+        for name, column in values.items():
+            column.append(row.get(name))
+    further = sorted(name for name in values if name not in columns and any(v is not None for v in values[name]))
+    return pd.DataFrame(
+        {name: pd.array(values[name], dtype=columns[name]) for name in columns}
+        | {name: _typed(values[name]) for name in further},
+        index=pd.RangeIndex(count),
+    )
+
+
+def _typed(values: list[Any]) -> Any:
+    """Values of one type as such, with gaps; of several, as text would be, they stay as they are."""
+    known = {type(value) for value in values if value is not None}
+    if known <= {int, float} and float in known:
+        return pd.array(values, dtype="float64")
+    dtypes: Mapping[frozenset[type], Any] = {
+        frozenset({bool}): "boolean", frozenset({int}): "Int64", frozenset({str}): "string",
+    }  # fmt: skip
+    if dtype := dtypes.get(frozenset(known)):
+        return pd.array(values, dtype=dtype)
+    return pd.Series(values, dtype="object").array  # which takes values that are lists, too

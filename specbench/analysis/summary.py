@@ -1,0 +1,287 @@
+"""Summary: a run's figures from its records, what ``summary.json`` holds. Pure functions, no torch.
+
+* ``speedup`` = AR's pooled decode seconds per token over the method's, with a paired bootstrap over prompts.
+* ``speedup == tokens_per_forward × step_ratio``, where ``step_ratio`` is AR's step time over the method's.
+* ``again``: a row that is another one's method with the same options once more is held against it. What they differ by
+  is noise, and has to be: an interval that leaves out 1 is a fault of the machine or of the harness.
+* ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
+* ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
+* ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
+* ``text``: see :mod:`specbench.analysis.text_quality`.
+* ``disturbed``: see :mod:`specbench.analysis.noise`; verdicts of a disturbed run begin with "unsure: ".
+
+The other definitions are those of :mod:`specbench.analysis.figures`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specbench.analysis.figures import method_figures
+from specbench.analysis.losslessness import grade_rates
+from specbench.analysis.noise import find_disturbance, unsure
+from specbench.analysis.other_engines import other_engine, same_precision
+from specbench.analysis.sessions import session_figures
+from specbench.analysis.speedup import (
+    BOOTSTRAP_SEED,
+    MEASURES,
+    Key,
+    Pairs,
+    bounds,
+    compare_to_base,
+    compare_to_baseline,
+    gained,
+    groups,
+    joint_intervals,
+    over_positions,
+    with_joint_interval,
+)
+from specbench.analysis.stats.multiple import Many
+from specbench.analysis.stats.proportions import proportion_interval
+from specbench.analysis.stats.ratio import INTERVAL
+from specbench.analysis.text_quality import with_texts
+from specbench.results import (
+    BANDWIDTH,
+    BASE,
+    BASELINE,
+    ENGINES,
+    MEMORY,
+    WATCH,
+    Accuracy,
+    Bandwidth,
+    Engines,
+    Fastest,
+    Likelihood,
+    Lossless,
+    Memory,
+    MethodSpec,
+    MethodSummary,
+    Rate,
+    RatedBranch,
+    RepeatCheck,
+    RequestRecord,
+    RunConfig,
+    RunSummary,
+    Watch,
+    branch_calibration,
+    read_branches,
+    read_likelihoods,
+    read_scores,
+    request_key,
+)
+
+if TYPE_CHECKING:
+    from specbench.results import RunFolder
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """All that the figures of a run are computed from.
+
+    Attributes:
+        verdicts: request id -> whether its answer is right; None when not scored.
+        lossless: method label -> verdict counts, see :mod:`specbench.runner.grades.lossless`.
+        engines: other engines, and which rows failed, ours too.
+        over_own: losslessness of other engines' speculation against their own plain decoding, by row.
+        likelihoods: how likely the target calls each text, by request id.
+    """
+
+    config: RunConfig
+    records: Iterable[RequestRecord]
+    verdicts: Mapping[str, bool] | None = None
+    lossless: Mapping[str, Mapping[str, Any] | Lossless] | None = None
+    metrics: Mapping[str, Mapping[str, bool]] | None = None
+    engine: Mapping[str, Any] | None = None
+    bandwidth: Bandwidth | None = None
+    watch: Watch | None = None
+    engines: Engines | None = None
+    over_own: Mapping[str, Mapping[str, Any] | Lossless] | None = None
+    likelihoods: Mapping[str, Likelihood] = field(default_factory=dict)
+    branches: Mapping[str, Sequence[RatedBranch]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord], **known: Any) -> RunContents:
+        """What a run's folder holds; ``known`` fields take the place of the folder's."""
+        verdicts, metrics = read_scores(folder.path)
+        read: dict[str, Any] = {
+            "verdicts": verdicts or None,
+            "metrics": metrics,
+            "bandwidth": folder.read(BANDWIDTH),
+            "watch": folder.read(WATCH),
+            "engines": folder.read(ENGINES),
+            "likelihoods": read_likelihoods(folder.path),
+            "branches": read_branches(folder.path),
+        }
+        return cls(config, records, **{**read, **known})
+
+
+def summarise(run: RunContents) -> RunSummary:
+    """The content of ``summary.json``: one row per method, AR first; missing figures are None."""
+    config, verdicts, bandwidth = run.config, run.verdicts, run.bandwidth
+    by_method: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
+    for record in run.records:
+        by_method[record.method][record.prompt_id, record.repeat, record.turn] = record
+    shared = config.concurrency > 1
+    baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
+    reported = dict(run.engine or {})
+    memory: Mapping[str, Any] = reported.pop(MEMORY, {})
+    known = run.engines or Engines()
+    together = _together(config, by_method, known.failed)
+    ours = [spec.label for spec in config.methods if not spec.engine]  # of others nobody knows what they drafted
+    rows = []
+    for spec in config.methods:
+        mine = by_method.get(spec.label, {})
+        answers, twin = list(mine.values()), _twin(config.methods, spec)
+        against = compare_to_baseline(baseline, mine, shared)
+        curve = [] if spec.label == BASELINE else over_positions(Pairs.of(baseline, mine, shared))
+        speedups = {
+            name: with_joint_interval(getattr(against, name), spec.label, found) for name, found in together.items()
+        }
+        again = compare_to_baseline(by_method.get(twin, {}), mine, shared).speedup if twin else None
+        tally = (run.lossless or {}).get(spec.label)
+        share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
+        rows.append(
+            MethodSummary(
+                method=spec.label,
+                options=spec.options,
+                lossless_claimed=spec.lossless,
+                simulated=config.simulated.get(spec.label),
+                **dict(method_figures(answers, shared=shared)),
+                **{**dict(against), **speedups},
+                again=RepeatCheck(of=twin, speedup=again) if twin and again else None,
+                drafted_as=None
+                if twin or config.simulated or spec.engine
+                else _drafted_as(spec.label, ours, by_method),
+                over_base=compare_to_base(base, mine, verdicts, shared) if spec.label != BASE else None,
+                accuracy=_accuracy(answers, verdicts),
+                accuracy_difference=None if spec.label == BASELINE else gained(baseline, mine, verdicts),
+                metrics={name: _accuracy(answers, marks) for name, marks in (run.metrics or {}).items()},
+                groups=groups(baseline, mine, shared),
+                lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
+                positions=curve,
+                session=session_figures(config, baseline, mine),
+                branches=branch_calibration(answers, run.branches),
+                memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
+                fault=None if spec.engine else known.failed.get(spec.label),
+                other=other_engine(spec, config.methods, by_method, known, run.over_own or {}),
+                bandwidth_share=share,
+            )
+        )
+    alike = {spec.label for spec in config.methods if same_precision(spec, config.model.dtype)}
+    expected = (config.task.requests or config.task.prompts) * config.repeats
+    said: dict[str, Any] = {"engine": reported} if reported else {}
+    if bandwidth is not None:
+        said["bandwidth"] = bandwidth.figures()
+    everything = [record for mine in by_method.values() for record in mine.values()]
+    sides = [[record for record in everything if (record.method == BASELINE) == wanted] for wanted in (True, False)]
+    disturbed = find_disturbance(
+        *sides,
+        concurrency=config.concurrency,
+        passes=config.repeats == 1,  # further ones are then the passes of a sweep
+        on_gpu=config.model.device != "cpu",
+        watch=run.watch,
+        bandwidth=bandwidth,
+    )
+    if disturbed is not None:
+        said["disturbed"] = disturbed
+    made = RunSummary(
+        complete=all(row.requests == expected or row.failed for row in rows),
+        interval=INTERVAL,
+        bootstrap_seed=BOOTSTRAP_SEED,
+        rows=rows,
+        fastest=fastest_of([row for row in rows if row.method in alike], together["speedup"]),
+        **said,
+    )
+    return unsure(with_texts(made, config, everything, run.likelihoods))
+
+
+def _together(
+    config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]], failed: Container[str]
+) -> dict[str, Many | None]:
+    """By kind of speedup, what the rows say together that might be the fastest: no AR, no row once more, no lottery,
+    none that failed, and none of another precision."""
+    shared, baseline = config.concurrency > 1, by_method.get(BASELINE, {})
+    pairs = {
+        spec.label: Pairs.of(baseline, by_method[spec.label], shared)
+        for spec in config.methods
+        if spec.label in by_method
+        and spec.label not in (BASELINE, BASE, *config.simulated)
+        and spec.label not in failed
+        and same_precision(spec, config.model.dtype)
+        and _twin(config.methods, spec) is None
+    }
+    return {name: joint_intervals(pairs, measure) for name, measure in MEASURES.items()}
+
+
+def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | None:
+    """The row with the highest speedup; among one there is no choice, and its own interval stands."""
+    by_label = {row.method: row for row in rows}
+    if found is None:
+        held = [row for row in rows if row.speedup and not (row.baseline or row.method == BASE)]
+        real = [row for row in held if not (row.simulated or row.again or row.failed)]
+        if len(real) != 1:
+            return None
+        label, as_good, told_apart, among_them = real[0].method, [real[0].method], True, 1
+    elif found.best is None:
+        return None
+    else:
+        label, as_good, told_apart, among_them = found.best, list(found.as_good), found.told_apart, found.rows
+    speedup = by_label[label].speedup
+    if speedup is None:
+        return None
+    end = speedup.among or speedup
+    return Fastest(
+        method=label,
+        among=among_them,
+        low=end.low,
+        high=end.high,
+        verdict=speedup.verdict,
+        as_good=as_good,
+        told_apart=told_apart,
+    )
+
+
+def _drafted_as(label: str, labels: Sequence[str], by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> str | None:
+    """The first other row that drafted the same: what goes by two names may be one method with one setting."""
+
+    def drafted(name: str) -> dict[Key, tuple[list[int], int]]:
+        return {key: (record.accepted_lengths, record.tree_rows) for key, record in by_method.get(name, {}).items()}
+
+    mine = drafted(label)
+    # One token a forward is what any method brings where nothing is accepted.
+    if label in (BASELINE, BASE) or all(kept == [1] * len(kept) for kept, _ in mine.values()):
+        return None
+    earlier = [other for other in labels[: labels.index(label)] if other not in (BASELINE, BASE)]
+    return next((other for other in earlier if drafted(other) == mine), None)
+
+
+def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
+    """The first row that runs the same method in the same way, if that is another one."""
+    how = spec.model_dump(exclude={"label"})
+    first = next(method for method in methods if method.model_dump(exclude={"label"}) == how)
+    return None if first.label == spec.label else first.label
+
+
+def _graded(tally: Lossless, mine: Mapping[Key, RequestRecord]) -> Lossless:
+    """A tally with the rates of its grades over prompts, each by the worst of its answers."""
+    prompts = {request_key("", *key).removeprefix("|"): key[0] for key in mine}
+    diverged = [(prompts[left.prompt], left.grade) for left in tally.divergences if left.prompt in prompts]
+    found = {grade: Rate(**rate) for grade, rate in grade_rates(prompts.values(), diverged).items()}
+    return tally.model_copy(update={"rates": found})
+
+
+def _accuracy(records: Sequence[RequestRecord], verdicts: Mapping[str, bool] | None) -> Accuracy | None:
+    if verdicts is None:
+        return None
+    scored = [verdicts[r.request_id] for r in records if r.request_id in verdicts]
+    if not scored:
+        return None
+    return Accuracy(
+        value=sum(scored) / len(scored),
+        passed=sum(scored),
+        scored=len(scored),
+        **bounds(proportion_interval(sum(scored), len(scored))),
+    )

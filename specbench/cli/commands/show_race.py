@@ -1,0 +1,50 @@
+"""``specbench show RUN --race A,B``: in the terminal, or as a page or a film."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench.cli import output
+from specbench.common import UsageError
+
+if TYPE_CHECKING:
+    from specbench.analysis import ReadRun
+    from specbench.report.race import Race
+
+
+_PAGES = (".html", ".htm")
+
+
+def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
+    """Show a race, or write it into the file ``out``: a page as .html, a film as .gif or .mp4 (by ffmpeg)."""
+    from specbench.analysis import disturbance_line
+    from specbench.report.race import race
+    from specbench.report.terminal.race import as_data, play
+
+    if not 0.01 <= speed <= 1000:
+        raise UsageError(f"--speed is from 0.01 to 1000 times as fast as it was, not {speed:g}")
+    found = race(read.config, read.records, [name.strip() for name in methods.split(",") if name.strip()], request)
+    about = [line] if (line := disturbance_line(read.summary)) else []
+    about += [] if read.complete else ["the run is not complete"]
+    if out is None or out.suffix.lower() not in _PAGES:  # a page has them among its conditions
+        found = replace(found, notes=[*found.notes, *about])
+    if out is not None:
+        output.stdout().print(str(_written(read, found, speed, out)), soft_wrap=True, markup=False)
+    elif as_json:
+        output.emit_json(as_data(found))
+    else:
+        play(output.stdout(), found, speed)
+
+
+def _written(read: ReadRun, race: Race, speed: float, out: Path) -> Path:
+    if out.suffix.lower() in _PAGES:
+        from specbench.report.page.race import write_race
+
+        return write_race(race, read, out, speed)
+    from specbench.report.pictures.film import SUFFIXES, write_film
+
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--out of a race ends in .html, {' or '.join(SUFFIXES)}, not '{out.name}'")
+    return write_film(race, out, speed)

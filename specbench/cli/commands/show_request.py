@@ -1,0 +1,133 @@
+"""``specbench show RUN --request ID``: how an answer came, step by step, as states, or one forward's tree."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.cli import output
+from specbench.common import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from specbench.analysis import ReadRun
+    from specbench.results import RequestRecord
+
+
+@dataclass(frozen=True)
+class View:
+    """What to show of a request: step by step, states over positions, or the tree of a forward; ``out`` draws it."""
+
+    trajectory: bool = False
+    round: int | None = None
+    out: Path | None = None
+
+
+def view(
+    request: str | None, method: str | None, race: str | None, trajectory: bool, number: int | None, out: Path | None
+) -> View:
+    """The view that the options of ``show`` ask for."""
+    asked = {"--method": method is not None, "--trajectory": trajectory, "--round": number is not None}
+    for flag, there in asked.items():
+        if there and request is None:
+            raise UsageError(f"{flag} goes with --request ID; add it, or leave {flag} out")
+    if race is not None and method is not None:
+        raise UsageError("--race already names the methods; remove --method")
+    views = [flag for flag, there in {"--race": race is not None, **asked}.items() if there and flag != "--method"]
+    if len(views) > 1:
+        raise UsageError(f"{' and '.join(views)} cannot be combined; use one at a time")
+    if out is not None and not views:
+        raise UsageError("--out goes with --race A,B, --trajectory or --round K; add one of them, or leave --out out")
+    if out is not None and race is None and out.suffix.lower() != ".svg":
+        raise UsageError(f"--out of {views[0]} draws SVG; give {out.name} the suffix .svg")
+    return View(trajectory, number, out)
+
+
+def show_request(read: ReadRun, request: str, method: str | None, seen: View, as_json: bool) -> None:
+    """Print the generations that ``request`` names."""
+    found = find(read, request, method)
+    if not (seen.trajectory or seen.round is not None):
+        _show_steps(read, found, as_json)
+        return
+    if method is None and len(found) > 1:  # a prompt: plain decoding has nothing to show here
+        found = [record for record in found if _drafts(record)] or found
+    if (seen.round is not None or seen.out is not None) and len(found) > 1:
+        names = ", ".join(dict.fromkeys(record.method for record in found))
+        raise UsageError(f"{request} has {len(found)} answers with drafts; name one by --method ({names}) or its key")
+    made = [_made(record, seen) for record in found]
+    if seen.out is not None:
+        _draw(made[0][0], seen.out)
+        return
+    if as_json:
+        output.emit_json([asdict(data) for data, _ in made])
+        return
+    console = output.stdout()
+    for record, (_, shown) in zip(found, made, strict=True):
+        console.print(shown)
+        _say_simulated(read, record)
+        console.print()
+
+
+def _drafts(record: RequestRecord) -> bool:
+    """Whether a record has drafts, or may have had some."""
+    drafts = record.tokens and record.tokens.drafts
+    return not drafts or any(draft.ids for draft in drafts)
+
+
+def _made(record: RequestRecord, seen: View) -> tuple[Any, Any]:
+    """A view's data, and what prints it."""
+    if seen.round is not None:
+        from specbench.analysis import round_of
+        from specbench.report.terminal.round import RoundTree
+
+        one = round_of(record, seen.round)
+        return one, RoundTree(one)
+    from specbench.analysis import trajectory
+    from specbench.report.terminal.trajectory import TrajectoryGrid
+
+    all_states = trajectory(record)
+    return all_states, TrajectoryGrid(all_states)
+
+
+def _draw(data: Any, out: Path) -> None:
+    from specbench.analysis import Round
+    from specbench.common import check_writable, write_text_atomic
+    from specbench.report.pictures.rounds import round_svg
+    from specbench.report.pictures.trajectory import trajectory_svg
+
+    check_writable(out.parent)
+    drawn = round_svg(data, "round") if isinstance(data, Round) else trajectory_svg(data, "trajectory")
+    write_text_atomic(out, drawn)
+    output.stdout().print(str(out), soft_wrap=True, markup=False)
+
+
+def _show_steps(read: ReadRun, found: list[RequestRecord], as_json: bool) -> None:
+    from specbench.report.terminal.generation import Generation, as_data
+
+    if as_json:
+        output.emit_json([as_data(record) for record in found])
+        return
+    console = output.stdout()
+    for record in found:
+        console.print(Generation(record))
+        _say_simulated(read, record)
+        console.print()
+
+
+def _say_simulated(read: ReadRun, record: RequestRecord) -> None:
+    if record.method in read.config.simulated:
+        output.stdout().print("Acceptance was simulated: the text means nothing.", style="dim")
+
+
+def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]:
+    """The records of a key, or of a prompt: of one method where it is named, else of all."""
+    labels = [spec.label for spec in read.config.methods]
+    if method is not None and method not in labels:
+        raise unknown_name("method in this run", method, labels)
+    mine = [record for record in read.records if method in (None, record.method)]
+    found = [record for record in mine if request in (record.request_id, record.prompt_id)]
+    if not found:
+        known = {record.request_id if "|" in request else record.prompt_id for record in mine}
+        raise unknown_name("request in this run", request, known)
+    order = {label: at for at, label in enumerate(labels)}
+    return sorted(found, key=lambda record: (order.get(record.method, len(order)), record.repeat, record.turn))

@@ -1,0 +1,63 @@
+"""The questions that tasks measure on, word for word, from the data files at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from specbench.common import EnvironmentRefused, UsageError, registry
+from specbench.evals.data import DataFile, is_present, manifest, resolve_file
+from specbench.evals.rows import numbered
+
+#: Characters of a question that is told apart: shorter ones are asked by chance.
+SHORTEST = 40
+
+_LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as prompts in plain text have it
+
+
+def known_questions(data_dir: Path | None = None) -> dict[str, str]:
+    """The task of each question, by its words; of files that are not on this machine nothing is known."""
+    asking = list(_asking(data_dir))
+    asking.sort(key=lambda each: each[1].sha256 is None)  # a file that may be any is not asked before a published one
+    found: dict[str, str] = {}
+    for task, file in asking:
+        try:
+            found = {**dict.fromkeys(_questions(file, data_dir), task), **found}
+        except (UsageError, EnvironmentRefused):  # no such file as the task reads: whoever measures by it is told
+            continue
+    return found
+
+
+def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
+    """The files at hand that tasks measure on, with the name of each one's task."""
+    for task, card in registry.tasks().items():
+        try:
+            yield from (
+                (task, file) for file in manifest(card.folder / "task.toml") if file.asks and is_present(file, data_dir)
+            )
+        except UsageError:
+            continue
+
+
+def task_asking(text: str, known: dict[str, str]) -> str | None:
+    """The task whose question a prompt is, or contains as a paragraph or line; None if there is no such task."""
+    parts = (text, *text.split("\n\n"), *text.splitlines())
+    return next((known[words] for part in parts for words in _readings(part) if words in known), None)
+
+
+def _readings(part: str) -> Iterator[str]:
+    words = " ".join(part.split())
+    yield words
+    if label := _LABEL.match(words):
+        yield words[label.end() :]
+
+
+def _questions(file: DataFile, data_dir: Path | None) -> Iterator[str]:
+    fields = [file.asks] if isinstance(file.asks, str) else file.asks
+    for _, row in numbered(resolve_file(file, data_dir)):
+        asked = next((row[field] for field in fields if row.get(field)), None)
+        first = asked[0] if isinstance(asked, list) and asked else asked
+        words = " ".join(first.split()) if isinstance(first, str) else ""
+        if len(words) >= SHORTEST:
+            yield words

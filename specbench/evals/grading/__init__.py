@@ -1,0 +1,1 @@
+"""Grading of answers in worker processes."""

@@ -1,0 +1,93 @@
+"""Which prompts ``--limit N`` takes: the first N of one permutation of all that a task has.
+
+Data files are often sorted by category, so their first N say little. The seed is the draw's own; a larger N extends a
+smaller one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from specbench.common import UsageError
+
+
+class Item(Protocol):
+    """What can be drawn: a prompt; or the text of a training, which has lost its category."""
+
+    @property
+    def id(self) -> str: ...
+
+
+ItemT = TypeVar("ItemT", bound=Item)
+
+
+def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
+    """All items in the order in which a growing limit takes them.
+
+    The first n, and the last n, hold n times each category's share of the whole, rounded down or up. An item's place
+    depends on seed, ids and categories alone.
+
+    Args:
+        items: of different ids; their ``category``, where they have one, is a stratum.
+        seed: None is the order of the data.
+    """
+    if seed is None:
+        return list(items)
+    strata: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for at, item in enumerate(items):
+        # Not `random`, whose shuffle may change with Python's version, and not `hash`, which changes with the process.
+        lot = hashlib.sha256(json.dumps([seed, item.id]).encode()).hexdigest()
+        strata[getattr(item, "category", "")].append((lot, at))
+    # The j-th item of a stratum of `size` among `total` has a window of places. Before it, the stratum would have more
+    # than its share rounded up; behind it, less than its share rounded down. An order with everyone in their window
+    # exists for any sizes (Balinski and Young's quota method makes one), and serving the earliest end first finds it.
+    total = len(items)
+    windows: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
+    for members in strata.values():
+        size = len(members)
+        for rank, (lot, at) in enumerate(sorted(members)):
+            opens, closes = rank * total // size, -(-(rank + 1) * total // size)
+            windows[opens].append((closes, lot, at))
+    order: list[ItemT] = []
+    waiting: list[tuple[int, str, int]] = []
+    for place in range(total):
+        for window in windows[place]:
+            heapq.heappush(waiting, window)
+        order.append(items[heapq.heappop(waiting)[-1]])
+    return order
+
+
+def draw_prompts(items: Sequence[ItemT], limit: int | None, seed: int | None) -> list[ItemT]:
+    """The first ``limit`` of the permutation, in the order of the data, so that equal sets are equal runs."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    taken = {item.id for item in permutation(items, seed)[:limit]}
+    return [item for item in items if item.id in taken]
+
+
+def draw_from_each(
+    items: Sequence[ItemT], limit: int | None, held_out: int, seed: int | None
+) -> tuple[list[ItemT], list[ItemT]]:
+    """Prompts to choose by and prompts to judge the choice by, both in the order in which they are used.
+
+    The former are those of a run with this limit, the latter come from the end of the permutation: a larger limit
+    changes none of the held-out ones, and holding out more keeps them.
+    """
+    count = len(items) - held_out if limit is None else limit
+    if count < 1 or count + held_out > len(items):
+        raise UsageError(
+            f"{max(count, 1)} prompts to choose by and {held_out} held out are more than the {len(items)} that there "
+            "are; lower --limit or --held-out"
+        )
+    order = permutation(items, seed)
+    return order[:count], order[::-1][:held_out]
+
+
+def describe_draw(limit: int, seed: int | None) -> str:
+    """Which texts of several sets a limit took, for a record."""
+    return f"first {limit} of each set" if seed is None else f"{limit} of each set, drawn by seed {seed}"

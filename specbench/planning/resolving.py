@@ -1,0 +1,235 @@
+"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.backends import Row, is_row
+from specbench.common import UsageError, registry
+from specbench.decoding import Method
+from specbench.models import names
+from specbench.planning.auto_size import auto_tree_size
+from specbench.planning.methods import (
+    Settings,
+    base_row,
+    default_settings,
+    labels_of,
+    make_methods,
+    merged,
+    parse_settings,
+    plan_rows,
+    plan_simulated,
+    settings_of_all,
+    written,
+)
+from specbench.planning.plan import DEFAULT_METHODS, DEFAULT_TASK, Plan, split_names
+from specbench.planning.presets import preset
+from specbench.planning.tasks import TaskPlan, file_settings, plan_tasks, prompt_style
+from specbench.results import BASE, BASELINE, MethodSpec, SamplingSpec, SimulatedAcceptance
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A plan with all that its names stand for.
+
+    Attributes:
+        plan: with what an alias or a preset decided written out: given as a command, it resolves to the same.
+        base: what the run's model was made from; plain decoding of it is a further row, :data:`BASE`.
+        simulated: method label -> simulated acceptance.
+        notes: what an alias and a preset set of all this, a line each for the user.
+    """
+
+    plan: Plan
+    methods: tuple[Method, ...]
+    tasks: tuple[TaskPlan, ...]
+    rows: tuple[Row, ...] = ()
+    base: str | None = None
+    simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sampling(self) -> SamplingSpec:
+        """How tokens are chosen."""
+        return self.plan.sampling
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest tree of any method."""
+        return max(method.max_rows for method in self.methods)
+
+    @property
+    def everyone(self) -> tuple[Method | Row, ...]:
+        """The methods, then the rows."""
+        return (*self.methods, *self.rows)
+
+    def specs(self) -> list[MethodSpec]:
+        """The methods and rows as records."""
+        methods = [
+            MethodSpec(
+                label=m.label,
+                name=m.name,
+                options=m.options.model_dump(mode="json"),
+                lossless=m.lossless,
+                measures=dict(m.measures),
+                weights={"model": self.base} if m.label == BASE and self.base else dict(m.weights),
+                own_noise=m.own_noise,
+                stateful=m.stateful,
+            )
+            for m in self.methods
+        ]
+        return [*methods, *(row.spec() for row in self.rows)]
+
+
+#: Makes the methods from their labels and settings.
+Expand = Callable[[Mapping[str, str], Settings], tuple[Method, ...]]
+
+
+def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = False) -> Resolved:
+    """A plan with its names looked up; every mistake in it is found here, before torch is imported.
+
+    ``expand`` makes the methods (default: a row for each name); ``by_machine`` bounds trees, see
+    :mod:`specbench.planning.auto_size`.
+    """
+    plan, notes = _by_preset(plan)
+    _ = plan.drawn_by  # says what is wrong with --first and --prompt-seed
+    chosen, labels, given, added, said = _by_alias(plan)
+    notes = [said, *notes] if said else notes
+    tasks = _some("--task", DEFAULT_TASK if plan.task is None else plan.task)
+    asks = prompt_style(plan.model, tasks, plan.task_settings)
+    if asks:
+        notes.append(f"{plan.model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
+    rows = plan_rows(labels, given, plan.backend_url)
+    _check_rows(plan, rows, expand)
+    own = {label: name for label, name in labels.items() if not is_row(name)}
+    bounds, why = auto_tree_size(plan, own, given) if by_machine else ({}, [])
+    notes += [*_untrained(plan.model, [*own.values()]), *why]
+    settings, task_settings = (*plan.settings, *added, *written(bounds)), (*plan.task_settings, *asks)
+    methods = expand(own, merged(given, bounds))
+    for each in methods:
+        each.check(plan.model)
+    base = names.base_of(plan.model) if plan.base == "auto" else None if plan.base == "none" else plan.base
+    if base is not None:
+        names.resolve(base)
+        methods = (methods[0], base_row(), *methods[1:])
+    decided = {
+        "method": ",".join(chosen),
+        "task": ",".join(tasks),
+        "settings": settings,
+        "head": None,  # among the settings by now
+        "task_settings": task_settings,
+        "base": base or "none",
+    }
+    return Resolved(
+        plan.model_copy(update=decided),
+        methods,
+        plan_tasks(tasks, [*task_settings, *file_settings(tasks, task_settings, plan.data_file)], plan.data_dir),
+        rows,
+        base,
+        plan_simulated(methods, plan.simulate),
+        tuple(notes),
+    )
+
+
+def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
+    """Refuses what rows of other engines cannot be part of."""
+    if not rows:
+        return
+    first = rows[0].label
+    if expand is not make_methods:
+        raise UsageError(
+            f"{first} is a row of another engine, which this command does not support; remove it or use specbench run"
+        )
+    if plan.concurrency > 1:
+        raise UsageError(f"{first} decodes one request at a time; remove --concurrency or the row")
+    if plan.simulate:
+        raise UsageError(f"{first} cannot simulate acceptance; remove --simulate-acceptance or the row")
+    if plan.dtype == "int8":
+        raise UsageError(f"{first} cannot use our int8 weights; set --dtype float32 or remove the row")
+
+
+def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:
+    """What ``--head`` stands for, and what ``--model`` decides where the user did not.
+
+    The methods as named, their labels, all settings, those of them that the user did not write, and the line on the
+    alias.
+    """
+    source = names.resolve(plan.model)
+    alias = names.aliases().get(plan.model, {})
+    own, method = alias.get("method"), plan.method
+    flags = []
+    if method is None:
+        method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
+        flags += [f"--method {method}"] if own else []
+    methods = _some("--method", method)
+    labels = labels_of(methods)
+    heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
+    given = parse_settings(labels, [*plan.settings, *heads])
+    defaults = {**alias.get("suits", {}), **({own: alias.get("options", {})} if own else {})}
+    more: Settings = {}
+    for name, options in defaults.items():
+        if name == own or name in methods:
+            more |= default_settings(labels, given, name, options)
+    flags += [f"--set {setting}" for setting in written(more)]
+    parts = [" ".join(flags)] if flags else []
+    parts += [f"chat template {source.template}"] if source.template else []
+    parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
+    return (
+        methods,
+        labels,
+        merged(given, more),
+        [*heads, *written(more)],
+        f"{plan.model} sets {', '.join(parts)}" if parts else "",
+    )
+
+
+def _by_preset(plan: Plan) -> tuple[Plan, list[str]]:
+    """What ``--preset`` decides where the user did not, and the line that says so."""
+    if plan.preset is None:
+        return plan, []
+    chosen = preset(plan.preset)
+    if plan.task not in (None, chosen.task):
+        raise UsageError(f"--preset {plan.preset} is of task {chosen.task}, not {plan.task}; leave --task out")
+    given: dict[str, Any] = {
+        "task": plan.task,
+        "max_new_tokens": plan.max_new_tokens,
+        "temperature": plan.temperature,
+        "limit": plan.limit,
+        "first": plan.first or (None if plan.prompt_seed is None else False),  # whoever names a seed wants a draw
+    }
+    mine = {name: getattr(chosen, name) for name in given if given[name] is None and getattr(chosen, name)}
+    taken = {setting.partition("=")[0] for setting in plan.task_settings}
+    more = [f"{chosen.task}.{k}={v}" for k, v in chosen.options.items() if f"{chosen.task}.{k}" not in taken]
+    named = {f"--{name.replace('_', '-')}": value for name, value in mine.items()}
+    flags = [flag if value is True else f"{flag} {value}" for flag, value in named.items()]
+    said = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
+    decided = {**mine, "preset": None, "task_settings": (*plan.task_settings, *more)}
+    return plan.model_copy(update=decided), [f"{plan.preset} sets {said}"]
+
+
+def _some(flag: str, text: str) -> list[str]:
+    found = split_names(text)
+    if not found:
+        raise UsageError(f"{flag} names nothing; see specbench list {flag.removeprefix('--')}s")
+    return found
+
+
+def _untrained(model: str, methods: Sequence[str]) -> Iterator[str]:
+    """A line on each method that the model was not trained for, as far as its ``method.toml`` says what to expect."""
+    known = names.aliases()
+    mine = known.get(model, {}).get("method")
+    for name in dict.fromkeys(methods):
+        expected = registry.method(name).info.get("untrained")
+        if expected is None or name == mine:
+            continue
+        line = (
+            f"{name}: {model} is not known to be trained for it; without training it gave {expected['gave']} "
+            f"({expected['run']})"
+        )
+        trained = {alias: entry for alias, entry in known.items() if entry.get("method") == name}
+        of_model = [alias for alias, entry in trained.items() if entry.get("base") == model]
+        shipped = [alias for alias, entry in trained.items() if "adapter" in entry]
+        if found := of_model or shipped or list(trained):
+            line += f"; trained for it: --model {' or '.join(found)}"
+        yield line

@@ -1,0 +1,87 @@
+"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from specbench.common import UsageError, parse_options, plugins, registry, unknown_name
+from specbench.evals import recording_files
+from specbench.models import names as models
+from specbench.results import TaskData
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task with its validated options; ``data_dir`` None looks in the places of DESIGN §7."""
+
+    card: registry.Card
+    options: Any
+    module: Any
+    data_dir: Path | None
+
+    @property
+    def instance(self) -> Any:
+        """The task itself. Its data are read at the first use: the check before the model loads serves the run too."""
+        return self._made[0]
+
+    @property
+    def data(self) -> dict[str, TaskData]:
+        """The data files that it read when it was made, by name."""
+        return self._made[1]
+
+    @cached_property
+    def _made(self) -> tuple[Any, dict[str, TaskData]]:
+        with recording_files() as files, plugins.plugin_call(self.card.who):
+            return self.module.Task(self.options, self.data_dir), files
+
+
+def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | None = None) -> tuple[TaskPlan, ...]:
+    """Tasks with options, as ``TASK.OPTION=VALUE``."""
+    raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
+    for setting in settings:
+        target, equals, value = setting.partition("=")
+        task, dot, option = target.partition(".")
+        if not equals or not dot or not option or not value:
+            raise UsageError(
+                f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion"
+            )
+        if task not in raw:
+            raise unknown_name("task in --task-set (it must be in --task)", task, raw)
+        if option in raw[task]:
+            raise UsageError(f"--task-set {setting}: option '{option}' of {task} is set twice; keep one")
+        raw[task][option] = value
+    plans = []
+    for name, values in raw.items():
+        card = registry.task(name)
+        module = card.load()
+        with plugins.plugin_call(card.who):
+            plans.append(TaskPlan(card, parse_options(module.Options, values, name), module, data_dir))
+    return tuple(plans)
+
+
+def prompt_style(model: str, tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """The options with which a checkpoint's tasks are asked as it was trained, as ``--task-set`` would take them.
+
+    What the user or a preset has set, of a task, stays.
+    """
+    taken = {setting.partition("=")[0] for setting in settings}
+    asks = models.aliases().get(model, {}).get("asks", {})
+    wanted = [f"{task}.{option}={value}" for task in tasks for option, value in asks.get(task, {}).items()]
+    return [setting for setting in wanted if setting.partition("=")[0] not in taken]
+
+
+def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | None) -> list[str]:
+    """The settings that ``--data-file`` stands for, for the tasks whose ``task.toml`` says that they take one."""
+    takers = [name for name, card in registry.tasks().items() if card.info.get("data_file")]
+    chosen = [name for name in takers if name in tasks]
+    if file is not None and not chosen:
+        raise UsageError(f"--data-file goes with --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
+    for name in chosen:
+        needed = not registry.task(name).info.get("data")  # which may be in --data-dir
+        if needed and file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
+            raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
+    return [f"{name}.file={file}" for name in chosen] if file is not None else []

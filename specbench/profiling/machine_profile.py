@@ -1,0 +1,121 @@
+"""A profile from a loaded model: its shape, the device's ceilings, step times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from specbench.engine import Engine
+from specbench.engine.products import kind_for
+from specbench.hardware import (
+    FreeRows,
+    ModelShape,
+    Profile,
+    Settings,
+    StepPoint,
+    base_context,
+    datasheet,
+    environment,
+    free_ram_bytes,
+    free_rows,
+    gpus,
+    knee,
+)
+from specbench.models import LoadedModel
+from specbench.profiling.ceilings import measure_ceilings
+from specbench.profiling.cells import within
+from specbench.profiling.measure import Measurement, Say
+from specbench.profiling.shape import shape_of
+from specbench.results import SWITCH
+
+_TOLERANCE = 0.10
+_CEILINGS = 0.05  # share of the time that their measuring may take, before the steps and once more behind them
+_UNKNOWN_RAM = 2 << 30  # where the kernel does not tell how much is free
+
+
+def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profile:
+    """Measures what a step of ``loaded`` costs on the device it is on.
+    Raises:
+        UsageError: contexts that the model does not take, or a model that the engine does not run.
+        EnvironmentRefused: no memory, or not what was asked for on this device.
+    """
+    for_ceilings = _CEILINGS * settings.seconds
+    deadline = time.perf_counter() + settings.seconds - for_ceilings
+    model = loaded.model
+    shape, packed = _shape(model, settings)
+    free_bytes = _free_bytes(model.device)
+    if packed:
+        free_bytes -= 2 * loaded.spec.weight_bytes  # the packed copies of two engines
+    dense = model.device.type != "cuda" or settings.attention == "reference"
+    cells, left_out = within(settings, shape, loaded.context, free_bytes, dense)
+    say("measuring bandwidth and matrix products")
+    ceilings = partial(measure_ceilings, model.device, model.dtype, kind_for(model), for_ceilings, say)
+    measured = ceilings()
+    say(f"trying {len(cells)} steps of at most {settings.rows[-1]} rows")
+    measurement = Measurement(
+        model,
+        shape,
+        measured.ceilings,
+        deadline,
+        say,
+        backend=settings.attention,
+        graphs=SWITCH[settings.graphs],
+        compile=settings.compile,
+        native=SWITCH[settings.native],
+    )
+    points, no_time = measurement.run(cells)
+    if not measurement.interrupted:
+        measured = measured.or_better(ceilings())  # a neighbour may have been there the first time
+    # Behind the measuring: what the device's clocks were then says more than what they were before.
+    captured = environment.capture(str(model.device))
+    gpu = gpus.identify(captured.device.name, captured.device.memory_bytes) if captured.device.kind == "cuda" else None
+    base = base_context([cell.context for cell in cells])
+    return Profile(
+        model=loaded.spec,
+        environment=captured.model_dump(mode="json"),
+        settings=settings,
+        engine=measurement.report,
+        shape=shape,
+        measured=measured,
+        gpu=gpu.name if gpu else None,
+        datasheet=datasheet(gpu, loaded.spec.dtype) if gpu else None,
+        base_context=base,
+        knee=knee(shape, measured.ceilings, base),
+        points=points,
+        free_rows=_free_rows(points),
+        left_out=[*left_out, *no_time],
+        interrupted=measurement.interrupted,
+    )
+
+
+def _shape(model: Any, settings: Settings) -> tuple[ModelShape, bool]:
+    """The model's shape and whether engines copy its weights, from an engine without room for anything."""
+    engine = Engine(
+        model, capacity=1, max_rows=2, graphs=False, backend=settings.attention, native=SWITCH[settings.native]
+    )
+    try:
+        return shape_of(engine), engine.code.linears == "onednn"
+    finally:
+        engine.close()
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return free_ram_bytes() or _UNKNOWN_RAM
+
+
+def _free_rows(points: Sequence[StepPoint]) -> list[FreeRows]:
+    """Of every context that one slot was measured at with more than one row."""
+    found = []
+    for context in sorted({point.context for point in points}):
+        curve = {p.rows: p.seconds for p in points if (p.context, p.slots) == (context, 1)}
+        if 1 in curve and len(curve) > 1:
+            rows = free_rows(curve, _TOLERANCE)
+            below = min((count for count in curve if count > rows), default=None)
+            found.append(FreeRows(context=context, rows=rows, below=below, tolerance=_TOLERANCE))
+    return found

@@ -1,0 +1,1 @@
+"""Rows of other engines in a run."""

@@ -1,0 +1,1 @@
+"""Grades of a run after its decoding: exactness, likelihoods, branches, verdicts."""

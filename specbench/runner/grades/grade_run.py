@@ -1,0 +1,63 @@
+"""Grading of a run: every method's answers against AR's, where both were asked the same (DESIGN §6)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from specbench.analysis import merge
+from specbench.backends import Row
+from specbench.decoding import Method
+from specbench.engine import Engine, Sampling
+from specbench.results import BASELINE, RequestRecord, request_key
+from specbench.runner.grades import lossless
+from specbench.runner.order import Turns
+from specbench.runner.prompts import Prepared
+
+
+def grade(
+    engine: Engine,
+    methods: Sequence[Method],
+    prepared: Prepared,
+    records: Sequence[RequestRecord],
+    sampling: Callable[[float | None], Sampling],
+    rows: Sequence[Row] = (),
+    reference: str = BASELINE,
+) -> Mapping[str, dict[str, Any]]:
+    """Losslessness by method (:func:`specbench.runner.grades.lossless.tally`); only turns that were asked alike count.
+
+    Sampled answers of a method with noise of its own are left out: they say nothing one by one. The noise floor is
+    measured with rows of the methods' largest tree; ``sampling`` gives how tokens were chosen at a task's temperature;
+    ``rows`` are those of other engines; ``reference`` is whose answers the others are held against.
+    """
+    elsewhere = {row.label for row in rows}
+    own = {method.label for method in methods if method.own_noise} | elsewhere
+    widest = max(method.max_rows for method in methods)
+    turns = Turns(prepared, {record.request_id: record.text for record in records})
+    # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
+    twins: dict[tuple[str, int], RequestRecord] = {}
+    for record in records:
+        if record.method == reference:
+            twins.setdefault((record.prompt_id, record.turn), record)
+    temperatures: dict[float | None, list[RequestRecord]] = defaultdict(list)
+    for record in records:
+        temperatures[prepared.prompts[record.prompt_id].temperature].append(record)
+    tallies: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for temperature, group in temperatures.items():
+        engine.sampling = sampling(temperature)
+        graded: dict[str, dict[str, list[int]]] = {reference: {}}
+        prompts: dict[str, Sequence[int]] = {}
+        expected: dict[str, list[int]] = {}
+        for record in group:
+            if record.method in own and not engine.sampling.greedy:
+                continue
+            item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
+            asked = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
+            twin = twins.get((record.prompt_id, record.turn))
+            if twin and asked == turns.request(reference, record.prompt_id, twin.repeat, record.turn).ids:
+                prompts[item], expected[item] = asked, twin.output_ids
+                graded.setdefault(record.method, {})[item] = record.output_ids
+        for label, tally in lossless.grade_all(engine, widest, prompts, expected, graded, elsewhere).items():
+            tallies[label].append(tally)
+    return {label: merge(found) for label, found in tallies.items()}

@@ -1,0 +1,84 @@
+"""Measuring: a plan to its finished folders, a task each; what the command and Python's door both do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specbench.analysis import Run
+from specbench.common import UsageError, keywords, step_timeout
+from specbench.planning import Plan, check_ready, missing_engines, projected_gpu, resolve
+from specbench.profiling import check_device
+from specbench.results import RunFolder
+from specbench.runner.run_progress import RunProgress, notes_of, printing_to
+
+if TYPE_CHECKING:
+    from specbench.hardware import Profile
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished task of a plan, and its projection onto another GPU where the plan asks for one."""
+
+    task: str
+    folder: RunFolder
+    projection: dict[str, Any] | None
+
+
+def run_plan(plan: Plan) -> Iterator[Measured]:
+    """Run the tasks of a plan, one after the other; each is yielded when it is finished.
+
+    All prompts of all tasks are read and checked before the first is run.
+    """
+    with step_timeout(plan.step_timeout):
+        yield from _measured(plan)
+
+
+def _measured(plan: Plan) -> Iterator[Measured]:
+    plan = plan.anchored("out", "data_dir", "profile")
+    notes = notes_of(plan)
+    say = printing_to(notes)
+    onto = projected_gpu(plan.project, plan.profile)
+    check_device(plan)
+    resolved = resolve(plan, by_machine=True)
+    check_ready(resolved)
+    for line in (*resolved.notes, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
+        say(line)
+    from specbench.runner.loading import load_models
+    from specbench.runner.projecting import add, profile_for
+    from specbench.runner.prompts import prepare
+    from specbench.runner.run_task import run_task  # torch comes with these: no mistake waits for it
+
+    model, base = load_models(resolved, say)
+    steps: Profile | None = None
+    for prepared in [prepare(resolved.plan, task, model) for task in resolved.tasks]:
+        with RunProgress(notes) as progress:
+            folder = run_task(resolved, model, prepared, progress, base)
+        projection = None
+        if onto is not None:
+            # Behind the run: nothing that it measures is any warmer or colder for it.
+            steps = steps or profile_for(resolved, model, say)
+            projection = add(folder.path, onto, steps)
+        yield Measured(prepared.spec.name, folder, projection)
+
+
+@keywords(Plan)
+def run(plan: Plan) -> Run:
+    """Run methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
+
+    It is ``specbench run`` with its options as keyword arguments: the same call goes on where it was interrupted, and
+    what is finished is not decoded again. A method or another engine that fails ends no run: its row says why in
+    ``failed``. What ends this whole process ends the run too; only the command line, which watches it from another
+    process, can go on.
+
+    Returns:
+        The run: ``.summary``, ``.frame()``, ``.methods()`` and ``.folder``.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished requests are kept.
+    """
+    if plan.task is not None and "," in plan.task:
+        raise UsageError(f"specbench.run takes one task, not {plan.task}; call it once for each")
+    (done,) = run_plan(plan)
+    return Run(done.folder.path)

@@ -1,0 +1,1 @@
+"""What a session needs before its first timed step."""

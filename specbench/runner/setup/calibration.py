@@ -1,0 +1,97 @@
+"""Calibration: times that automatic settings are chosen by, measured once on a machine and then the same in every run.
+
+They are stored under ``$XDG_CACHE_HOME/specbench/times``, by all that they depend on, and a run keeps those that it
+used in its own folder, for when it is resumed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from specbench.common import EnvironmentRefused, cache_folder, write_json_atomic
+from specbench.results import StoredTimes
+
+T = TypeVar("T")
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    of: dict[str, Any]
+    times: dict[str, StoredTimes]
+
+
+class Calibration:
+    """The times of one model on one machine.
+
+    ``of`` is all that they depend on, JSON-ready; ``known`` times come before those stored in ``folder``; ``used`` are
+    those asked for so far.
+    """
+
+    def __init__(
+        self, of: Mapping[str, Any], folder: Path | None = None, known: Mapping[str, StoredTimes] | None = None
+    ) -> None:
+        self._of = dict(of)
+        self._place = None if folder is None else folder / f"{_digest(self._of)}.json"
+        self._known = dict(known or {})
+        self.used: dict[str, StoredTimes] = {}
+
+    @classmethod
+    def here(cls, of: Mapping[str, Any]) -> Calibration:
+        """Those of this user's cache."""
+        return cls(of, cache_folder("times"))
+
+    def once(self, what: str, measure: Callable[[], Any], by_rows: bool = False) -> Any:
+        """Times by name, measured by ``measure`` where they are not stored: seconds, or with ``by_rows`` a list of
+        (rows, seconds).
+        """
+        if what not in self.used or self.used[what].by_rows != by_rows:
+            stored = (known.get(what) for known in (self._known, self._stored()))
+            found = next((each for each in stored if each and each.by_rows == by_rows), None)
+            self.used[what] = found or self._store(what, measure())
+        return self.used[what].times
+
+    def take(self, known: Mapping[str, StoredTimes]) -> bool:
+        """Takes times that a run began with; returns whether any that was used is another."""
+        self._known |= known
+        changed = any(self.used[what] != known[what] for what in self.used.keys() & known.keys())
+        self.used = {what: known.get(what, used) for what, used in self.used.items()}
+        return changed
+
+    def _stored(self) -> dict[str, StoredTimes]:
+        if self._place is None:
+            return {}
+        try:
+            found = _Stored.model_validate_json(self._place.read_bytes())
+        except (OSError, ValidationError):  # damaged: measured again, and written over
+            return {}
+        return found.times if found.of == self._of else {}
+
+    def _store(self, what: str, times: Any) -> StoredTimes:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        made = StoredTimes(times=times, measured_utc=now)
+        if self._place is not None:
+            # What another process has stored meanwhile stands. A cache that cannot be written is none.
+            stored = self._stored()
+            meanwhile = stored.get(what)
+            if meanwhile is None or meanwhile.by_rows != made.by_rows:
+                stored[what] = made
+            known = stored
+            with suppress(OSError, EnvironmentRefused):
+                self._place.parent.mkdir(parents=True, exist_ok=True)
+                written = {name: each.model_dump(mode="json") for name, each in known.items()}
+                write_json_atomic(self._place, {"of": self._of, "times": written})
+            made = known[what]
+        return made
+
+
+def _digest(of: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:24]

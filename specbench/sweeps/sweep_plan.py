@@ -1,0 +1,155 @@
+"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import field_validator
+
+from specbench.common import UsageError, flag, flag_of, option_names, registry
+from specbench.planning import DEFAULT_TASK, RESULTS, Decoding, Waiting
+
+
+class SweepPlan(Decoding, Waiting):
+    """SweepPlan: a grid of settings of methods, the prompts to choose by, and how to look for the best."""
+
+    task: str | None = flag(DEFAULT_TASK, "--task", help="The task.")
+    grid: Sequence[str] = flag(
+        (),
+        "--grid",
+        help="Values of an option, or of concurrency: n=8,16 or r=0.5:0.9:0.1; repeatable.",
+        metavar="OPT=V,V",
+    )
+    grid_file: Path | None = flag(None, "--grid-file", help="The same as YAML: a mapping, grid.", exists="file")
+    limit: int | None = flag(
+        None, "--limit", help="Prompts to choose by, drawn by lot.", shown="all not held out", ge=1
+    )
+    held_out: int = flag(0, "--held-out", help="Other prompts, to judge the best cell by.", ge=0)
+    search: Literal["grid", "halving"] = flag(
+        "grid", "--search", help="grid: every cell on every prompt; halving: slow cells drop."
+    )
+    until_ci: str | None = flag(
+        None, "--until-ci", help="Stop a cell when its speedup is known to ± this share.", metavar="PERCENT"
+    )
+    profile: Path | None = flag(
+        None, "--profile", help="A folder of specbench profile, to predict with.", exists="folder", recorded=False
+    )
+    executor: Literal["local", "ray"] = flag(
+        "local", "--executor", help="local: this machine; ray: a Ray cluster.", recorded=False
+    )
+    workers: int | None = flag(
+        None,
+        "--workers",
+        help="Devices to use.",
+        shown="all GPUs, or one worker on a CPU",
+        recorded=False,
+        ge=1,
+        le=1024,
+    )
+    yes: bool = flag(False, "--yes", help="Run a grid however large it is.", recorded=False)
+    out: Path = flag(RESULTS, "--out", help="Folder that receives the sweep's folder.", recorded=False)
+
+    @field_validator("task")
+    @classmethod
+    def _one(cls, task: str | None) -> str | None:
+        if task is not None and "," in task:
+            raise UsageError("a sweep has one task; run it once for each")
+        return task
+
+    @property
+    def until(self) -> float | None:
+        """The share of ``until_ci``."""
+        if self.until_ci is None:
+            return None
+        try:
+            share = float(self.until_ci.removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 < share < 1:
+            raise UsageError(f"--until-ci {self.until_ci}: write a share in per cent, as in --until-ci 2%")
+        return share
+
+
+class TrainedSweepPlan(SweepPlan):
+    """TrainedSweepPlan: the same grid once for each of several trainings, and for the model that nobody trained."""
+
+    train: str | None = flag(
+        None, "--train", help="A method whose recipe makes the models to sweep.", metavar="METHOD", recorded=False
+    )
+    train_grid: Sequence[str] = flag(
+        (),
+        "--train-grid",
+        help="Values of a recipe's option, of texts or block_size; repeatable.",
+        metavar="OPT=V,V",
+        recorded=False,
+    )
+    train_set: Sequence[str] = flag(
+        (), "--train-set", help="An option of all trainings; repeatable.", metavar="OPT=V", recorded=False
+    )
+    train_prompts: str | None = flag(
+        None, "--train-prompts", help="What is learnt: TASK-train or files.", metavar="SETS", recorded=False
+    )
+    train_answers: Path | None = flag(
+        None, "--train-answers", help="Folder of answers to learn from.", shown="--trained", recorded=False
+    )
+    train_limit: int | None = flag(
+        None, "--train-limit", help="N texts of each set, drawn by lot.", ge=1, recorded=False
+    )
+    train_held_out: int = flag(
+        16, "--train-held-out", help="Prompts that no training learns from.", ge=0, recorded=False
+    )
+    train_tokens: int | None = flag(
+        None, "--train-tokens", help="Per answer of the target to learn from.", shown="512", ge=2, recorded=False
+    )
+    max_hours: float | None = flag(
+        None,
+        "--max-hours",
+        help="No training that would take all of them together over H hours.",
+        metavar="H",
+        gt=0,
+        allow_inf_nan=False,
+        recorded=False,
+    )
+    trained: Path = flag(Path("trained"), "--trained", help="Folder that receives the trainings.", recorded=False)
+
+    @property
+    def only_trained(self) -> Sequence[str]:
+        """Options given that mean nothing without ``train``."""
+        own = TrainedSweepPlan.model_fields.keys() - SweepPlan.model_fields.keys() - {"train"}
+        given = [name for name in own if getattr(self, name) != TrainedSweepPlan.model_fields[name].default]
+        return sorted(flag_of(TrainedSweepPlan, name).name for name in given)
+
+
+class TunePlan(SweepPlan):
+    """TunePlan: a sweep of the options of one method that matter, by successive halving."""
+
+    method: str = flag(..., "--method", help="The method.")
+    grid: Sequence[str] = flag(
+        (), "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=V,V"
+    )
+    limit: int = flag(24, "--limit", help="Prompts to choose by, drawn by lot.", ge=1)
+    held_out: int = flag(16, "--held-out", help="Other prompts, to judge the choice by.", ge=1)
+    search: Literal["grid", "halving"] = flag("halving", "--search", help="As for sweep.")
+    no_score: bool = flag(True, "--no-score", help="Do not judge the answers.", recorded=False)
+
+    @field_validator("method")
+    @classmethod
+    def _single(cls, method: str) -> str:
+        if "," in method:
+            raise UsageError("tune takes one method and one task; run it once for each")
+        return method
+
+    @property
+    def tried(self) -> Sequence[str]:
+        """What is tried: the user's grid, else the method's list without what the user has set."""
+        if self.grid or self.grid_file is not None:
+            return self.grid
+        card = registry.method(self.method)
+        lists = card.info.get("tune", {})
+        if not lists:
+            raise UsageError(f"method '{self.method}' has no list of what to try; say it with --grid OPTION=V,V,…")
+        known = option_names(card.load().Options)
+        taken = {known.get(setting.partition("=")[0].rpartition(".")[2].replace("-", "_")) for setting in self.settings}
+        return [f"{option}={','.join(map(str, values))}" for option, values in lists.items() if option not in taken]
