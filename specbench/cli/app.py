@@ -6,7 +6,7 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 
@@ -16,11 +16,8 @@ from specbench.cli.commands import (
     claims,
     compare,
     doctor,
-    export,
     export_model,
-    judge,
     new_method,
-    perplexity,
     profile,
     quality,
     report,
@@ -29,12 +26,10 @@ from specbench.cli.commands import (
     show,
     sweep,
     train,
-    trajectories,
-    tune,
 )
 from specbench.cli.commands import list as listing
 from specbench.cli.signals import termination
-from specbench.common import INTERRUPTED, TERMINATED, EnvironmentRefused, SpecbenchError, plugins
+from specbench.common import INTERRUPTED, TERMINATED, EnvironmentRefused, SpecbenchError, UsageError, plugins
 
 app = typer.Typer(
     name="specbench",
@@ -44,26 +39,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("check-lossless")(check_lossless.check_lossless)
-app.command("judge")(judge.judge)
-app.command("score")(score.score)
-app.command("show")(show.show)
-app.command("export")(export.export)
-app.command("export-model")(export_model.export_model)
-app.command("compare")(compare.compare)
-app.command("list")(listing.list_)
-app.command("claims")(claims.claims)
-app.command("doctor")(doctor.doctor)
-app.command("report")(report.report)
-app.command("profile")(profile.profile)
-app.command("perplexity")(perplexity.perplexity)
-app.command("sweep")(sweep.sweep)
-app.command("tune")(tune.tune)
-app.command("trajectories")(trajectories.trajectories)
-app.command("train")(train.train)
-app.command("quality")(quality.quality)
-app.command("new-method")(new_method.new_method)
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Measure": {"run": run.run, "sweep": sweep.sweep, "profile": profile.profile, "quality": quality.quality},
+    "Look": {
+        "show": show.show,
+        "compare": compare.compare,
+        "report": report.report,
+        "claims": claims.claims,
+        "list": listing.list_,
+    },
+    "Train": {
+        "train": train.train,
+        "export-model": export_model.export_model,
+        "new-method": new_method.new_method,
+    },
+    "Check": {
+        "doctor": doctor.doctor,
+        "check-lossless": check_lossless.check_lossless,
+        "score": score.score,
+    },
+}
+for panel, commands in _COMMANDS.items():
+    for name, function in commands.items():
+        app.command(name, rich_help_panel=panel)(function)
+
+#: Former commands, and what does their work now.
+_RENAMED = {
+    "export": "report --to csv",
+    "judge": "score --judge MODEL",
+    "perplexity": "quality MODEL --text FILE",
+    "trajectories": "train --collect",
+    "tune": "sweep --tune",
+}
 
 
 @app.callback(invoke_without_command=True)
@@ -87,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: Sequence[str]) -> int:
     bare = not args
+    if args and args[0] in _RENAMED:
+        return _fail(f"{args[0]} is now: specbench {_RENAMED[args[0]]}", UsageError.exit_code)
     command = typer.main.get_command(app)
     try:
         # Not through the command's own main(): it swallows Ctrl-C and prints errors as boxes.

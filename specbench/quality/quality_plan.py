@@ -1,4 +1,4 @@
-"""Plan of ``specbench quality``: which models, asked which tasks of lm-eval."""
+"""Options of ``specbench quality``: models, and the lm-eval tasks or the text that they are measured on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import field_validator
 
-from specbench.common import UsageError, flag
+from specbench.common import UsageError, flag, flag_of
 from specbench.models.names import resolve
 from specbench.planning import Loading, Noting, split_names
 
@@ -31,6 +31,19 @@ class QualityPlan(Noting, Loading):
     )
     concurrency: int = flag(8, "--concurrency", help="Answers generated together.", ge=1, le=4096)
     out: Path = flag(QUALITY, "--out", help="Folder that receives a file of each model.", recorded=False)
+    text: Path | None = flag(
+        None, "--text", help="Rate this text (UTF-8) instead: perplexity per token, word and byte.", exists="file"
+    )
+    base: str = flag(
+        "auto", "--base", help="With --text: one more model; none. auto: what an adapter was made for.", metavar="MODEL"
+    )
+    context: int | None = flag(
+        None, "--context", help="With --text: tokens of a window.", shown="1024, or what the model takes", ge=1
+    )
+    stride: int | None = flag(
+        None, "--stride", help="With --text: tokens that a window rates.", shown="half of it", ge=1
+    )
+    tokens: Path | None = flag(None, "--tokens", help="With --text: write the nats of each token there, as .jsonl.")
 
     @field_validator("models")
     @classmethod
@@ -46,9 +59,20 @@ class QualityPlan(Noting, Loading):
 
     def check(self) -> None:
         """Refuse what cannot be carried out, before anything is loaded."""
+        text_options = ("base", "context", "stride", "tokens")
+        other_options = ("tasks", "include", "limit", "shots", "chat", "max_length")
+        unused = other_options if self.text is not None else text_options
+        for name in unused:
+            if getattr(self, name) != QualityPlan.model_fields[name].default:
+                how = "does not go with" if self.text is not None else "goes with"
+                raise UsageError(f"{flag_of(QualityPlan, name).name} {how} --text FILE; leave one of them out")
         asked = [model for model in self.models if not is_file(model)]
         for model in asked:
             resolve(model)
+        if self.text is not None:
+            if asked != list(self.models):
+                raise UsageError("--text rates models, and a .json file is none; name models only")
+            return
         if asked and not self.names:
             raise UsageError("--tasks names nothing; give tasks of lm-eval, as in --tasks arc_easy,hellaswag")
 

@@ -160,7 +160,7 @@ class TaskSpec(Record):
         default=0, description="answers per method and repeat: more than prompts where prompts have turns"
     )
     metric: str = Field(default="pass@1", description="the headline metric; empty where the task has no verdict")
-    judge: bool = Field(default=False, description="a model can rate the answers: specbench judge")
+    judge: bool = Field(default=False, description="a model can rate the answers: specbench score --judge")
     prompts_sha256: str
     taken: PromptDraw | None = Field(
         default=None,

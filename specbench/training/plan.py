@@ -56,7 +56,7 @@ class TrainPlan(_Answering):
     """A method with a recipe, what it learns from, and the recipe's options."""
 
     method: str = flag(..., "METHOD", help="A method that has a recipe; draft: the draft model of sps.")
-    trajectories: Path | None = flag(None, "--trajectories", help="Folder of specbench trajectories, for consistency.")
+    trajectories: Path | None = flag(None, "--trajectories", help="Folder of train --collect, for consistency.")
     given: bool = flag(False, "--given", help="Learn the answers in the --prompts files; nothing is made.")
     recipe: str | None = flag(
         None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."

@@ -135,8 +135,8 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
     if getattr(module, "TRAJECTORIES", False):
         if plan.trajectories is None:
             raise UsageError(
-                f"{plan.method} learns from trajectories; make them with specbench trajectories and name their folder "
-                "with --trajectories"
+                f"{plan.method} learns from trajectories; make them with specbench train --collect and name their "
+                "folder with --trajectories"
             )
     elif not (plan.sets or plan.answers or plan.trajectories):
         raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 HEADER = "trajectories.json"
 FORMAT = 1  # of the folder; raised when an older reader would misunderstand it
-_AGAIN = "delete it and repeat its specbench trajectories command"
+_AGAIN = "delete it and repeat its specbench train --collect command"
 _STATISTICS = b"statistics"  # key of a shard's metadata
 
 
@@ -115,7 +115,7 @@ def read(
     header = read_header(folder)
     if model is not None and header.model != model:
         raise UsageError(
-            f"{folder} holds trajectories of another model; collect this one's with specbench trajectories"
+            f"{folder} holds trajectories of another model; collect this one's with specbench train --collect"
         )
     if block_size is not None and header.block_size != block_size:
         raise UsageError(
@@ -125,7 +125,7 @@ def read(
     missing = sum(not path.exists() for path in there)
     if missing and not partial:
         raise UsageError(
-            f"{folder} lacks {missing} of {header.shards} shards; repeat its specbench trajectories command"
+            f"{folder} lacks {missing} of {header.shards} shards; repeat its specbench train --collect command"
         )
     _parquet()
     return (each for path in there if path.exists() for each in _rows(path, header))
@@ -135,7 +135,7 @@ def read_header(folder: Path) -> Header:
     """What a folder says of its trajectories."""
     path = folder / HEADER
     if not path.is_file():
-        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench trajectories wrote")
+        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train --collect wrote")
     todo = "remove the folder and collect it again"
     found = read_json_object(path, todo)
     schema_version(found, path, FORMAT, todo, field="format")

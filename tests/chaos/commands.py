@@ -105,7 +105,7 @@ def commands(prompts: Path) -> dict[str, Command]:
             _answers,
         ),
         "score": Command("score", ("score", "{made}", "--workers", "1"), _verdicts, answered),
-        "judge": Command("judge", ("judge", "{made}", "--judge", "tiny", "--base-url", "{url}"), _ratings, talked),
+        "judge": Command("judge", ("score", "{made}", "--judge", "tiny", "--base-url", "{url}"), _ratings, talked),
         "train": Command(
             "train",
             ("train", "jetspec", *MODEL, "--prompts", str(prompts), "--out", "{out}/trained", *_HEAD, "--held-out", "2",

@@ -66,7 +66,7 @@ def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_p
 
     shown = cli.ok("show", folder).out
     assert "3.0 GB/s (1.0 to 5.0" in shown
-    table = csv.DictReader(io.StringIO(cli.ok("export", folder, "--to", "csv", "--summary").out))
+    table = csv.DictReader(io.StringIO(cli.ok("report", folder, "--to", "csv", "--summary").out))
     assert [float(row["bandwidth_share"]) for row in table] == pytest.approx(shares)
     cli.ok("score", folder)
     again = runs.summary_on_disk(folder)

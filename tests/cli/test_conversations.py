@@ -54,7 +54,7 @@ def ids(found: list[RequestRecord]) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize(
     ("task", "groups", "unjudged"),
-    [("mt-bench", ["writing"], "judged; specbench judge RUN --judge MODEL rates them."),
+    [("mt-bench", ["writing"], "judged; specbench score RUN --judge MODEL rates them."),
      ("spec-bench", ["mt_bench"], "judged."), ("speed-bench", ["coding", "humanities", "overall"], "judged."),
      ("prompts", ["stories", "talk", "overall"], "judged.")],
 )  # fmt: skip

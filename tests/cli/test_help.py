@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,7 @@ from support.wording import wording
 from specbench.cli.app import app
 
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
-PLANNED = {*("run", "sweep", "tune", "check-lossless", "profile", "perplexity", "quality", "train", "trajectories")}
-PLANNED |= {"export-model"}
+PLANNED = {*("run", "sweep", "check-lossless", "profile", "quality", "train", "export-model")}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK, PROMISED = 0.5, 1.2  # seconds, of a machine of the usual pace and of any
 
@@ -92,3 +92,36 @@ def test_imports_nothing_heavy(commands: list[str], never: tuple[str, ...]) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("former", ["export", "judge", "perplexity", "trajectories", "tune"])
+def test_a_former_command_names_the_new_one(cli: Any, former: str) -> None:
+    said = cli.refused(2, former, "--anything")
+    assert said.startswith(f"error: {former} is now: specbench ")
+    assert said.split("specbench ")[1].split()[0] in commands()
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        (["report", "RUN", "--summary"], "--summary"),
+        (["report", "RUN", "--to", "csv", "--claims"], "--claims"),
+        (["score", "RUN", "--base-url", "http://localhost:1/v1"], "--base-url"),
+        (["score", "RUN", "--judge", "config:tiny", "--workers", 2], "--workers"),
+        (["sweep", "--method", "pld", "--tune", "--search", "halving"], "--search"),
+        (["sweep", "--method", "pld", "--tune", "--dry-run"], "--dry-run"),
+        (["sweep", "--tune"], "--method"),
+        (["train"], "METHOD"),
+        (["train", "cllm", "--max-run", 10], "--max-run"),
+        (["train", "--collect", "--recipe", "cllm"], "--recipe"),
+        (["train", "cllm", "--collect"], "METHOD"),
+        (["quality", "config:tiny", "--context", 64], "--context"),
+        (["quality", "config:tiny", "--text", "FILE", "--tasks", "arc_easy"], "--tasks"),
+    ],
+)
+def test_an_option_of_another_mode_is_refused_by_name(cli: Any, tmp_path: Path, argv: list[Any], flag: str) -> None:
+    file, run = tmp_path / "text.txt", tmp_path / "run"
+    file.write_text("One apple.")
+    run.mkdir()
+    said = cli.refused(2, *({"FILE": file, "RUN": run}.get(word, word) for word in argv))
+    assert flag in said or (flag == "METHOD" and "method" in said.lower())

@@ -1,4 +1,4 @@
-"""``specbench judge`` from the command line: local judges, endpoints that fail, FastChat's files, and the tables."""
+"""``specbench score --judge``: local judges, endpoints that fail, FastChat's files, and the tables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_scores_by_method_and_category_with_their_counts(cli: Any, folder: Path,
         says("[[3]]" if "A blog." in user else "no rating" if "\n14\n" in user else "[[8]]")(handler, body)
 
     server.answer = by_length
-    said = cli.ok("judge", folder, *GPT, server.url)
+    said = cli.ok("score", folder, *GPT, server.url)
     assert len(server.asked) == DISTINCT
     assert table(said.out) == {
         "score": ["ar", "jacobi", "lossy"], "writing": ["8.00 (2)", "8.00 (2)", "3.00 (2)"],
@@ -95,7 +95,7 @@ def test_where_an_endpoint_fails_the_same_command_goes_on(
             handler.connection.close()
 
     server.answer = fails
-    command = ("judge", folder, *GPT, server.url)
+    command = ("score", folder, *GPT, server.url)
     assert wording(cli.refused(3, *command))
     fresh = [judgment for judgment in read_judgments(folder) if not judgment.same_as]
     assert len(fresh) == after
@@ -115,7 +115,7 @@ def test_the_key_of_the_environment_is_kept_nowhere_though_the_endpoint_echoes_i
     body = completion(f"{echo} [[7]]") if code == 200 else json.dumps({"error": {"message": echo}}).encode()
     server.answer = replies(code, body, X_Key=key)
     monkeypatch.setenv("JUDGE_KEY", f"{key}\n")
-    said = cli("judge", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY")
+    said = cli("score", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY")
     assert said.code == exit_code
     assert server.headers[0]["Authorization"] == f"Bearer {key}"
     written = "".join(path.read_text() for path in folder.iterdir() if path.is_file())
@@ -128,7 +128,7 @@ def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None
     asked = ("--task", "mt-bench", "--limit", 1, "--first", "--max-new-tokens", 8)
     folder = cli.made(tmp_path / "runs", "run", "--model", "config:tiny", *asked)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    said = cli.ok("judge", folder, *LOCAL)
+    said = cli.ok("score", folder, *LOCAL)
     found = read_judgments(folder)
     turns = ("81|0", "81|0|2")
     assert [(j.request, j.same_as) for j in found] == [
@@ -141,7 +141,7 @@ def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None
     # Nothing of the run is touched, no lock is left, and asking again asks nothing.
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != JUDGMENTS} == before
     lines = kept(folder)
-    cli.ok("judge", folder, *LOCAL)
+    cli.ok("score", folder, *LOCAL)
     assert kept(folder) == lines
 
 
@@ -169,7 +169,7 @@ def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, folder: Path, argv: str
     run = json.loads((other / "run.json").read_text())
     run["task"] |= {"name": "humaneval", "options": {}}
     (other / "run.json").write_text(json.dumps(run))
-    assert wording(cli.refused(code, "judge", *argv.format(run=folder, empty=empty, other=other).split()))
+    assert wording(cli.refused(code, "score", *argv.format(run=folder, empty=empty, other=other).split()))
     assert kept(folder) == 0
 
 
@@ -189,7 +189,7 @@ def test_ctrl_c_with_several_workers_keeps_what_has_come(cli: Any, folder: Path,
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it
     begun = time.monotonic()
     try:
-        said = cli("judge", folder, *GPT, server.url, "--judge-workers", 8)
+        said = cli("score", folder, *GPT, server.url, "--judge-workers", 8)
     finally:
         signal.signal(signal.SIGINT, before)
     assert said.code == 130
@@ -203,5 +203,5 @@ def test_ctrl_c_with_several_workers_keeps_what_has_come(cli: Any, folder: Path,
     }
     server.answer = says("[[7]]")
     asked = len(server.asked)
-    assert cli("judge", folder, *GPT, server.url, "--judge-workers", 8).code == 0
+    assert cli("score", folder, *GPT, server.url, "--judge-workers", 8).code == 0
     assert (len(server.asked) - asked, kept(folder)) == (2, ALL)

@@ -82,7 +82,8 @@ def test_drafts_of_folders_and_what_is_no_run_do_not_count(cli: Any, here: Path)
 @pytest.mark.parametrize(
     "command",
     [
-        ("export", "latest"), ("compare", "latest", "latest"), ("compare", "latest:ar", "latest:jetspec"),
+        ("report", "latest", "--to", "csv"),
+        ("compare", "latest", "latest"), ("compare", "latest:ar", "latest:jetspec"),
         ("score", "latest", "--data-dir", "."),
         ("report", "latest", "--out", "page"),
     ],

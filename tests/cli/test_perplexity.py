@@ -1,4 +1,4 @@
-"""``specbench perplexity``: a text under a model and what it was made from, and mistakes that load nothing."""
+"""``specbench quality --text``: a text under a model and what it was made from, and mistakes that load nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
     base, adapter = save(tmp_path / "base"), tmp_path / "mine"
     save_adapter(base, adapter)
     windows = ("--context", 32, "--stride", 16)
-    asked = ("perplexity", "--text", file, "--model", adapter, *windows)
+    asked = ("quality", adapter, "--text", file, *windows)
     said = cli.ok(*asked, "--tokens", tmp_path / "out" / "each.jsonl")
     assert max(map(len, said.out.splitlines())) <= 80
     assert wording(said.out)
@@ -41,5 +41,5 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
         assert math.fsum(nats) / 111 == pytest.approx(each["nats_per_token"])
     alone = json.loads(cli.ok(*asked, "--json", "--base", "none").out)["models"]
     assert alone == [mine]
-    other = json.loads(cli.ok("perplexity", "--text", file, "--model", base, "--base", adapter, *windows, "--json").out)
+    other = json.loads(cli.ok("quality", base, "--text", file, "--base", adapter, *windows, "--json").out)
     assert [each["perplexity"] for each in other["models"]] == [theirs["perplexity"], mine["perplexity"]]

@@ -45,7 +45,7 @@ def test_json(cli: Any, run: Path) -> None:
 
 
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:
-    frame = pd.read_csv(io.StringIO(cli("export", run).out))
+    frame = pd.read_csv(io.StringIO(cli("report", run, "--to", "csv").out))
     assert len(frame) == 6
     assert set(frame["output_tokens"]) == {12}
     assert {"ttft_s", "decode_s", "option_block_size"} <= set(frame.columns)
@@ -53,6 +53,6 @@ def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:
 
 def test_export_of_chosen_columns_to_a_file(cli: Any, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "table.md"
-    said = cli("export", run, "--summary", "--to", "md", "--columns", "method,requests", "--out", out)
+    said = cli("report", run, "--summary", "--to", "md", "--columns", "method,requests", "--out", out)
     assert (said.code, said.out) == (0, "")
     assert out.read_text().splitlines()[2:] == ["| ar | 2 |", "| jacobi | 2 |", "| lookahead | 2 |"]

@@ -192,14 +192,13 @@ READING: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
         (2, ["RUN", "--request", "nowhere"]), (2, ["RUN", "--request", REQUEST, "--method", "nobody"]),
     ],
     "compare": [(0, ["RUN", "OTHER", *more]) for more in ([], ["--prompts"], ["--json"])],
-    "export": [
-        *((0, ["RUN", *table, "--to", to]) for to in ("csv", "json", "md", "latex") for table in TABLES),
-        (0, ["SWEEP"]), (2, ["RUN", "--columns", HOSTILE]),
-    ],
     "claims": [(0, ["--check", "RUN"]), (0, ["--check", "RUN", "--json"])],
-    "report": [(0, ["RUN", "--out", "OUT"])],
-    "score": [(2, ["RUN"])],  # of a task that nobody has
-    "judge": [(2, ["RUN", "--judge", "config:tiny"])],
+    "report": [
+        (0, ["RUN", "--out", "OUT"]),
+        *((0, ["RUN", *table, "--to", to]) for to in ("csv", "json", "md", "latex") for table in TABLES),
+        (0, ["SWEEP", "--to", "csv"]), (2, ["RUN", "--to", "csv", "--columns", HOSTILE]),
+    ],
+    "score": [(2, ["RUN"]), (2, ["RUN", "--judge", "config:tiny"])],  # of an unknown task
 }  # fmt: skip
 
 
@@ -312,7 +311,7 @@ def test_what_is_written(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: "".join(table) or "requests")
 def test_a_spreadsheet_computes_nothing(run: Path, tmp_path: Path, table: Sequence[str]) -> None:
-    assert_no_formulas(call(tmp_path, 80, "export", run, *table).out)
+    assert_no_formulas(call(tmp_path, 80, "report", run, "--to", "csv", *table).out)
 
 
 def assert_no_formulas(text: str) -> None:

@@ -30,7 +30,7 @@ FAMILIES: Mapping[str, tuple[int, list[str]]] = {
     "error": (2, ["list", "nothing"]),
     "show": (0, ["show", RUN]),
     "requests": (0, ["show", RUN, "--requests"]),
-    "export": (0, ["export", RUN]),
+    "table of requests": (0, ["report", RUN, "--to", "csv"]),
     "claims": (0, ["claims"]),
     "compare": (0, ["compare", f"{RUN}:jetspec", f"{RUN}:jetspec#2"]),
     "run": (

@@ -73,7 +73,7 @@ def test_two_calls_never_train_in_one_folder(cli: Any, prompts: Path, tmp_path: 
     out.mkdir()
     with sole_use(out):
         said = train(cli, prompts, out)
-        other = cli("trajectories", "--model", "config:tiny", "--prompts", prompts, "--out", out)
+        other = cli("train", "--collect", "--model", "config:tiny", "--prompts", prompts, "--out", out)
     assert (said.code, other.code) == (3, 3)
     assert said.error == other.error
     assert f"{out}" in said.error
@@ -81,7 +81,7 @@ def test_two_calls_never_train_in_one_folder(cli: Any, prompts: Path, tmp_path: 
 
 
 def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path, tmp_path: Path) -> None:
-    states = ("trajectories", "--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "t")
+    states = ("train", "--collect", "--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "t")
     cli.ok(*states, "--max-new-tokens", 12, "--block-size", 4)
     small = ("--set", "steps=2", "--set", "lora_rank=2", "--set", "lr=0.1", "--set", "warmup=0", "--set", "bf16=false")
     learnt = ("--trajectories", tmp_path / "t", "--held-out", 2, *small)

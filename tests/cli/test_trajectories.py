@@ -1,4 +1,4 @@
-"""``specbench trajectories``: from prompts or answers to a folder that can be learnt from."""
+"""``specbench train --collect``: from prompts or answers to a folder that can be learnt from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specbench.training.trajectory import read, shard_path
 
 
 def collect(cli: Any, out: Path, *more: Any) -> Any:
-    return cli("trajectories", "--model", "config:tiny", "--out", out, "-n", 4, *more)
+    return cli("train", "--collect", "--model", "config:tiny", "--out", out, "-n", 4, *more)
 
 
 def test_prompts_become_states(cli: Any, prompts: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``specbench tune``: a recommendation with its evidence, and the lists of what methods have tuned."""
+"""``specbench sweep --tune``: a recommendation with its evidence, and the lists of what methods have tuned."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_nothing_is_recommended_that_is_not_shown_to_be_faster(low: float) -> No
 
 def test_a_method_is_tuned(cli: Any, tmp_path: Path) -> None:
     said = cli.ok(
-        "tune", "--method", "jacobi", "--model", "config:tiny", "--limit", 4, "--held-out", 2, "--max-new-tokens", 8,
-        "--set", "jacobi.init=pad", "--out", tmp_path, "--json",
+        "sweep", "--tune", "--method", "jacobi", "--model", "config:tiny", "--limit", 4, "--held-out", 2,
+        "--max-new-tokens", 8, "--set", "jacobi.init=pad", "--out", tmp_path, "--json",
     )  # fmt: skip
     told = json.loads(said.out)
     assert told["set"][0].startswith("jacobi.block_size=")
@@ -95,10 +95,10 @@ def test_a_method_is_tuned(cli: Any, tmp_path: Path) -> None:
 
 def test_what_the_user_sets_is_not_tried_and_one_method_at_a_time(cli: Any, tmp_path: Path) -> None:
     fixed = ("--method", "jacobi", "--model", "config:tiny", "--set", "jacobi.n=4", "--out", tmp_path)
-    assert wording(cli.refused(2, "tune", *fixed))
+    assert wording(cli.refused(2, "sweep", "--tune", *fixed))
     warm = ("--method", "recycling", "--model", "config:tiny", "--set", "recycling.warm=true", "--out", tmp_path)
-    said = cli("tune", *warm)
+    said = cli("sweep", "--tune", *warm)
     assert (said.code, said.err.count("\n"), said.out) == (2, 1, ""), "before a model is loaded"
     assert wording(said.error)
     assert [*tmp_path.iterdir()] == []
-    assert wording(cli.refused(2, "tune", "--method", "jf,msn"))
+    assert wording(cli.refused(2, "sweep", "--tune", "--method", "jf,msn"))

@@ -37,7 +37,7 @@ CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 130, 143})
 _HALVES = frozenset(map(chr, range(0xD800, 0xE000)))
 
 #: Commands that read what is there and measure nothing.
-READERS = ("show", "compare", "report", "export", "list", "claims", "judge", "score", "run", "sweep", "tune")
+READERS = ("show", "compare", "report", "list", "claims", "score", "run", "sweep", "train", "quality")
 
 _LONG_NUMBER = "9" * 100_000
 _NUMBERS = (

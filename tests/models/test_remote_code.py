@@ -143,7 +143,7 @@ LOADERS = ("specbench.runner.loading.load", "specbench.models.loader.load")  # i
     [
         "run", "check-lossless", "sweep --method jacobi --grid n=4", "profile --out {out}",
         "tune --method jacobi --grid n=4 --limit 1 --held-out 1", "trajectories --prompts gsm8k-train --out {out}",
-        "train jetspec --prompts gsm8k-train --out {out}", "judge --judge config:tiny",
+        "train jetspec --prompts gsm8k-train --out {out}", "score --judge config:tiny",
     ],
     ids=lambda argv: argv.split()[0],
 )  # fmt: skip
@@ -160,7 +160,7 @@ def test_every_command_that_loads_a_model_has_the_flag(
         monkeypatch.setattr(where, loader)
     monkeypatch.chdir(tmp_path)
     command = argv.format(out=tmp_path / "out").split()
-    if command[0] == "judge":
+    if command[0] == "score":
         command += [str(engines.folder(tmp_path, {"ar": {"81": ["a", "b"], "111": ["c", "d"]}}))]
         monkeypatch.setattr("specbench.evals.judge.judge.judge_questions", lambda *given: {})
         monkeypatch.setattr("specbench.evals.judge.judge.judged_answers", lambda *given: [])

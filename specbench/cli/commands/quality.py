@@ -1,15 +1,49 @@
-"""``specbench quality``: what a model gets right, by lm-evaluation-harness's own runner, and beside another model."""
+"""``specbench quality``: accuracy of models on lm-eval's tasks, or the perplexity of a text."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specbench.cli import options, output
+from specbench.common import UsageError
 from specbench.quality import QualityPlan
+
+if TYPE_CHECKING:
+    from specbench.models import LoadedModel
+    from specbench.quality import Passage, ScoredPassage
+
+#: Figures of the table, with their titles and formats.
+_ROWS = (
+    ("tokens rated", "tokens_rated", "{:,}"),
+    ("nats a token", "nats_per_token", "{:.4f}"),
+    ("perplexity", "perplexity", "{:.4g}"),
+    ("perplexity a word", "perplexity_per_word", "{:.4g}"),
+    ("perplexity a byte", "perplexity_per_byte", "{:.4f}"),
+    ("bits a byte", "bits_per_byte", "{:.4f}"),
+)
 
 
 @options.takes(
-    QualityPlan, shown=("models", "tasks", "include", "limit", "shots", "chat", "out"), without=("model", "data_dir")
+    QualityPlan,
+    shown=(
+        "models",
+        "tasks",
+        "include",
+        "limit",
+        "shots",
+        "chat",
+        "out",
+        "text",
+        "base",
+        "context",
+        "stride",
+        "tokens",
+    ),
+    without=("model", "data_dir"),
 )
 def quality(
     plan: QualityPlan,
@@ -18,17 +52,25 @@ def quality(
     ),
     as_json: bool = options.JSON,
 ) -> None:
-    """Ask models the tasks of lm-evaluation-harness, on weights as they are decoded here.
+    """Measure accuracy on tasks of lm-evaluation-harness, or the perplexity of a text with --text.
 
-    Two models get the difference of their answers too, document by document.
+    The weights run as they are decoded here. Two models get the difference of
+    their answers too, document by document. With --text, an adapter is compared
+    with the model that it was made for.
     """
     from specbench.runner import notes_of, printing_to
 
+    plan.check()
+    say = printing_to(notes_of(plan))
+    if plan.text is not None:
+        if card:
+            raise UsageError("--card holds figures of --tasks, not of --text; leave one of them out")
+        _rate_text(plan, say, as_json)
+        return
     if card:
         from specbench.training.quality_card import check_card
 
         check_card(plan.models[-1])
-    say = printing_to(notes_of(plan))
     from specbench.analysis import quality_json as compared
     from specbench.quality import measure_quality
 
@@ -51,3 +93,58 @@ def quality(
     output.stdout().print(quality_report(asked))
     for each in found:
         say(f"written: {each.file}")
+
+
+def _rate_text(plan: QualityPlan, say: Callable[[str], None], as_json: bool) -> None:
+    """Print how probable a text is to each model, in windows that roll over it."""
+    from specbench.common import check_writable, progress_lines, write_text_atomic
+    from specbench.models import names
+    from specbench.quality import assert_windows, rate_text, read_passage
+    from specbench.runner import load_model
+
+    bases = [names.base_of(model) for model in plan.models] if plan.base == "auto" else [plan.base]
+    models = list(dict.fromkeys([*plan.models, *(base for base in bases if base and base != "none")]))
+    for model in models:
+        names.resolve(model)
+    if plan.tokens is not None:
+        check_writable(plan.tokens.parent)
+    assert_windows(plan.context, plan.stride)
+    assert plan.text is not None
+    passage = read_passage(plan.text)
+    scored, lines = [], []
+    for model in models:  # one at a time is in memory
+        revision = plan.revision if model == plan.models[0] else None
+        loaded = load_model(plan.model_copy(update={"model": model, "revision": revision}), say)
+        scored.append(rate_text(loaded, passage, plan.context, plan.stride, progress_lines(say, "tokens")))
+        lines += [] if plan.tokens is None else _lines(scored[-1], loaded)
+        del loaded
+    if plan.tokens is not None:
+        write_text_atomic(plan.tokens, "".join(lines))
+    if as_json:
+        about = {"text": passage.file, "sha256": passage.sha256, "bytes": passage.bytes, "words": passage.words}
+        output.emit_json({**about, "models": [each.figures() for each in scored]})
+        return
+    _print(passage, scored)
+
+
+def _lines(rated: ScoredPassage, loaded: LoadedModel) -> list[str]:
+    """A line of JSON for each rated token, in the text's order."""
+    first = len(rated.ids) - len(rated.nats)
+    return [
+        json.dumps({"model": rated.model, "at": at, "id": token, "token": loaded.decode([token]), "nats": nats}) + "\n"
+        for at, (token, nats) in enumerate(zip(rated.ids[first:], rated.nats, strict=True), first)
+    ]
+
+
+def _print(passage: Passage, found: Sequence[ScoredPassage]) -> None:
+    figures = [rated.figures() for rated in found]
+    rows = [[title, *(_shown(each[name], form) for each in figures)] for title, name, form in _ROWS]
+    console = output.stdout()
+    console.print(output.table(["", *(each["model"] for each in figures)], rows))
+    ways = dict.fromkeys(f"windows of {each.context} tokens, {each.stride} rated in each" for each in found)
+    said = f"{passage.file}: {passage.words:,} words, {passage.bytes:,} bytes; {' and '.join(ways)}."
+    console.print(f"\n{said}", markup=False)
+
+
+def _shown(value: Any, form: str) -> str:
+    return "-" if value is None else form.format(value)

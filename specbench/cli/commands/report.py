@@ -1,28 +1,51 @@
-"""``specbench report``: runs, sweeps and profiles as a page that people can show each other."""
+"""``specbench report``: runs, sweeps and profiles as a page that people can show each other, or as one table."""
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import typer
 
 from specbench.cli import options, output
+from specbench.common import UsageError, unknown_name
+from specbench.planning import split_names
 
 
 def report(
     runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS"),
-    out: Path = typer.Option(options.REPORTS, "--out", help="Folder that receives report.html, .md and .csv."),
-    claims: bool = typer.Option(False, "--claims", help="With the published rows of the same methods beside them."),
+    out: Path | None = typer.Option(
+        None, "--out", help="Folder for report.html, .md and .csv; with --to a file.", show_default="reports, or stdout"
+    ),
+    claims: bool = typer.Option(False, "--claims", help="With the published rows of the same methods."),
+    to: str | None = typer.Option(
+        None, "--to", help="One table instead of a page, a row per request: csv, json, md or latex.", metavar="FORMAT"
+    ),
+    summary: bool = typer.Option(False, "--summary", help="With --to: a row per method instead of one per request."),
+    positions: bool = typer.Option(
+        False, "--positions", help="With --to: a row per method and window of the answer: speed over the place in it."
+    ),
+    columns: str | None = typer.Option(
+        None, "--columns", help="With --to: these columns only, comma-separated.", show_default="all"
+    ),
     as_json: bool = options.JSON,
 ) -> None:
-    """Write runs, sweeps and profiles as one HTML page, as Markdown and as CSV, without torch."""
+    """Write runs, sweeps and profiles as one HTML page, Markdown and CSV; or runs as one table with --to. No torch."""
+    if to is not None:
+        if claims or as_json:
+            raise UsageError("--claims and --json go with the page; leave them out for --to")
+        _export(runs, to, summary, positions, columns, out)
+        return
+    if summary or positions or columns is not None:
+        raise UsageError("--summary, --positions and --columns choose a table; add --to csv")
     from specbench.report import build_what_can_be, gather, write_report
 
     document, found = build_what_can_be(gather(runs), claims=claims)
     notes = output.stderr()
     for each in found.skipped:
         notes.print(f"not in the report: {each.folder}: {each.why}", soft_wrap=True, markup=False)
-    page = write_report(document, out)
+    page = write_report(document, out or options.REPORTS)
     if as_json:
         skipped = [{"folder": each.folder, "why": each.why} for each in found.skipped]
         used = {
@@ -33,3 +56,32 @@ def report(
         output.emit_json({"report": str(page), **used, "skipped": skipped})
         return
     output.stdout().print(str(page), soft_wrap=True, markup=False)
+
+
+def _export(runs: list[Path], to: str, summary: bool, positions: bool, columns: str | None, out: Path | None) -> None:
+    """Write runs as one table in long format to a file or to stdout."""
+    from specbench.analysis import load, load_methods, load_positions
+    from specbench.common import check_writable, write_text_atomic
+    from specbench.report.formats import FORMATS, write
+
+    if to not in FORMATS:
+        raise unknown_name("format in --to", to, FORMATS)
+    if out is not None:
+        check_writable(out.parent)
+    if summary and positions:
+        raise UsageError("--summary and --positions are two tables; write them one after the other")
+    frame = (load_positions if positions else load_methods if summary else load)(*runs)
+    if columns is not None:
+        wanted = split_names(columns)
+        if not wanted:
+            raise UsageError("--columns names nothing; leave it out for all")
+        for name in wanted:
+            if name not in frame.columns:
+                raise unknown_name("column in --columns", name, frame.columns)
+        frame = frame[list(dict.fromkeys(wanted))]
+    if out is None:
+        write(frame, to, sys.stdout)
+        return
+    text = io.StringIO()
+    write(frame, to, text)
+    write_text_atomic(out, text.getvalue())

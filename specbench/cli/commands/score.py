@@ -1,21 +1,115 @@
-"""``specbench score``: verdicts on a run's answers, later and without generating anything again."""
+"""``specbench score``: verdicts on the answers of a run, or ratings of them by a judge model."""
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from specbench.cli import options, output
+from specbench.common import Tenths, UsageError, keys
+
+if TYPE_CHECKING:
+    from specbench.evals import Judge
+
+_TIMEOUT_S = 300.0
 
 
 def score(
     run: Path = options.folders("A folder that specbench run wrote.", "RUN"),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Answers judged at a time; default all cores."),
+    judge: str | None = typer.Option(
+        None, "--judge", help="Rate by this model instead: as for --model, or one of --base-url.", metavar="MODEL"
+    ),
+    base_url: str | None = typer.Option(None, "--base-url", help="OpenAI-compatible, as http://localhost:8000/v1."),
+    api_key_env: str | None = typer.Option(
+        None, "--api-key-env", help="Environment variable with the key.", metavar="VAR"
+    ),
+    timeout: float | None = typer.Option(
+        None, "--timeout", min=0.1, max=86400, help="Seconds for one answer of an endpoint.", show_default="300"
+    ),
+    workers_of_judge: int = typer.Option(
+        1, "--judge-workers", min=1, max=64, help="Questions asked of an endpoint at once.", metavar="N"
+    ),
+    max_new_tokens: int | None = typer.Option(
+        None, "--max-new-tokens", min=1, help="Per judgment.", show_default="2048"
+    ),
+    dtype: str = options.of("dtype"),
+    device: str = options.of("device"),
+    revision: str | None = options.of("revision"),
+    trust_remote_code: bool = options.of("trust_remote_code"),
     data_dir: Path | None = options.of("data_dir"),
     as_json: bool = options.JSON,
 ) -> None:
-    """Score the answers of a run, finished or not, in a process that never imports torch."""
+    """Score the answers of a run, finished or not; with --judge, rate them from 1 to 10 with FastChat's prompts.
+
+    Nothing is generated again. Scoring never imports torch. Ratings are kept as
+    they come, and answers equal to AR's take its rating; repeating an
+    interrupted command goes on.
+    """
+    if judge is None:
+        local = {"--dtype": dtype != "auto", "--device": device != "auto", "--revision": revision}
+        remote = {"--base-url": base_url, "--api-key-env": api_key_env, "--timeout": timeout}
+        more = {"--judge-workers": workers_of_judge > 1, "--max-new-tokens": max_new_tokens}
+        if unused := [name for name, given in {**local, **remote, **more}.items() if given]:
+            raise UsageError(f"{unused[0]} goes with --judge MODEL; add it, or leave it out")
+        _score(run, workers, data_dir, as_json)
+        return
+    if workers is not None:
+        raise UsageError("--workers is for scoring without --judge; use --judge-workers")
+    if base_url is not None and (dtype != "auto" or device != "auto" or revision or trust_remote_code):
+        raise UsageError(
+            "--dtype, --device, --revision and --trust-remote-code are of a judge that runs here; "
+            "leave them out for --base-url"
+        )
+    if base_url is None and timeout is not None:
+        raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
+    if base_url is None and workers_of_judge > 1:
+        raise UsageError("--judge-workers goes with --base-url; a judge that runs here takes one question at a time")
+    key, most = _key(base_url, api_key_env), max_new_tokens or 2048
+    from specbench.analysis import read_run
+    from specbench.evals import JudgePrompts, judge_all, judge_questions, judged_answers
+    from specbench.results import RunFolder
+
+    options.assert_answers(RunFolder.load(run).run)
+    notes = output.stderr()
+    with RunFolder.reopen(run):
+        read = read_run(run)
+        made = judged_answers(read.records, judge_questions(read.config.task, data_dir), JudgePrompts(data_dir))
+        with ExitStack() as stack:
+            who: Judge
+            if base_url is not None:
+                from specbench.evals import Endpoint
+
+                seconds = timeout or _TIMEOUT_S
+                who = stack.enter_context(closing(Endpoint(judge, base_url, key, max_tokens=most, timeout_s=seconds)))
+            else:
+                notes.print(f"loading {judge} …", markup=False)
+                from specbench.models import load
+                from specbench.runner import LocalJudge
+
+                loaded = load(judge, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
+                prompts = [answer.prompt for answer in made]
+                who = stack.enter_context(closing(LocalJudge(loaded, prompts, max_tokens=most)))
+            progress = Tenths(
+                lambda text: notes.print(text, markup=False),
+                lambda done, total: f"judging answers, {done} of {total} …",
+            )
+            judge_all(run, who, made, progress, workers_of_judge)
+        read = read_run(run)
+    if as_json:
+        output.emit_json({"run": str(run), "judged": read.judged})
+    elif read.judged:
+        from specbench.report.terminal.run import judgments
+
+        for scores in read.judged:
+            output.stdout().print(judgments(scores))
+
+
+def _score(run: Path, workers: int | None, data_dir: Path | None, as_json: bool) -> None:
     from specbench.results import RunFolder
     from specbench.runner import rescore
 
@@ -29,3 +123,20 @@ def score(
     from specbench.report import headline
 
     output.stdout().print(headline(folder.run, summary))
+
+
+def _key(base_url: str | None, variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if base_url is None:
+        raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
+    key = os.environ.get(variable, "").strip()
+    # What is not written as variables are may be the key itself, given by mistake.
+    name = f"environment variable {variable}" if keys.is_variable(variable) else "what --api-key-env names"
+    if not key:
+        raise UsageError(f"{name} is not set; put the key of --base-url into a variable, and give its name")
+    if fault := keys.fault_of(key):
+        raise UsageError(f"{name} {fault}; set it again, or leave --api-key-env out where no key is needed")
+    if keys.is_variable(variable):
+        keys.named(variable)
+    return key

@@ -1,4 +1,4 @@
-"""``specbench sweep``: options of methods as a grid."""
+"""``specbench sweep``: options of methods as a grid; with ``--tune`` the best options of one method."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from specbench.cli import options, output
-from specbench.common import UsageError
-from specbench.sweeps import TrainedSweepPlan
+from specbench.common import UsageError, flag_of
+from specbench.sweeps import TrainedSweepPlan, TunePlan
 
 
 @options.takes(
@@ -18,13 +20,24 @@ from specbench.sweeps import TrainedSweepPlan
         "settings", "out", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
-def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
-    """Measure settings of methods beside each other: which is best, and which are as good.
+def sweep(
+    plan: TrainedSweepPlan,
+    tune: bool = typer.Option(
+        False, "--tune", help="Recommend options of one method: halving over its own list, or --grid."
+    ),
+    as_json: bool = options.JSON,
+    dry: bool = options.DRY_RUN,
+) -> None:
+    """Compare settings of methods: which is best, and which are as good.
 
-    Every prompt is decoded by all cells, one right after the other, and by ar.
+    Every prompt is decoded by all configurations, one right after the other, and by ar.
     Repeating the command goes on where it stopped; a wider grid decodes only its
-    new cells. With --train the grid is swept once for each of several trainings.
+    new configurations. With --train the grid is swept once for each of several
+    trainings. With --tune the winner is judged on other prompts.
     """
+    if tune:
+        _tune(plan, as_json, dry)
+        return
     if plan.train is None and plan.only_trained:
         raise UsageError(f"{plan.only_trained[0]} goes with --train METHOD; add it, or leave it out")
     if dry:
@@ -42,6 +55,41 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
         return
     read = read_sweep(run_sweep(plan))
     show_sweep(read, as_json, write=True)
+    refuse_failed(read.cells)
+
+
+#: What tuning decides itself: options of a sweep that it does not take.
+_NOT_TUNED = (
+    "search", "until_ci", "profile", "executor", "workers", "yes", "simulate",
+)  # fmt: skip
+
+
+def _tune(plan: TrainedSweepPlan, as_json: bool, dry: bool) -> None:
+    """Print which options of a method are best here, in a sentence with its evidence."""
+    fields = TrainedSweepPlan.model_fields
+    changed = [name for name in fields if getattr(plan, name) != fields[name].default]
+    own = TrainedSweepPlan.model_fields.keys() - TunePlan.model_fields.keys()
+    unused = [flag_of(TrainedSweepPlan, name).name for name in changed if name in own or name in _NOT_TUNED]
+    if dry or unused:
+        raise UsageError(f"{'--dry-run' if dry else unused[0]} does not go with --tune; leave one of them out")
+    if "method" not in changed:
+        raise UsageError("--tune takes one method; name it with --method")
+    tuning = TunePlan.model_validate({name: getattr(plan, name) for name in changed})
+    from specbench.report.terminal.sweep import advice
+    from specbench.sweeps import read_sweep, run_tuning
+
+    path, curve = run_tuning(tuning)
+    read = read_sweep(path)
+    write_cells(read)
+    found = advice(next(iter(read.runs.values())).run, read.cells, curve, tuning.method)
+    if as_json:
+        output.emit_json({"folder": str(path), **found})
+        refuse_failed(read.cells)
+        return
+    console = output.stdout()
+    for line in found["said"]:
+        console.print(line, markup=False)
+    console.print(f"\nsweep: {path} (specbench show has every setting)", soft_wrap=True)
     refuse_failed(read.cells)
 
 

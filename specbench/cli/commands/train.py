@@ -1,41 +1,76 @@
-"""``specbench train``: what a method drafts with, learnt from the target's own answers."""
+"""``specbench train``: train what a method drafts with; with ``--collect`` only the Jacobi states to learn from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench.cli import options, output
-from specbench.training.plan import TrainPlan
+from specbench.common import Flags, UsageError, flag, flag_of
+from specbench.training.plan import TrainPlan, TrajectoriesPlan
+
+P = TypeVar("P", bound=Flags)
 
 _HIDDEN = ("options", "base_fingerprints")
+_SHARED = TrainPlan.model_fields.keys() & TrajectoriesPlan.model_fields.keys()
+
+
+class _TrainCommand(TrainPlan, TrajectoriesPlan):
+    """The options of a training, and those of a collection."""
+
+    method: str | None = flag(None, "METHOD", help=str(TrainPlan.model_fields["method"].description))  # type: ignore[assignment]
+    collect: bool = flag(
+        False, "--collect", help="Only collect trajectories: Jacobi states of the model's own answers, in --out."
+    )
+
+    def narrowed(self, to: type[P], other: type[Flags]) -> P:
+        """The options of one of the two; an option that only the other has is refused."""
+        for name in other.model_fields.keys() - _SHARED:
+            if getattr(self, name) != _TrainCommand.model_fields[name].default:
+                how = "does not go with" if self.collect else "goes with"
+                raise UsageError(f"{flag_of(_TrainCommand, name).name} {how} --collect; leave one of them out")
+        return to.model_validate({name: getattr(self, name) for name in to.model_fields})
 
 
 @options.takes(
-    TrainPlan,
-    shown=("method", "prompts", "answers", "trajectories", "model", "out", "recipe", "settings", "limit", "held_out"),
-)
-def train(plan: TrainPlan, as_json: bool = options.JSON) -> None:
+    _TrainCommand,
+    shown=(
+        "method", "prompts", "answers", "trajectories", "model", "out", "recipe", "settings", "limit", "held_out",
+        "collect", "block_size", "states",
+    ),
+)  # fmt: skip
+def train(plan: _TrainCommand, as_json: bool = options.JSON) -> None:
     """Train what a method drafts with, on the model's own answers to training prompts.
 
-    First the answers are made, then the recipe runs. Repeating an interrupted command goes on with both.
+    First the answers are made, then the recipe runs; with --collect, the states
+    of all blocks instead. Repeating an interrupted command goes on with both.
     """
     from specbench.runner import notes_of, printing_to
-    from specbench.training.running import run_training
+    from specbench.training.running import run_collection, run_training
 
     say = printing_to(notes_of(plan))
-    made = run_training(plan, say)
+    if plan.collect:
+        collecting = plan.narrowed(TrajectoriesPlan, TrainPlan)
+        found, into, title = run_collection(collecting, say), collecting.into, "trajectories"
+    elif plan.method is None:
+        raise UsageError("name a method that has a recipe, as in specbench train jf, or add --collect")
+    else:
+        training = plan.narrowed(TrainPlan, TrajectoriesPlan)
+        found, into, title = run_training(training, say), training.into, "trained"
     if as_json:
-        output.emit_json({"folder": str(plan.into), **made})
+        output.emit_json({"folder": str(into), **found})
         return
-    rows = [[name.replace("_", " "), _shown(value)] for name, value in made.items() if name not in _HIDDEN]
-    output.stdout().print(output.table(["", "trained"], rows))
-    say(f"trained: {made.get('weights', plan.into)}")
+    hidden = ("fingerprint",) if plan.collect else _HIDDEN
+    rows = [[name.replace("_", " "), _shown(value)] for name, value in found.items() if name not in hidden]
+    output.stdout().print(output.table(["", title], rows))
+    say(f"{title}: {into if plan.collect else found.get('weights', into)}")
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return str(value)
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

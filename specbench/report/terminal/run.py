@@ -186,7 +186,7 @@ def _not_judged(task: Mapping[str, Any]) -> list[str]:
     if task.get("metric", "pass@1"):
         return []
     return [
-        "Answers are not judged" + ("; specbench judge RUN --judge MODEL rates them." if task.get("judge") else ".")
+        "Answers are not judged" + ("; specbench score RUN --judge MODEL rates them." if task.get("judge") else ".")
     ]
 
 
