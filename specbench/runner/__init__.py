@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from specbench.runner.loading import load_model as load_model
     from specbench.runner.loading import load_models as load_models
     from specbench.runner.local_judge import LocalJudge as LocalJudge
-    from specbench.runner.loop import Request as Request
     from specbench.runner.lossless_check import CheckedEngines as CheckedEngines
     from specbench.runner.lossless_check import check_lossless as check_lossless
     from specbench.runner.monitor import Monitor as Monitor
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from specbench.runner.monitor import monitoring as monitoring
     from specbench.runner.order import Order as Order
     from specbench.runner.prompts import prepare as prepare
+    from specbench.runner.record import Request as Request
     from specbench.runner.run_plans import run as run
     from specbench.runner.run_plans import run_plan as run_plan
     from specbench.runner.run_progress import notes_of as notes_of

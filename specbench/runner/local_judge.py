@@ -10,7 +10,7 @@ from specbench.evals import JudgePrompt, Unanswered, build_dialogue, choose_styl
 from specbench.models import LoadedModel
 from specbench.planning import plan_methods
 from specbench.results import BASELINE, JudgeSpec
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

@@ -12,19 +12,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from specbench.common import Activity, EnvironmentRefused, PluginFault, UsageError, heartbeat, plugins
-from specbench.decoding import BadTree, Context, Decoder, Method, StepResult, TokenTree
+from specbench.common import Activity, PluginFault, UsageError, heartbeat, plugins
+from specbench.decoding import Context, Method, StepResult, TokenTree
 from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.planning import Acceptance
-from specbench.results import GpuTrace, RequestRecord, request_key
-from specbench.runner.returned import checked_branches, checked_forwards, checked_guesses, checked_measures, wrong_tree
-from specbench.runner.stop import Output, StopRule
-from specbench.runner.trace import Verified, spread_branches, token_trace, verified
+from specbench.results import RequestRecord
+from specbench.runner.checked_decoder import CheckedDecoder, blame
+from specbench.runner.record import ActiveRequest, Request, make_record
+from specbench.runner.stop import Output
+from specbench.runner.trace import verified
 
 Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
@@ -71,42 +72,6 @@ class Memory(Protocol):
 
     def reset(self) -> None: ...
     def peak(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Request:
-    """One prompt to decode; ``repeat`` counts from 0, ``turn`` of its conversation from 1. Temperature None is the
-    run's.
-    """
-
-    prompt_id: str
-    repeat: int
-    ids: Sequence[int]
-    rule: StopRule
-    turn: int = 1
-    category: str = ""
-    temperature: float | None = None
-
-
-@dataclass(eq=False)
-class _Sequence:
-    """A request in a slot. Times in nanoseconds."""
-
-    request: Request
-    decoder: Decoder
-    slot: int
-    output: Output
-    acceptance: Acceptance | None
-    started: int
-    gpu: GpuTrace | None = None
-    first: int = 0
-    last: int = 0
-    busy_prefill: int = 0
-    busy_decode: float = 0
-    accepted_lengths: list[int] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
-    verified: list[Verified] = field(default_factory=list)
-    spent: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Runner:
@@ -161,7 +126,7 @@ class Runner:
         """
         self._at = Activity.OURS
         heartbeat.record(who=method.who, row=method.label)
-        try:  # around all of it: on the clock a decoder's call costs two stores more
+        try:
             yield from self._segment(method, requests, number)
         except BaseException as raised:
             if isinstance(raised, KeyboardInterrupt):
@@ -184,109 +149,64 @@ class Runner:
             except PluginFault as fault:
                 if fault.spoils_all:
                     return fault
-        return _blamed(raised, method, self._at)
+        return blame(raised, method, self._at)
 
     def _segment(
         self, method: Method, requests: Sequence[Request], number: int
     ) -> Generator[RequestRecord, None, None]:
-        if self._gpu:
-            self._gpu.reset()
-        if self._memory:
-            self._memory.reset()
+        for meter in (self._gpu, self._memory):
+            if meter:
+                meter.reset()
         if self._shared:
             self._shared.take()
-        waiting, most = deque(requests), method.max_rows
+        waiting, active = deque(requests), list[ActiveRequest]()
         wanted: dict[str, Any] = {"top_k": method.top_k, "taps": method.taps}
-        active: list[_Sequence] = []
         origin = self._now()
         try:
             while waiting or active:
                 while waiting and len(active) < self._concurrency:
-                    sequence = self._start(method, waiting.popleft(), wanted)
-                    active.append(sequence)
-                    if sequence.output.reason:
+                    active.append(self._start(method, waiting.popleft(), wanted))
+                    if active[-1].ended:
                         break
-                ended = [sequence for sequence in active if sequence.output.reason]
-                if not ended:
-                    self._step(active, wanted, most)
-                    ended = [sequence for sequence in active if sequence.output.reason]
-                if self._gpu:  # of all of them before the consumer has control: the GPU rests then
-                    for sequence in ended:
-                        sequence.gpu = self._aside(partial(self._gpu.end, sequence.slot))
-                for sequence in ended:
-                    self._assert_finite(sequence, method)
-                    active.remove(sequence)
-                    self._leave(sequence)
-                    handed_over = self._clock()
-                    peak = self._memory.peak() if self._memory else None
-                    _CELLS[heartbeat.AT] = Activity.MEASURES
-                    record = _record(method.label, sequence, origin, number, peak)
-                    _CELLS[heartbeat.AT] = Activity.OURS
-                    if self._shared:
-                        self._shared.check(method)
-                    yield record
-                    if self._shared:
-                        self._shared.take()
-                    self._away += self._clock() - handed_over
+                if not any(each.ended for each in active):
+                    self._step(active, wanted)
+                ended = [each for each in active if each.ended]
+                if self._gpu:  # before the consumer has control: the GPU rests then
+                    for each in ended:
+                        each.gpu = self._off_clock(partial(self._gpu.end, each.slot))
+                for each in ended:
+                    yield from self._finish(method, each, active, origin, number)
         except BaseException:
             self._at = Activity(_CELLS[heartbeat.AT])
             raise
         finally:  # the consumer stopped early or something failed: leave no slot occupied
-            for sequence in active:
-                with plugins.ignoring_faults():  # what went wrong first is reported
-                    self._leave(sequence)
+            for each in active:
+                with plugins.ignoring_faults():  # the first fault is reported
+                    self._leave(each)
 
-    def _assert_finite(self, sequence: _Sequence, method: Method) -> None:
-        """Refuse an answer of a model that overflows in its precision: it has a speed and no meaning."""
-        if not self._aside(partial(self._engine.finite, sequence.slot)):
-            raise UsageError(
-                f"{method.label}: the model came to NaN or infinity on {sequence.request.prompt_id}, so its answer "
-                "means nothing; take a wider --dtype, or weights that are whole"
-            )
-
-    def _leave(self, sequence: _Sequence) -> None:
-        _CELLS[heartbeat.AT] = Activity.END
-        try:
-            sequence.decoder.end()
-        finally:
-            self._engine.free(sequence.slot)
-        _CELLS[heartbeat.AT] = Activity.OURS
-
-    def _now(self) -> int:
-        return self._clock() - self._away
-
-    def _aside(self, work: Callable[[], T]) -> T:
-        """Does what belongs to no measurement while the clock stands still."""
-        before = self._clock()
-        done = work()
-        self._away += self._clock() - before
-        return done
-
-    def _start(self, method: Method, request: Request, wanted: Mapping[str, Any]) -> _Sequence:
+    def _start(self, method: Method, request: Request, wanted: Mapping[str, Any]) -> ActiveRequest:
+        """Prefill a request in a free slot, up to its first token."""
         slot = self._engine.alloc()
         try:
-            decoder = method.new(replace(self._context(method.label, request), slot=slot))
+            made = method.new(replace(self._context(method.label, request), slot=slot))
         except BaseException:
             self._engine.free(slot)
             raise
+        decoder = CheckedDecoder(made, method.max_rows)
         try:
             acceptance = self._simulate(method.label, request)
             if self._gpu:
-                self._aside(partial(self._gpu.begin, slot))
+                self._off_clock(partial(self._gpu.begin, slot))
             started = self._now()
             _CELLS[heartbeat.BEATS] += 1
-            _CELLS[heartbeat.AT] = Activity.BEGIN
-            tree = checked_guesses(decoder.begin(tuple(request.ids)))  # a copy: another method gets the same prompt
+            tree = decoder.begin(request.ids)
             _CELLS[heartbeat.AT] = Activity.FORWARD
             result = self._engine.prefill(slot, request.ids, tree, **wanted)
             emitted = tuple(result.emitted)
-            _CELLS[heartbeat.AT] = Activity.OBSERVE
             decoder.observe(result)
-            _CELLS[heartbeat.AT] = Activity.OURS
             now = self._now()
-            sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
-            sequence.busy_prefill = now - started
-            sequence.output.extend(emitted)
+            active = ActiveRequest(request, decoder, slot, Output(request.rule), acceptance, started, now, now)
+            active.output.extend(emitted)
         except BaseException:
             at = _CELLS[heartbeat.AT]
             with plugins.ignoring_faults():
@@ -294,111 +214,75 @@ class Runner:
             self._engine.free(slot)
             _CELLS[heartbeat.AT] = at
             raise
-        return sequence
+        return active
 
-    def _step(self, active: Sequence[_Sequence], wanted: Mapping[str, Any], most: int) -> None:
+    def _step(self, active: Sequence[ActiveRequest], wanted: Mapping[str, Any]) -> None:
+        """One forward over the trees of all active requests; its time is shared equally among them."""
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
         _CELLS[heartbeat.BEATS] += 1
-        _CELLS[heartbeat.AT] = Activity.DRAFT
-        trees = {}
-        for sequence in active:
-            tree = trees[sequence.slot] = sequence.decoder.draft()
-            if type(tree) is not TokenTree or len(tree.tokens) > most or tree.tokens[0] != sequence.output.ids[-1]:
-                raise wrong_tree(tree, most, sequence.output.ids[-1])
+        trees = {each.slot: each.decoder.draft(each.output.ids[-1]) for each in active}
         if phases:
             phases.mark("draft")
         _CELLS[heartbeat.AT] = Activity.FORWARD
         results = self._engine.step(trees, **wanted, phases=phases, **self._forced(active, trees))
-        # What a decoder does to the lists that it gets is nobody's answer.
-        decided = [(results[sequence.slot].emitted[:], results[sequence.slot].path[:]) for sequence in active]
-        _CELLS[heartbeat.AT] = Activity.OBSERVE
-        for sequence in active:
-            sequence.decoder.observe(results[sequence.slot])
-        _CELLS[heartbeat.AT] = Activity.OURS
+        # Copies: a decoder may change the lists that it gets.
+        decided = [(results[each.slot].emitted[:], results[each.slot].path[:]) for each in active]
+        for each in active:
+            each.decoder.observe(results[each.slot])
         if phases:
             phases.mark("observe")
-            for sequence in active:
+            for each in active:
                 for phase, spent in phases.spent.items():
-                    sequence.spent.setdefault(phase, []).append(spent / len(active))
+                    each.spent.setdefault(phase, []).append(spent / len(active))
         now = self._now()
         share = (now - before) / len(active)
-        for sequence, (emitted, path) in zip(active, decided, strict=True):
-            sequence.last = now
-            sequence.busy_decode += share
-            sequence.steps.append(share)
-            sequence.accepted_lengths.append(sequence.output.extend(emitted))
-            sequence.verified.append(verified(trees[sequence.slot], path, whole=self._trace))
+        for each, (emitted, path) in zip(active, decided, strict=True):
+            each.last = now
+            each.busy_decode += share
+            each.steps.append(share)
+            each.accepted_lengths.append(each.output.extend(emitted))
+            each.verified.append(verified(trees[each.slot], path, whole=self._trace))
 
-    def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
-        """The ``forced`` of a step where acceptance is simulated; off the clock, for no decoder and no engine does this
-        work.
-        """
-        simulated = [(one.slot, one.acceptance) for one in active if one.acceptance]
+    def _forced(self, active: Sequence[ActiveRequest], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
+        """The step's ``forced`` where acceptance is simulated; off the clock, since no real decoder does this work."""
+        simulated = [(each.slot, each.acceptance) for each in active if each.acceptance]
         if not simulated:
             return {}
-        return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
+        return {"forced": self._off_clock(lambda: {slot: drawn.forced(trees[slot]) for slot, drawn in simulated})}
 
+    def _finish(
+        self, method: Method, done: ActiveRequest, active: list[ActiveRequest], origin: int, number: int
+    ) -> Generator[RequestRecord, None, None]:
+        """Free a request's slot and hand its record over, while the clock stands still."""
+        if not self._off_clock(partial(self._engine.finite, done.slot)):
+            raise UsageError(
+                f"{method.label}: the model came to NaN or infinity on {done.request.prompt_id}, so its answer "
+                "means nothing; take a wider --dtype, or weights that are whole"
+            )
+        active.remove(done)
+        self._leave(done)
+        handed_over = self._clock()
+        record = make_record(method.label, done, origin, number, self._memory.peak() if self._memory else None)
+        if self._shared:
+            self._shared.check(method)
+        yield record
+        if self._shared:
+            self._shared.take()
+        self._away += self._clock() - handed_over
 
-def _blamed(raised: BaseException, method: Method, at: Activity) -> BaseException:
-    """What is raised for what came up while a method decoded, by where it came up."""
-    theirs = at not in (Activity.OURS, Activity.FORWARD) or isinstance(raised, (BadTree, PluginFault, SystemExit))
-    if isinstance(raised, plugins.StepTimeout) and not theirs:
-        return EnvironmentRefused(
-            f"{method.label}: a step {raised}; what was finished is kept, --step-timeout allows more"
-        )
-    if not theirs or isinstance(raised, EnvironmentRefused):  # of memory mostly, whoever asked for it
-        return raised
-    return plugins.fault(
-        raised, method.who, heartbeat.WORDS[at] if at != Activity.FORWARD else "in draft", method.label
-    )
+    def _leave(self, done: ActiveRequest) -> None:
+        try:
+            done.decoder.end()
+        finally:
+            self._engine.free(done.slot)
 
+    def _now(self) -> int:
+        return self._clock() - self._away
 
-def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int | None) -> RequestRecord:
-    request, output = sequence.request, sequence.output
-    assert output.reason is not None
-    assert 1 + sum(sequence.accepted_lengths) == len(output.ids), (
-        "every kept token comes from the prefill or from one step"
-    )
-    second = 1e-9
-    return RequestRecord(
-        **answered(label, request, output),
-        accepted_lengths=sequence.accepted_lengths,
-        tree_rows=sum(step.rows for step in sequence.verified),
-        target_forwards=len(sequence.accepted_lengths),
-        draft_forwards=checked_forwards(sequence.decoder),
-        start_s=(sequence.started - origin) * second,
-        segment=number,
-        ttft_s=(sequence.first - sequence.started) * second,
-        decode_s=(sequence.last - sequence.first) * second,
-        latency_s=(sequence.last - sequence.started) * second,
-        prefill_share_s=sequence.busy_prefill * second,
-        decode_share_s=sequence.busy_decode * second,
-        step_s=[round(spent * second, 7) for spent in sequence.steps],
-        phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
-        or None,
-        peak_memory_bytes=peak,
-        branches=spread_branches(checked_branches(sequence.decoder), len(sequence.accepted_lengths)) or None,
-        measures=checked_measures(sequence.decoder, len(output.ids), output.reason != "length"),
-        gpu=sequence.gpu,
-        tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),
-    )
-
-
-def answered(label: str, request: Request, output: Output) -> dict[str, Any]:
-    """The fields of a record that say what was asked and what came of it, by whatever engine."""
-    return {
-        "request_id": request_key(label, request.prompt_id, request.repeat, request.turn),
-        "method": label,
-        "prompt_id": request.prompt_id,
-        "repeat": request.repeat,
-        "turn": request.turn,
-        "category": request.category,
-        "prompt_tokens": len(request.ids),
-        "output_ids": output.ids,
-        "text": output.text(),
-        "finish_reason": output.reason,
-        "output_tokens": len(output.ids),
-        "overshoot_tokens": output.overshoot,
-        "stop_tail_tokens": output.stop_tail(),
-    }
+    def _off_clock(self, work: Callable[[], T]) -> T:
+        """Do what belongs to no measurement while the clock stands still."""
+        before = self._clock()
+        done = work()
+        self._away += self._clock() - before
+        return done

@@ -11,8 +11,8 @@ from specbench.backends import Row
 from specbench.decoding import Method
 from specbench.planning import Resolved
 from specbench.results import BASELINE, RequestRecord, request_key
-from specbench.runner.loop import Request
 from specbench.runner.prompts import Prepared
+from specbench.runner.record import Request
 
 
 class Turns:

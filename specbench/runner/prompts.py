@@ -17,7 +17,7 @@ from specbench.evals import draw_from_each, draw_prompts, recording_files
 from specbench.models import LoadedModel
 from specbench.planning import Plan, TaskPlan
 from specbench.results import Dated, PromptDraw, TaskSpec
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 # An answer's text may take more tokens as history than it had when it was written; a quarter more and some is ample.

@@ -22,7 +22,8 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.results.schema import RequestRecord
 from specbench.runner.grades import lossless
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Runner
+from specbench.runner.record import Request
 from specbench.runner.stop import Output, StopRule
 
 GREEDY = Sampling()

@@ -22,7 +22,8 @@ from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.report.terminal.generation import steps
 from specbench.results.schema import BONUS, PREFILL, RequestRecord
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Runner
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 CARDS = registry.methods()

@@ -22,7 +22,8 @@ from specbench.engine.sampler import Sampling
 from specbench.models.loader import LoadedModel
 from specbench.planning.tasks import plan_tasks
 from specbench.runner.grades import lossless
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Runner
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 MANY, TOKENS = 5, 96

@@ -21,7 +21,7 @@ from specbench.decoding.pairs import RETRIEVED, pair_methods
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.planning.methods import make_method, plan_methods
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

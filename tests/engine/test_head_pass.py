@@ -19,7 +19,7 @@ from specbench.common.errors import EnvironmentRefused
 from specbench.decoding import Options
 from specbench.decoding.protocol import Method
 from specbench.engine import HeadPass, HeadRows, Sampling, graphs, head_pass
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 VOCAB = 7  # so few that random drafts are often right

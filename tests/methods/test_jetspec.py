@@ -26,7 +26,8 @@ from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
 from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Runner
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 VOCAB = 50

@@ -8,7 +8,7 @@ import pytest
 from support import decoders, models
 
 from specbench.planning.methods import plan_methods
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

@@ -17,7 +17,7 @@ from specbench.models.adapters import CARD
 from specbench.models.head_config import shipped
 from specbench.models.loader import LoadedModel, load
 from specbench.planning.methods import default_settings, labels_of, make_methods, plan_methods
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

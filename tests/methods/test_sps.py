@@ -31,7 +31,8 @@ from specbench.methods.sps.decoder import Options
 from specbench.methods.sps.drafter import Drafter
 from specbench.planning.methods import plan_methods
 from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Runner
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 VOCAB, SLOTS, CAPACITY = 97, 3, 70

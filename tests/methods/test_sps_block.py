@@ -29,7 +29,7 @@ from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR
 from specbench.planning.methods import plan_methods
 from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 VOCAB, SLOTS, CAPACITY = 97, 3, 70

@@ -22,8 +22,8 @@ from specbench.results.bandwidth import BANDWIDTH, ForwardBytes
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
 from specbench.runner import monitor, run_task
-from specbench.runner.loop import Request
 from specbench.runner.monitor import MemoryReader, forward_bytes, memory_reader
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 
 S = 1_000_000_000  # one second of a toy's clock

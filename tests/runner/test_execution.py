@@ -19,7 +19,7 @@ from specbench.results.calibration import SettledSteps
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.runner import run_task
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 
 STEPS = [{"attention": "triton", "step_s": {"1": 0.1, "2": 0.2}, "padded_to": {"1": 1, "2": 2}}]
 TILES = {"block_n": 64, "block_k": 128, "splits": 2, "warps": 4, "stages": 3}

@@ -20,8 +20,8 @@ from specbench.decoding.protocol import Method
 from specbench.engine.sampler import Sampling
 from specbench.results.schema import RequestRecord
 from specbench.runner.grades.grade_run import grade
-from specbench.runner.loop import Request
 from specbench.runner.order import Order, Turns
+from specbench.runner.record import Request
 
 AR, MINE = toy(label="ar"), toy(label="mine")
 PROMPTS = [

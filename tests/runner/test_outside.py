@@ -14,7 +14,7 @@ from specbench.common.errors import EngineFault
 from specbench.engine import Sampling
 from specbench.results.schema import RequestRecord
 from specbench.runner.external.external_row import ExternalRow
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 STOP = 7

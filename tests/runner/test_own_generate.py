@@ -18,7 +18,7 @@ from specbench.planning.methods import plan_methods
 from specbench.planning.plan import Plan
 from specbench.runner.grades import own_generate
 from specbench.runner.grades.own_generate import check_generate
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

@@ -17,7 +17,7 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.planning.methods import plan_methods
 from specbench.results.schema import SimulatedAcceptance
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 from specbench.runner.session import Kernels, Session
 from specbench.runner.setup import target
 from specbench.runner.stop import StopRule

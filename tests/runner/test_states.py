@@ -19,8 +19,8 @@ from specbench.models.loader import ByteTokenizer
 from specbench.planning.methods import plan_methods
 from specbench.results.calibration import StoredTimes
 from specbench.results.schema import RequestRecord
-from specbench.runner.loop import Request
 from specbench.runner.order import Order
+from specbench.runner.record import Request
 from specbench.runner.session import Session
 from specbench.runner.setup.request_state import broken_off
 from specbench.runner.stop import StopRule

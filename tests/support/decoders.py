@@ -39,7 +39,8 @@ from specbench.results.schema import (
     SamplingSpec,
     TaskSpec,
 )
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Runner
+from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
 # ------------------------------

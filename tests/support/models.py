@@ -35,8 +35,8 @@ from specbench.planning.plan import Plan
 from specbench.planning.resolving import Resolved
 from specbench.planning.tasks import TaskPlan
 from specbench.results.schema import RequestRecord, request_key
-from specbench.runner.loop import Request
 from specbench.runner.prompts import Prepared, prepare
+from specbench.runner.record import Request
 from specbench.training.recipe import Text
 from specbench.training.trajectory import Trajectory
 

@@ -16,7 +16,8 @@ from specbench.backends import Arrival, Backend, EngineCounters, Question, Row, 
 from specbench.common import EngineFault, UsageError, resident_bytes
 from specbench.engine import Sampling
 from specbench.results import EngineFacts, RequestRecord
-from specbench.runner.loop import Clock, Request, answered
+from specbench.runner.loop import Clock
+from specbench.runner.record import Request, answer_fields
 from specbench.runner.stop import Output, StopRule
 
 Encode = Callable[[str], Sequence[int]]
@@ -195,7 +196,7 @@ class _Answer:
         forwards = len(steps) if counts == "forwards" else (told.forwards or 0)
         drafted = told.draft_tokens
         return RequestRecord(
-            **answered(label, request, output),
+            **answer_fields(label, request, output),
             first_tokens=self.kept[0],
             accepted_lengths=self.kept[1:],
             tree_rows=0 if drafted is None else forwards + drafted,

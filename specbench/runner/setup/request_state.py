@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.decoding import Method
 from specbench.results import RequestRecord
-from specbench.runner.loop import Request
+from specbench.runner.record import Request
 
 
 @dataclass

@@ -1,0 +1,135 @@
+"""A decoder whose calls are recorded, and whose answers are checked, as they are made.
+
+Plug-ins are trusted code that may be faulty: what a decoder returns is refused in the call that returned it, so the
+error can name the call. :func:`blame` turns what was raised into the error that the user sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+from specbench.common import Activity, EnvironmentRefused, PluginFault, heartbeat, plugins
+from specbench.decoding import BadTree, Branch, Decoder, Method, StepResult, TokenTree
+from specbench.models import LoadedModel
+
+_ALL = (True, True)  # a tree without ``accept`` may emit all its rows
+_SHARED = heartbeat.SHARED
+
+
+class CheckedDecoder:
+    """Calls a decoder, records each call in :mod:`specbench.common.heartbeat`, and refuses what it may not return.
+
+    After a call that raises, the heartbeat still shows that call. Two stores are all that a call costs on the clock.
+
+    Args:
+        most: rows that a tree may have.
+    """
+
+    def __init__(self, decoder: Decoder, most: int) -> None:
+        self._decoder, self._most = decoder, most
+
+    def begin(self, ids: Sequence[int]) -> TokenTree | None:
+        """The guesses that go along with the prompt: draft-only rows, or None."""
+        _SHARED[heartbeat.AT] = Activity.BEGIN
+        tree: object = self._decoder.begin(tuple(ids))  # a copy: another method gets the same prompt
+        if not (tree is None or type(tree) is TokenTree):
+            raise plugins.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
+        if tree is not None and len(tree) > 1 and any((tree.accept or _ALL)[1:]):
+            raise plugins.Refused("guesses sent along with the prompt must be draft-only rows")
+        _SHARED[heartbeat.AT] = Activity.OURS
+        return tree
+
+    def draft(self, root: int) -> TokenTree:
+        """The tree of the next step, whose root is the last emitted token."""
+        _SHARED[heartbeat.AT] = Activity.DRAFT
+        tree = self._decoder.draft()
+        if type(tree) is not TokenTree or len(tree.tokens) > self._most or tree.tokens[0] != root:
+            raise self._wrong(tree, root)
+        _SHARED[heartbeat.AT] = Activity.OURS
+        return tree
+
+    def _wrong(self, tree: object, root: int) -> plugins.Refused:
+        if type(tree) is not TokenTree:
+            return plugins.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree is needed")
+        if len(tree.tokens) > self._most:
+            return plugins.Refused(f"its tree has {len(tree.tokens):,} rows, its max_rows said {self._most:,}")
+        return plugins.Refused(f"its tree has root {tree.tokens[0]}, and the last emitted token is {root}")
+
+    def observe(self, result: StepResult) -> None:
+        """Tell the decoder what a step emitted."""
+        _SHARED[heartbeat.AT] = Activity.OBSERVE
+        self._decoder.observe(result)
+        _SHARED[heartbeat.AT] = Activity.OURS
+
+    def end(self) -> None:
+        """End the request."""
+        _SHARED[heartbeat.AT] = Activity.END
+        self._decoder.end()
+        _SHARED[heartbeat.AT] = Activity.OURS
+
+    def draft_forwards(self) -> int:
+        """Forwards of the decoder's draft model."""
+        _SHARED[heartbeat.AT] = Activity.MEASURES
+        found = self._decoder.draft_forwards
+        if not _is_whole(found) or found < 0:
+            raise plugins.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")
+        _SHARED[heartbeat.AT] = Activity.OURS
+        return int(found)
+
+    def measures(self, kept: int, stopped: bool) -> dict[str, float]:
+        """The decoder's own figures of a finished request."""
+        _SHARED[heartbeat.AT] = Activity.MEASURES
+        found = dict(self._decoder.measures(kept, stopped))
+        for name, value in found.items():
+            if not (isinstance(name, str) and _is_number(value) and math.isfinite(value)):
+                raise plugins.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is no number")
+        _SHARED[heartbeat.AT] = Activity.OURS
+        return {name: float(value) for name, value in found.items()}
+
+    def branches(self) -> Sequence[Branch]:
+        """The decoder's branches of a finished request."""
+        _SHARED[heartbeat.AT] = Activity.MEASURES
+        found = []
+        for each in self._decoder.branches():
+            if not isinstance(each, Branch):
+                raise plugins.Refused(f"it returned {type(each).__name__:.40}, where a Branch is needed")
+            tokens = tuple(each.tokens)
+            if not (all(map(_is_whole, (each.step, *tokens))) and _is_number(each.logp)):
+                raise plugins.Refused(f"its branch of step {str(each.step)[:40]} has something else than numbers")
+            found.append(Branch(int(each.step), tuple(map(int, tokens)), float(each.logp)))
+        _SHARED[heartbeat.AT] = Activity.OURS
+        return found
+
+
+def check_wishes(method: Method, model: LoadedModel) -> None:
+    """Refuse a method that wants to see what the target does not have."""
+    words, layers = model.vocab_size, int(model.model.config.get_text_config().num_hidden_layers)
+    with plugins.plugin_call(method.who):
+        if method.top_k > words:
+            raise plugins.Refused(f"its top_k is {method.top_k:,}, and the model has {words:,} tokens")
+        if any(layer >= layers for layer in method.taps):
+            raise plugins.Refused(f"its taps are {str(method.taps)[:80]}, and the model has {layers} layers")
+
+
+def blame(raised: BaseException, method: Method, at: Activity) -> BaseException:
+    """The error for what was raised while a method decoded, by what the process was doing then."""
+    theirs = at not in (Activity.OURS, Activity.FORWARD) or isinstance(raised, (BadTree, PluginFault, SystemExit))
+    if isinstance(raised, plugins.StepTimeout) and not theirs:
+        return EnvironmentRefused(
+            f"{method.label}: a step {raised}; what was finished is kept, --step-timeout allows more"
+        )
+    if not theirs or isinstance(raised, EnvironmentRefused):  # of memory mostly, whoever asked for it
+        return raised
+    return plugins.fault(
+        raised, method.who, heartbeat.WORDS[at] if at != Activity.FORWARD else "in draft", method.label
+    )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,109 @@
+"""A request while it is decoded, and the record that is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.planning import Acceptance
+from specbench.results import GpuTrace, RequestRecord, request_key
+from specbench.runner.checked_decoder import CheckedDecoder
+from specbench.runner.stop import Output, StopRule
+from specbench.runner.trace import Verified, spread_branches, token_trace
+
+_SECOND = 1e-9  # of a nanosecond
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to decode; ``repeat`` counts from 0, ``turn`` of its conversation from 1. Temperature None is the
+    run's.
+    """
+
+    prompt_id: str
+    repeat: int
+    ids: Sequence[int]
+    rule: StopRule
+    turn: int = 1
+    category: str = ""
+    temperature: float | None = None
+
+
+@dataclass(eq=False)
+class ActiveRequest:
+    """A request in a slot. Times in nanoseconds."""
+
+    request: Request
+    decoder: CheckedDecoder
+    slot: int
+    output: Output
+    acceptance: Acceptance | None
+    started: int
+    first: int
+    last: int
+    gpu: GpuTrace | None = None
+    busy_decode: float = 0
+    accepted_lengths: list[int] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    verified: list[Verified] = field(default_factory=list)
+    spent: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stop rule has ended the answer."""
+        return bool(self.output.reason)
+
+
+def make_record(label: str, done: ActiveRequest, origin: int, number: int, peak: int | None) -> RequestRecord:
+    """The record of a finished request.
+
+    Args:
+        origin: the clock's time when its segment began, in nanoseconds.
+        number: of its segment.
+        peak: bytes of the device's memory, None for a CPU.
+    """
+    request, output = done.request, done.output
+    assert output.reason is not None
+    assert 1 + sum(done.accepted_lengths) == len(output.ids), "every kept token comes from the prefill or from one step"
+    phases = {phase: [round(spent * _SECOND, 7) for spent in steps] for phase, steps in done.spent.items()}
+    return RequestRecord(
+        **answer_fields(label, request, output),
+        accepted_lengths=done.accepted_lengths,
+        tree_rows=sum(step.rows for step in done.verified),
+        target_forwards=len(done.accepted_lengths),
+        draft_forwards=done.decoder.draft_forwards(),
+        start_s=(done.started - origin) * _SECOND,
+        segment=number,
+        ttft_s=(done.first - done.started) * _SECOND,
+        decode_s=(done.last - done.first) * _SECOND,
+        latency_s=(done.last - done.started) * _SECOND,
+        prefill_share_s=(done.first - done.started) * _SECOND,
+        decode_share_s=done.busy_decode * _SECOND,
+        step_s=[round(spent * _SECOND, 7) for spent in done.steps],
+        phases_s=phases or None,
+        peak_memory_bytes=peak,
+        branches=spread_branches(done.decoder.branches(), len(done.accepted_lengths)) or None,
+        measures=done.decoder.measures(len(output.ids), output.reason != "length"),
+        gpu=done.gpu,
+        tokens=token_trace(output, done.accepted_lengths, done.verified),
+    )
+
+
+def answer_fields(label: str, request: Request, output: Output) -> dict[str, Any]:
+    """The fields of a record that hold the request and its answer, whichever engine gave it."""
+    return {
+        "request_id": request_key(label, request.prompt_id, request.repeat, request.turn),
+        "method": label,
+        "prompt_id": request.prompt_id,
+        "repeat": request.repeat,
+        "turn": request.turn,
+        "category": request.category,
+        "prompt_tokens": len(request.ids),
+        "output_ids": output.ids,
+        "text": output.text(),
+        "finish_reason": output.reason,
+        "output_tokens": len(output.ids),
+        "overshoot_tokens": output.overshoot,
+        "stop_tail_tokens": output.stop_tail(),
+    }
