@@ -62,11 +62,6 @@ if TYPE_CHECKING:
     from specbench.analysis.read import summary_so_far as summary_so_far
     from specbench.analysis.read import whole_records as whole_records
     from specbench.analysis.read import write_projection as write_projection
-    from specbench.analysis.rounds import TELLING as TELLING
-    from specbench.analysis.rounds import Round as Round
-    from specbench.analysis.rounds import Row as Row
-    from specbench.analysis.rounds import round_of as round_of
-    from specbench.analysis.rounds import telling_round as telling_round
     from specbench.analysis.stats.interval import minimum_clusters as minimum_clusters
     from specbench.analysis.stats.multiple import Many as Many
     from specbench.analysis.stats.multiple import Paired as Paired
@@ -79,24 +74,29 @@ if TYPE_CHECKING:
     from specbench.analysis.summary import RunContents as RunContents
     from specbench.analysis.summary import fastest_of as fastest_of
     from specbench.analysis.summary import summarise as summarise
-    from specbench.analysis.text_loops import GRAMS as GRAMS
-    from specbench.analysis.text_loops import LEAST as LEAST
-    from specbench.analysis.text_loops import LONGEST as LONGEST
-    from specbench.analysis.text_loops import ROUNDS as ROUNDS
-    from specbench.analysis.text_loops import agreement as agreement
-    from specbench.analysis.text_loops import closing_loops as closing_loops
-    from specbench.analysis.text_loops import degeneration as degeneration
-    from specbench.analysis.text_loops import loops_at_its_end as loops_at_its_end
-    from specbench.analysis.text_loops import text_ids as text_ids
-    from specbench.analysis.traces import checked_trace as checked_trace
-    from specbench.analysis.traces import origin_of as origin_of
-    from specbench.analysis.traces import parents_of as parents_of
-    from specbench.analysis.traces import token_texts as token_texts
-    from specbench.analysis.trajectories import MARKS as MARKS
-    from specbench.analysis.trajectories import Cell as Cell
-    from specbench.analysis.trajectories import CellMark as CellMark
-    from specbench.analysis.trajectories import State as State
-    from specbench.analysis.trajectories import Trajectory as Trajectory
-    from specbench.analysis.trajectories import trajectory as trajectory
+    from specbench.analysis.text_quality import GRAMS as GRAMS
+    from specbench.analysis.text_quality import LEAST as LEAST
+    from specbench.analysis.text_quality import LONGEST as LONGEST
+    from specbench.analysis.text_quality import ROUNDS as ROUNDS
+    from specbench.analysis.text_quality import agreement as agreement
+    from specbench.analysis.text_quality import closing_loops as closing_loops
+    from specbench.analysis.text_quality import degeneration as degeneration
+    from specbench.analysis.text_quality import loops_at_its_end as loops_at_its_end
+    from specbench.analysis.text_quality import text_ids as text_ids
+    from specbench.analysis.tracing.rounds import TELLING as TELLING
+    from specbench.analysis.tracing.rounds import Round as Round
+    from specbench.analysis.tracing.rounds import Row as Row
+    from specbench.analysis.tracing.rounds import round_of as round_of
+    from specbench.analysis.tracing.rounds import telling_round as telling_round
+    from specbench.analysis.tracing.traces import checked_trace as checked_trace
+    from specbench.analysis.tracing.traces import origin_of as origin_of
+    from specbench.analysis.tracing.traces import parents_of as parents_of
+    from specbench.analysis.tracing.traces import token_texts as token_texts
+    from specbench.analysis.tracing.trajectories import MARKS as MARKS
+    from specbench.analysis.tracing.trajectories import Cell as Cell
+    from specbench.analysis.tracing.trajectories import CellMark as CellMark
+    from specbench.analysis.tracing.trajectories import State as State
+    from specbench.analysis.tracing.trajectories import Trajectory as Trajectory
+    from specbench.analysis.tracing.trajectories import trajectory as trajectory
 else:
     __getattr__, __dir__ = door(__name__)

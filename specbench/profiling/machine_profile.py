@@ -27,9 +27,9 @@ from specbench.hardware import (
 )
 from specbench.models import LoadedModel
 from specbench.profiling.ceilings import measure_ceilings
-from specbench.profiling.cells import within
 from specbench.profiling.measure import Measurement, Say
 from specbench.profiling.shape import shape_of
+from specbench.profiling.step_grid import within
 from specbench.results import SWITCH
 
 _TOLERANCE = 0.10

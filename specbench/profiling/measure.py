@@ -12,7 +12,7 @@ from typing import Any
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
 from specbench.hardware import Ceilings, LeftOut, ModelShape, StepPoint, StepTimes, base_context
-from specbench.profiling.cells import Cell
+from specbench.profiling.step_grid import Cell
 
 _WANTED, _MOST = 5, 25  # timed steps of each cell
 _LEAST = 3  # where steps turn out slower than they first were

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.common import UsageError, keywords
 from specbench.decoding import Method
 from specbench.hardware import read_profile
-from specbench.planning import (
-    MemoryBudget,
-    Resolved,
-    Settings,
-    check_ready,
-    parse_settings,
-    resolve,
-    settings_of_all,
-)
+from specbench.planning import MemoryBudget, Resolved, Settings, check_ready, parse_settings, resolve, settings_of_all
 from specbench.profiling import check_device
 from specbench.runner import notes_of, printing_to
 from specbench.sweeps import grid

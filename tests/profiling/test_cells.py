@@ -9,7 +9,7 @@ from specbench.common.errors import EnvironmentRefused
 from specbench.engine import scratch_cells
 from specbench.hardware.roofline import AttentionLayers, ModelShape
 from specbench.hardware.stored_profile import Settings
-from specbench.profiling.cells import Cell, ranked, within
+from specbench.profiling.step_grid import Cell, ranked, within
 
 SHAPE = ModelShape(
     matmul=1, head=1, embedding=0, embedding_width=1, tied=True, small=0,

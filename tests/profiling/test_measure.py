@@ -16,8 +16,8 @@ from specbench.engine import graphs
 from specbench.hardware.roofline import AttentionLayers, Ceilings, ModelShape
 from specbench.profiling import measure
 from specbench.profiling.ceilings import measure_ceilings
-from specbench.profiling.cells import Cell, ranked
 from specbench.profiling.measure import Measurement
+from specbench.profiling.step_grid import Cell, ranked
 
 SHAPE = ModelShape(
     matmul=1000, head=100, embedding=0, embedding_width=1, tied=True, small=0,

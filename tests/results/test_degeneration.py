@@ -10,7 +10,7 @@ from support.asserting import known
 from support.runs import answers, run_config
 
 from specbench.analysis.summary import RunContents, summarise
-from specbench.analysis.text_loops import (
+from specbench.analysis.text_quality import (
     LEAST,
     LONGEST,
     ROUNDS,

@@ -12,7 +12,7 @@ from support import oracles, runs
 from support.decoders import random_tree
 from support.wording import wording
 
-from specbench.analysis.rounds import Round, round_of, telling_round
+from specbench.analysis.tracing.rounds import Round, round_of, telling_round
 from specbench.common import UsageError
 from specbench.decoding.tree import TokenTree
 from specbench.results.schema import RequestRecord

@@ -9,8 +9,7 @@ import pytest
 from support.asserting import known
 from support.runs import RESULTS, record
 
-from specbench.analysis.noise import MOST_STEP_DRIFT, MOST_STEP_SPREAD
-from specbench.analysis.step_spread import LEAST_REQUESTS, StepSpread, step_spread
+from specbench.analysis.noise import LEAST_REQUESTS, MOST_STEP_DRIFT, MOST_STEP_SPREAD, StepSpread, step_spread
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 

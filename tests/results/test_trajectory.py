@@ -14,7 +14,7 @@ from support import oracles, runs
 from support.decoders import Clock, ToyEngine, ToyTarget, language, random_tree
 from support.wording import wording
 
-from specbench.analysis.trajectories import MARKS, Trajectory, trajectory
+from specbench.analysis.tracing.trajectories import MARKS, Trajectory, trajectory
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import TokenTree

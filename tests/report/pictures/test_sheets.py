@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support import runs
 from support.wording import wording
 
-from specbench.analysis.rounds import round_of
-from specbench.analysis.trajectories import trajectory
+from specbench.analysis.tracing.rounds import round_of
+from specbench.analysis.tracing.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
 from specbench.report.pictures.rounds import round_svg
 from specbench.report.pictures.trajectory import trajectory_svg

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from support import runs
 
-from specbench.analysis.rounds import round_of
-from specbench.analysis.trajectories import trajectory
+from specbench.analysis.tracing.rounds import round_of
+from specbench.analysis.tracing.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
 from specbench.report.terminal.round import RoundTree
 from specbench.report.terminal.trajectory import TrajectoryGrid

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from specbench.analysis.traces import checked_trace, drafts_of, origin_of, parents_of, roots, token_texts
+from specbench.analysis.tracing.traces import checked_trace, drafts_of, origin_of, parents_of, roots, token_texts
 from specbench.common import UsageError
 from specbench.results import Draft, RequestRecord
 

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench.analysis.traces import checked_trace, drafts_of, origin_of, parents_of, roots, token_texts
+from specbench.analysis.tracing.traces import checked_trace, drafts_of, origin_of, parents_of, roots, token_texts
 from specbench.results import Draft, RequestRecord, TokenTrace
 
 CellMark = Literal["root", "accepted", "stationary", "right", "misplaced", "wrong"]
