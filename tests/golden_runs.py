@@ -10,7 +10,8 @@ from support.engines import CATEGORIES
 from support.runs import EXACT, LOSSY, answers, traced
 
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment
-from specbench.results.schema import PHASES, GpuTrace, RequestRecord, TaskSpec
+from specbench.results.request_schema import PHASES, GpuTrace, RequestRecord
+from specbench.results.schema import TaskSpec
 
 _TEXTS = [
     "def", " add", "(a", ", b", "):", "\n", "    return", " a", " +", " b", "<script>", "alert(1)", "</script>", "•",

@@ -32,6 +32,21 @@ if TYPE_CHECKING:
     from specbench.results.engine_facts import EngineFacts as EngineFacts
     from specbench.results.engine_facts import Engines as Engines
     from specbench.results.engine_facts import ServedWeights as ServedWeights
+    from specbench.results.figures_schema import Accuracy as Accuracy
+    from specbench.results.figures_schema import AccuracyDifference as AccuracyDifference
+    from specbench.results.figures_schema import AtPosition as AtPosition
+    from specbench.results.figures_schema import AtTurn as AtTurn
+    from specbench.results.figures_schema import Gpu as Gpu
+    from specbench.results.figures_schema import JointInterval as JointInterval
+    from specbench.results.figures_schema import Lossless as Lossless
+    from specbench.results.figures_schema import Memory as Memory
+    from specbench.results.figures_schema import OverBase as OverBase
+    from specbench.results.figures_schema import PerPromptFigures as PerPromptFigures
+    from specbench.results.figures_schema import PromptsNeeded as PromptsNeeded
+    from specbench.results.figures_schema import Rate as Rate
+    from specbench.results.figures_schema import RepeatCheck as RepeatCheck
+    from specbench.results.figures_schema import SessionFigures as SessionFigures
+    from specbench.results.figures_schema import Speedup as Speedup
     from specbench.results.folder import RunFolder as RunFolder
     from specbench.results.judgments import JUDGMENTS as JUDGMENTS
     from specbench.results.judgments import JudgeSpec as JudgeSpec
@@ -44,61 +59,46 @@ if TYPE_CHECKING:
     from specbench.results.likelihoods import per_token as per_token
     from specbench.results.likelihoods import read_likelihoods as read_likelihoods
     from specbench.results.request_log import RequestLog as RequestLog
+    from specbench.results.request_schema import BONUS as BONUS
+    from specbench.results.request_schema import LETTERS as LETTERS
+    from specbench.results.request_schema import PHASES as PHASES
+    from specbench.results.request_schema import PREFILL as PREFILL
+    from specbench.results.request_schema import Draft as Draft
+    from specbench.results.request_schema import DraftedBranch as DraftedBranch
+    from specbench.results.request_schema import GpuTrace as GpuTrace
+    from specbench.results.request_schema import RequestRecord as RequestRecord
+    from specbench.results.request_schema import TokenTrace as TokenTrace
+    from specbench.results.request_schema import request_key as request_key
     from specbench.results.run_file import REPEAT as REPEAT
     from specbench.results.run_file import RUN as RUN
     from specbench.results.run_file import device_name as device_name
     from specbench.results.run_file import known_text as known_text
     from specbench.results.schema import BASE as BASE
     from specbench.results.schema import BASELINE as BASELINE
-    from specbench.results.schema import BONUS as BONUS
-    from specbench.results.schema import LETTERS as LETTERS
     from specbench.results.schema import MEMORY as MEMORY
-    from specbench.results.schema import PHASES as PHASES
-    from specbench.results.schema import PREFILL as PREFILL
     from specbench.results.schema import SWITCH as SWITCH
     from specbench.results.schema import Count as Count
     from specbench.results.schema import Dated as Dated
-    from specbench.results.schema import Draft as Draft
-    from specbench.results.schema import DraftedBranch as DraftedBranch
     from specbench.results.schema import Figure as Figure
     from specbench.results.schema import FinishReason as FinishReason
-    from specbench.results.schema import GpuTrace as GpuTrace
     from specbench.results.schema import MethodSpec as MethodSpec
     from specbench.results.schema import ModelSpec as ModelSpec
     from specbench.results.schema import PromptDraw as PromptDraw
     from specbench.results.schema import Record as Record
-    from specbench.results.schema import RequestRecord as RequestRecord
     from specbench.results.schema import RunConfig as RunConfig
     from specbench.results.schema import SamplingSpec as SamplingSpec
     from specbench.results.schema import SimulatedAcceptance as SimulatedAcceptance
     from specbench.results.schema import TaskData as TaskData
     from specbench.results.schema import TaskSpec as TaskSpec
-    from specbench.results.schema import TokenTrace as TokenTrace
-    from specbench.results.schema import request_key as request_key
-    from specbench.results.summary_schema import Accuracy as Accuracy
-    from specbench.results.summary_schema import AccuracyDifference as AccuracyDifference
-    from specbench.results.summary_schema import AtPosition as AtPosition
-    from specbench.results.summary_schema import AtTurn as AtTurn
     from specbench.results.summary_schema import Disturbed as Disturbed
     from specbench.results.summary_schema import Fastest as Fastest
-    from specbench.results.summary_schema import Gpu as Gpu
     from specbench.results.summary_schema import Group as Group
-    from specbench.results.summary_schema import JointInterval as JointInterval
-    from specbench.results.summary_schema import Lossless as Lossless
-    from specbench.results.summary_schema import Memory as Memory
     from specbench.results.summary_schema import MethodFigures as MethodFigures
     from specbench.results.summary_schema import MethodSummary as MethodSummary
     from specbench.results.summary_schema import OtherEngine as OtherEngine
     from specbench.results.summary_schema import OverAr as OverAr
-    from specbench.results.summary_schema import OverBase as OverBase
     from specbench.results.summary_schema import OverOwnAr as OverOwnAr
-    from specbench.results.summary_schema import PerPromptFigures as PerPromptFigures
-    from specbench.results.summary_schema import PromptsNeeded as PromptsNeeded
-    from specbench.results.summary_schema import Rate as Rate
-    from specbench.results.summary_schema import RepeatCheck as RepeatCheck
     from specbench.results.summary_schema import RunSummary as RunSummary
-    from specbench.results.summary_schema import SessionFigures as SessionFigures
-    from specbench.results.summary_schema import Speedup as Speedup
     from specbench.results.summary_schema import SweepFindings as SweepFindings
     from specbench.results.summary_schema import TextFigures as TextFigures
     from specbench.results.summary_schema import Threshold as Threshold

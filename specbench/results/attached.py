@@ -9,7 +9,7 @@ from pathlib import Path
 from specbench.results.branches import BRANCHES, RatedBranch, read_branches
 from specbench.results.judgments import JUDGMENTS, Judgment, read_judgments
 from specbench.results.likelihoods import LIKELIHOODS, read_likelihoods
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.results.verdicts import VERDICTS, answer_hash, read_verdict_lines
 
 

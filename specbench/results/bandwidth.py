@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from specbench.results.attachment import Attachment
-from specbench.results.schema import Count, Record, RequestRecord
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import Count, Record
 from specbench.results.summary_schema import BandwidthFigures, RunSummary
 
 _Bytes = Annotated[float, Field(ge=1, le=1e18)]

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from specbench.common import validate
 from specbench.results.request_log import read_requests
-from specbench.results.schema import Count, Figure, Record, RequestRecord
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import Count, Figure, Record
 from specbench.results.summary_schema import BranchFigures
 
 BRANCHES = "branches.jsonl"

@@ -38,8 +38,9 @@ from specbench.common import (
 )
 from specbench.results.attachment import Attachment, T
 from specbench.results.request_log import RequestLog, complete_lines, read_requests, set_aside
+from specbench.results.request_schema import RequestRecord
 from specbench.results.run_file import REPEAT, RUN, read_run_file
-from specbench.results.schema import SCHEMA_VERSION, RequestRecord
+from specbench.results.schema import SCHEMA_VERSION
 from specbench.results.summary_schema import RunSummary
 
 _LOCK, _REQUESTS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "summary.json", "DONE"

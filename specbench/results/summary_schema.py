@@ -5,220 +5,29 @@ Later figures have defaults here, and what a newer writer of the same schema add
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE, named_columns
+from specbench.results.columns import NO_COLUMN, SPARSE, named_columns
 from specbench.results.engine_facts import EngineFacts
+from specbench.results.figures_schema import (
+    Accuracy,
+    AccuracyDifference,
+    AtPosition,
+    Gpu,
+    Lossless,
+    Memory,
+    OverBase,
+    Part,
+    RepeatCheck,
+    SessionFigures,
+    Speedup,
+)
 from specbench.results.schema import BASELINE, SimulatedAcceptance
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-    def written(self) -> dict[str, Any]:
-        """JSON-ready: what was set or read, and no defaults, so that an older file is written again as it was."""
-        return self.model_dump(mode="json", exclude_unset=True)
-
-
-class PerPromptFigures(_Part):
-    """How single prompts fared; where sequences were stepped together, how their blocks did."""
-
-    median: float
-    geometric_mean: float
-    prompts: int | None = Field(default=None, description="that have a ratio")
-    faster: int | None = Field(default=None, description="of them those faster than the other row")
-    p_value: float | None = Field(default=None, description="of the sign test over them, two-sided")
-
-
-class PromptsNeeded(_Part):
-    """How many prompts it takes to tell the difference seen (a share of the slower one's speed) from none."""
-
-    difference: float
-    prompts: int | None = None
-
-
-class JointInterval(_Part):
-    """The interval of a row that holds together with those of all rows of its table, see ``stats.many``."""
-
-    rows: int
-    low: float
-    high: float
-
-
-class Estimate(_Part):
-    """A figure with the ends of its interval; without one both are None."""
-
-    value: float = Field(json_schema_extra=FIGURE)
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Its ends; None without."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-
-class Speedup(Estimate):
-    """A ratio of speeds with its interval; without one there is no verdict on it.
-
-    ``detectable`` is the relative difference that these prompts tell with a chance of 80 %; ``blocks`` counts what was
-    timed and resampled where sequences were stepped together.
-    """
-
-    verdict: str
-    per_prompt: PerPromptFigures | None = None
-    detectable: float | None = None
-    to_tell: PromptsNeeded | None = None
-    among: JointInterval | None = Field(default=None, json_schema_extra=SPARSE)
-    blocks: int | None = Field(default=None, json_schema_extra=SPARSE)
-
-
-class Accuracy(_Part):
-    """A share of right answers, with Wilson's interval."""
-
-    value: float = Field(json_schema_extra=FIGURE)
-    passed: int
-    scored: int
-    low: float | None = None
-    high: float | None = None
-
-
-class RepeatCheck(_Part):
-    """A method's second row held against its first: the A/A check."""
-
-    of: str
-    speedup: Speedup
-
-
-class AccuracyDifference(Estimate):
-    """Right answers less AR's, on the same prompts, with McNemar's p-value."""
-
-    verdict: str
-    gained: int
-    lost: int
-    p_value: float
-
-
-class OverBase(_Part):
-    """A row held against plain decoding of the model that the run's model was made from: other weights and answers."""
-
-    speedup: Speedup | None = None
-    accuracy_difference: AccuracyDifference | None = None
-
-
-class Rate(_Part):
-    """How many prompts have a grade, with Wilson's interval of their share."""
-
-    count: int = Field(ge=0)
-    of: int = Field(ge=0)
-    low: float | None = Field(default=None, ge=0, le=1)
-    high: float | None = Field(default=None, ge=0, le=1)
-
-
-class NoiseFloor(_Part):
-    """Where ties end: see :class:`specbench.runner.grades.lossless.Noise`."""
-
-    floor: float
-    largest: float
-    positions: int
-    flips: int
-    rows: int
-    device: str
-    dtype: str
-    attention: str
-
-
-class Divergence(_Part):
-    """Where an answer left AR's: token index, AR's top-2 gap there (None: one token was possible), and the grade."""
-
-    prompt: str
-    at: int
-    gap: float | None
-    grade: Literal["numeric-tie", "lossy"]
-
-
-class Lossless(_Part):
-    """The worst grade of a method's answers, how many have which, and the same over prompts."""
-
-    verdict: Literal["exact", "numeric-tie", "lossy"] = Field(json_schema_extra=FIGURE)
-    exact: int = 0
-    numeric_tie: int = 0
-    lossy: int = 0
-    noise_floor: float | None = None
-    noise: NoiseFloor | None = Field(default=None, json_schema_extra=NO_COLUMN)
-    divergences: list[Divergence] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
-    rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
-
-
-class AtPosition(_Part):
-    """A method's speed in a window of the answer (tokens after the first), see :mod:`specbench.analysis.positions`.
-
-    ``so_far`` is of the answers from their beginning to ``end``.
-    """
-
-    start: int
-    end: int
-    prompts: int
-    tokens_per_forward: float | None = None
-    speedup: Speedup | None = None
-    so_far: Speedup | None = None
-
-
-class AtTurn(_Part):
-    """A method's speed on the n-th problems of their sessions; ``prompt_tokens`` is the median of the context before
-    them.
-    """
-
-    turn: int
-    prompt_tokens: float
-    tokens_per_forward: float | None = None
-    decode_tok_s: float | None = None
-    speedup: Speedup | None = None
-
-
-class SessionFigures(_Part):
-    """Throughput over conversations of chained problems, see :mod:`specbench.analysis.sessions`.
-
-    ``average_tok_s`` includes prefills; ``peak_tok_s`` is the fastest window of a session, median of sessions, decoding
-    alone.
-    """
-
-    sessions: int
-    problems: int
-    average_tok_s: float | None = None
-    peak_tok_s: float | None = None
-    window_tokens: int
-    windows_tok_s: list[float] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
-    turns: list[AtTurn] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
-
-
-class Memory(_Part):
-    """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
-
-    weight_bytes: int
-    cache_bytes: int
-    draft_bytes: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.weight_bytes + self.cache_bytes + self.draft_bytes
-
-
-class Gpu(_Part):
-    """What the GPU did over a method's requests: medians of clock and power, the highest temperature."""
-
-    sm_clock_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    energy_per_token_j: float | None = Field(default=None, description="over all output tokens, prefills included")
-    throttled: int = Field(default=0, description="requests on a GPU that was held down")
-    throttle_reasons: list[str] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
-
-
-class Counts(_Part):
+class Counts(Part):
     """What requests say by themselves, of a method or of one group of categories."""
 
     prompts: int
@@ -231,7 +40,7 @@ class Counts(_Part):
     truncated: int = Field(default=0, description="requests that ended at the token budget")
 
 
-class OverAr(_Part):
+class OverAr(Part):
     """Requests held against AR's on the same prompts."""
 
     speedup: Speedup | None = None
@@ -279,14 +88,14 @@ class MethodFigures(Counts):
     gpu: Gpu | None = Field(default=None, json_schema_extra=SPARSE)
 
 
-class _Named(_Part):
+class _Named(Part):
     method: str
     options: dict[str, Any] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless_claimed: bool | None = None
     simulated: SimulatedAcceptance | None = Field(default=None, json_schema_extra=SPARSE)
 
 
-class WithoutLoops(_Part):
+class WithoutLoops(Part):
     """A row's speed over another one on the prompts on which no answer of either ends in a loop."""
 
     prompts: int
@@ -295,7 +104,7 @@ class WithoutLoops(_Part):
     speedup: Speedup | None = None
 
 
-class TextFigures(_Part):
+class TextFigures(Part):
     """What a row's texts are like, whatever it takes to write them: see :mod:`specbench.analysis.text_quality`."""
 
     looping: int = Field(description="answers that end in a closing loop")
@@ -316,7 +125,7 @@ class TextFigures(_Part):
     without_loops_over_base: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
 
 
-class BranchFigures(_Part):
+class BranchFigures(Part):
     """How well the scores of a row's drafts match the target: see :mod:`specbench.results.branches`."""
 
     branches: int = Field(description="best branches of trees that the target was asked about, eight a request at most")
@@ -327,7 +136,7 @@ class BranchFigures(_Part):
     broken_share: float = Field(description="branches whose gap is 80 nats or more")
 
 
-class OverOwnAr(_Part):
+class OverOwnAr(Part):
     """A row of another engine that speculates, held against the same engine's plain decoding."""
 
     of: str
@@ -335,7 +144,7 @@ class OverOwnAr(_Part):
     lossless: Lossless | None = None
 
 
-class OtherEngine(_Part):
+class OtherEngine(Part):
     """What a row of another engine has in addition to a method's figures.
 
     A row with ``failed`` is never called the fastest; ``over_own_ar`` is None where the run has no plain row of that
@@ -395,7 +204,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
         return self.method == BASELINE
 
 
-class BandwidthFigures(_Part):
+class BandwidthFigures(Part):
     """What memory gave while a run on a CPU was measured; ``bytes_per_s`` is the median reading."""
 
     bytes_per_s: float | None = None
@@ -406,7 +215,7 @@ class BandwidthFigures(_Part):
     refused: str = ""
 
 
-class Fastest(_Part):
+class Fastest(Part):
     """The row with the highest speedup, and what speaks for it.
 
     Attributes:
@@ -424,7 +233,7 @@ class Fastest(_Part):
     told_apart: bool
 
 
-class Threshold(_Part):
+class Threshold(Part):
     """A figure that may not be above its limit."""
 
     value: float
@@ -436,7 +245,7 @@ class Threshold(_Part):
         return self.value > self.limit
 
 
-class Disturbed(_Part):
+class Disturbed(Part):
     """Whether a run was left alone by its machine: figures with their limits, see :mod:`specbench.analysis.noise`.
 
     ``reasons`` has a short sentence for each figure that passes its limit.
@@ -459,7 +268,7 @@ class Disturbed(_Part):
     step_drift: Threshold | None = Field(default=None, description="slowest third in a row over the fastest, less 1")
 
 
-class SweepFindings(_Part):
+class SweepFindings(Part):
     """What the search of a sweep found: its fastest cell, those as fast within noise, and why others stopped."""
 
     stopped: dict[str, str] = Field(default_factory=dict)
@@ -467,7 +276,7 @@ class SweepFindings(_Part):
     within_noise: list[str] = Field(default_factory=list)
 
 
-class RunSummary(_Part):
+class RunSummary(Part):
     """The content of ``summary.json``; None stands for what an older version did not write."""
 
     complete: bool

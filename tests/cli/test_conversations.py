@@ -11,7 +11,7 @@ from support import runs
 from support.wording import wording
 
 from specbench.evals import data
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.run_progress import RunProgress
 from specbench.tasks.mt_bench.task import Options, Task
 

@@ -12,7 +12,7 @@ from support import runs
 from support.wording import wording
 
 from specbench.profiling import doctor, quiet
-from specbench.results.schema import PHASES, RequestRecord
+from specbench.results.request_schema import PHASES, RequestRecord
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval

@@ -20,7 +20,7 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.grades import lossless
 from specbench.runner.loop import Runner
 from specbench.runner.record import Request

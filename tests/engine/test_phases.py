@@ -13,7 +13,7 @@ from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine import engine as real
 from specbench.engine.phases import Phases
 from specbench.models.loader import load
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 S = 1_000_000_000
 

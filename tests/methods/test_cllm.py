@@ -17,7 +17,7 @@ from specbench.decoding.tree import StepResult
 from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.planning.methods import plan_methods
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.loop import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule

@@ -25,7 +25,7 @@ from specbench.methods.jetspec import shared
 from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.loop import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule

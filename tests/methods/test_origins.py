@@ -22,7 +22,7 @@ from specbench.methods.lookahead import decoder as lookahead
 from specbench.methods.msn import decoder as msn
 from specbench.methods.msn.trees import RETRIEVED
 from specbench.methods.pld import decoder as pld
-from specbench.results.schema import BONUS
+from specbench.results.request_schema import BONUS
 from specbench.runner.trace import verified
 
 VOCAB, PAD = 50, 49

@@ -28,7 +28,7 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR
 from specbench.planning.methods import plan_methods
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

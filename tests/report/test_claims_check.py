@@ -14,7 +14,8 @@ from specbench.common import UsageError
 from specbench.report.claims import Catalog, read
 from specbench.report.claims_check import TOLERANCE, WIDEST, Check, check, check_claims
 from specbench.report.gathering import read_whole_run
-from specbench.results.schema import RequestRecord, RunConfig, SamplingSpec
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import RunConfig, SamplingSpec
 
 # Of the run below: 24 tokens behind the first in 8 forwards, 3.00 a forward; AR takes 24 forwards and 3 times as long.
 CLAIM = """

@@ -21,7 +21,7 @@ from specbench.report.page.document import Document, Row, Section, Table, Words
 from specbench.report.pictures.crossing import crossing, crossings
 from specbench.report.terminal.compare import comparison_report
 from specbench.report.terminal.sweep import advice, found, sentences
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 WHY = "AR's step drifted by 28% (limit 25%)"
 

@@ -10,7 +10,7 @@ from support.wording import wording
 
 from specbench.analysis.frame import METHOD, REQUEST
 from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE, cells_of, columns_of, named_columns
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.results.summary_schema import MethodSummary
 
 

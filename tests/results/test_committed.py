@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.runs import COMMITTED, CURATED, RESULTS
 
-from specbench.results.schema import RequestRecord, RunConfig
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import RunConfig
 
 ROOT = RESULTS.parent
 

@@ -20,7 +20,8 @@ from specbench.models.loader import load
 from specbench.planning.methods import plan_methods
 from specbench.results.bandwidth import BANDWIDTH, ForwardBytes
 from specbench.results.folder import RunFolder
-from specbench.results.schema import RequestRecord, SimulatedAcceptance
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import SimulatedAcceptance
 from specbench.runner import monitor, run_task
 from specbench.runner.monitor import MemoryReader, forward_bytes, memory_reader
 from specbench.runner.record import Request

@@ -17,7 +17,7 @@ from specbench.decoding import TokenTree
 from specbench.decoding.tree import Branch
 from specbench.decoding.trees.marginals import Marginals, best_branch
 from specbench.results.branches import BRANCHES, RatedBranch, branch_calibration, read_branches
-from specbench.results.schema import DraftedBranch, RequestRecord
+from specbench.results.request_schema import DraftedBranch, RequestRecord
 from specbench.runner.grades import branches, likelihood
 from specbench.runner.grades.branches import rate_branches, rate_request
 from specbench.runner.trace import SPREAD, spread_branches

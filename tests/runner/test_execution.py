@@ -17,7 +17,7 @@ from specbench.decoding.protocol import Method
 from specbench.results.calibration import STEPS as SETTLED
 from specbench.results.calibration import SettledSteps
 from specbench.results.folder import RunFolder
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner import run_task
 from specbench.runner.record import Request
 

@@ -19,7 +19,7 @@ from specbench.common.prompt import Prompt
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, per_token, read_likelihoods
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.grades import likelihood
 from specbench.runner.grades.likelihood import log_likelihoods, rate
 

@@ -18,7 +18,8 @@ from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
 from specbench.hardware.telemetry import GpuMeter, Snapshot
 from specbench.planning.simulation import Acceptance
-from specbench.results.schema import RequestRecord, SimulatedAcceptance
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import SimulatedAcceptance
 from specbench.runner.stop import StopRule
 
 S = 1_000_000_000  # one second, so that costs below read as seconds

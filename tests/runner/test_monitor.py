@@ -15,7 +15,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.hardware.monitor import MachineSample
 from specbench.results.folder import RunFolder
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.results.watch import WATCH
 from specbench.runner import run_task
 from specbench.runner.monitor import Monitor, Watcher

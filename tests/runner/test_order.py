@@ -18,7 +18,7 @@ from support.models import Model, plan, prepared, said
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.engine.sampler import Sampling
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.grades.grade_run import grade
 from specbench.runner.order import Order, Turns
 from specbench.runner.record import Request

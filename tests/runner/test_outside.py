@@ -12,7 +12,7 @@ from support.wording import wording
 from specbench.backends.protocol import EngineCounters
 from specbench.common.errors import EngineFault
 from specbench.engine import Sampling
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.external.external_row import ExternalRow
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule

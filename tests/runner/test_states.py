@@ -18,7 +18,7 @@ from specbench.decoding.tree import TokenTree
 from specbench.models.loader import ByteTokenizer
 from specbench.planning.methods import plan_methods
 from specbench.results.calibration import StoredTimes
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.runner.order import Order
 from specbench.runner.record import Request
 from specbench.runner.session import Session

@@ -29,7 +29,8 @@ from specbench.evals.task import Question as JudgedQuestion
 from specbench.results.engine_facts import EngineFacts, Engines, ServedWeights
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JudgeSpec
-from specbench.results.schema import MethodSpec, RequestRecord, RunConfig, TaskSpec, request_key
+from specbench.results.request_schema import RequestRecord, request_key
+from specbench.results.schema import MethodSpec, RunConfig, TaskSpec
 from specbench.results.summary_schema import MethodSummary, RunSummary
 
 # ------------------------------

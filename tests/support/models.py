@@ -34,7 +34,7 @@ from specbench.models.loader import LoadedModel, load
 from specbench.planning.plan import Plan
 from specbench.planning.resolving import Resolved
 from specbench.planning.tasks import TaskPlan
-from specbench.results.schema import RequestRecord, request_key
+from specbench.results.request_schema import RequestRecord, request_key
 from specbench.runner.prompts import Prepared, prepare
 from specbench.runner.record import Request
 from specbench.training.recipe import Text

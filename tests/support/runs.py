@@ -44,19 +44,15 @@ from specbench.report.terminal.sweep import sweep_table
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, judge_scores, read_judgments
+from specbench.results.request_schema import PHASES, GpuTrace, RequestRecord, TokenTrace, request_key
 from specbench.results.schema import (
     BASELINE,
-    PHASES,
-    GpuTrace,
     MethodSpec,
     ModelSpec,
-    RequestRecord,
     RunConfig,
     SamplingSpec,
     SimulatedAcceptance,
     TaskSpec,
-    TokenTrace,
-    request_key,
 )
 from specbench.results.summary_schema import RunSummary
 from specbench.results.verdicts import VERDICTS

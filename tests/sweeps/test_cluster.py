@@ -14,7 +14,7 @@ from support.runs import answered, counts, crash, make
 from support.wording import wording
 
 from specbench.common.errors import SpecbenchError
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.sweeps.cluster import Cluster
 from specbench.sweeps.executors import Here
 from specbench.sweeps.messages import Task

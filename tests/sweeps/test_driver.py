@@ -32,7 +32,7 @@ from support.wording import wording
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.results.bandwidth import Bandwidth, Reading
 from specbench.results.folder import RunFolder
-from specbench.results.schema import RequestRecord, request_key
+from specbench.results.request_schema import RequestRecord, request_key
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.messages import Conditions, Task, WorkerMessage
 from specbench.sweeps.search import Kind

@@ -10,7 +10,7 @@ from support.asserting import known
 from support.runs import record
 
 from specbench.analysis.stats import Ratio
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.sweeps.search import Measured
 
 A, B, C = "toy n=2", "toy n=4", "toy n=8"

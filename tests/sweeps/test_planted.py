@@ -15,7 +15,7 @@ import pytest
 from support.asserting import known
 from support.runs import record
 
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.search import Kind, Search
 

@@ -15,7 +15,7 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import RETRIES, Here, left
 from specbench.sweeps.messages import Task

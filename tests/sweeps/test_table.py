@@ -16,7 +16,8 @@ from support.wording import wording
 from specbench.analysis.read import ReadRun
 from specbench.analysis.summary import RunContents, summarise
 from specbench.common.errors import UsageError
-from specbench.results.schema import RequestRecord, RunConfig
+from specbench.results.request_schema import RequestRecord
+from specbench.results.schema import RunConfig
 from specbench.results.summary_schema import RunSummary, SweepFindings
 from specbench.results.sweep_folder import is_sweep
 from specbench.sweeps.driver import Asked, Silent, drive

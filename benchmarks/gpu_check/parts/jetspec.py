@@ -16,7 +16,8 @@ from benchmarks.gpu_check.shapes import Shape
 from specbench.decoding import Method
 from specbench.models import LoadedModel
 from specbench.planning.methods import plan_methods
-from specbench.results.schema import PHASES, SimulatedAcceptance
+from specbench.results.request_schema import PHASES
+from specbench.results.schema import SimulatedAcceptance
 from specbench.runner import Session
 
 _FAMILY = shapes.WANTED[0]  # the shape of the published heads

@@ -26,7 +26,7 @@ from specbench.report.page.document import (  # fmt: skip
 )
 from specbench.report.page.write import PICTURES, to_csv, to_html, to_markdown, write_report
 from specbench.report.pictures import cards, style
-from specbench.results.summary_schema import Speedup
+from specbench.results.figures_schema import Speedup
 
 HOSTILE = "<img src=x onerror=alert(1)> | `*_[a](b)\x1b[31m\ud800"
 README = Path(__file__).parents[3] / "README.md"

@@ -17,7 +17,7 @@ from specbench.report.gathering import Run, gather
 from specbench.report.page.document import Document, Section
 from specbench.report.page.trajectories import rounds, trajectories
 from specbench.report.page.write import to_csv, to_html, to_markdown
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 WORDS = ["def", " add", "```", " b):", "<script>", "|x|", " a + b", "\x1b[31m", "\u202e", "a_b*c"]
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from specbench.report.pictures import cards, style
-from specbench.results.summary_schema import Accuracy, Speedup
+from specbench.results.figures_schema import Accuracy, Speedup
 
 LONG = "a long name of a method " * 9
 

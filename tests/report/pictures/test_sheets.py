@@ -16,7 +16,7 @@ from specbench.analysis.tracing.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
 from specbench.report.pictures.rounds import round_svg
 from specbench.report.pictures.trajectory import trajectory_svg
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 WORDS = ["def", " a$b$", "x\ny", " b):", "\u202egnp.", "<script>", " 漢字", "\x1b[31m", "", "&amp;"]
 

@@ -14,7 +14,7 @@ from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
 from specbench.report.terminal.generation import Generation, as_data, escaped, letters
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 WORDS = [
     "def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\n\n", "print(", "add(1, 2))", " # 漢字", "\x1b[31m",

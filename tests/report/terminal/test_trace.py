@@ -12,7 +12,7 @@ from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
 from specbench.models.loader import ByteTokenizer
 from specbench.report.terminal.generation import legend, steps
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 as_bytes = ByteTokenizer().decode
 END = 299

@@ -17,7 +17,7 @@ from specbench.analysis.tracing.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
 from specbench.report.terminal.round import RoundTree
 from specbench.report.terminal.trajectory import TrajectoryGrid
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 WORDS = ["def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\x1b[31m", "", "漢字漢字", "[red]", "$x$"]
 

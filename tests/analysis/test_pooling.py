@@ -7,7 +7,7 @@ from support.asserting import known
 from support.runs import record, worker_config
 
 from specbench.analysis.pooling import Cost, Costs, poolable, pooled
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 
 def costs(*records: RequestRecord) -> Costs:

@@ -15,7 +15,7 @@ from support.wording import wording
 from specbench.analysis.tracing.rounds import Round, round_of, telling_round
 from specbench.common import UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 
 def decode(ids: Sequence[int]) -> str:

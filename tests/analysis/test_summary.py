@@ -12,7 +12,7 @@ from support import decoders
 
 from specbench.analysis.stats import INTERVAL
 from specbench.analysis.summary import RunContents, summarise
-from specbench.results.schema import PHASES, GpuTrace, RequestRecord, request_key
+from specbench.results.request_schema import PHASES, GpuTrace, RequestRecord, request_key
 
 
 def record(method: str, number: int, accepts: Sequence[int], step_s: float, **changes: Any) -> RequestRecord:

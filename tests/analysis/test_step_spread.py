@@ -11,7 +11,7 @@ from support.runs import RESULTS, record
 
 from specbench.analysis.noise import LEAST_REQUESTS, MOST_STEP_DRIFT, MOST_STEP_SPREAD, StepSpread, step_spread
 from specbench.results.folder import RunFolder
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 
 
 def series(

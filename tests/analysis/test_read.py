@@ -11,7 +11,7 @@ from support.runs import COMMITTED, derived
 from specbench.analysis.read import ReadRun, read_run
 from specbench.report.terminal.notes import LEGEND
 from specbench.report.terminal.run import headline
-from specbench.results.schema import PHASES
+from specbench.results.request_schema import PHASES
 
 
 def shown(read: ReadRun, columns: int = 80) -> str:

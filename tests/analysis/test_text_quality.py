@@ -21,7 +21,7 @@ from specbench.analysis.text_quality import (
     distinct,
     loops_at_its_end,
 )
-from specbench.results.schema import RequestRecord
+from specbench.results.request_schema import RequestRecord
 from specbench.results.summary_schema import RunSummary, TextFigures
 
 

@@ -16,9 +16,10 @@ from specbench.analysis.noise import LIMITS, UNSURE, find_disturbance
 from specbench.analysis.read import read_run
 from specbench.analysis.summary import RunContents, summarise
 from specbench.results.bandwidth import Bandwidth, Reading
+from specbench.results.figures_schema import Speedup
 from specbench.results.folder import RunFolder
-from specbench.results.schema import GpuTrace, RequestRecord
-from specbench.results.summary_schema import RunSummary, Speedup
+from specbench.results.request_schema import GpuTrace, RequestRecord
+from specbench.results.summary_schema import RunSummary
 from specbench.results.watch import WATCH, Look, Watch
 
 PROMPTS = 12
