@@ -39,7 +39,7 @@ from specbench.engine import Engine, graphs, pack
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.step import Computed
 from specbench.planning.methods import plan_methods
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

@@ -10,7 +10,18 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from specbench import decoding
-from specbench.decoding import Context, JacobiChain, Kind, Noise, StepResult, TokenTree, fast_forwarded, option, settled, stationary
+from specbench.decoding import (
+    Context,
+    JacobiChain,
+    Kind,
+    Noise,
+    StepResult,
+    TokenTree,
+    fast_forwarded,
+    option,
+    settled,
+    stationary,
+)
 
 
 class Options(decoding.Options):

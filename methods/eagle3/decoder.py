@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Branch, Context, HeadDecoder, MethodName, StepResult, Target, TokenTree, no_head, option, retrieve_option
+from specbench.decoding import (
+    Branch,
+    Context,
+    HeadDecoder,
+    MethodName,
+    StepResult,
+    Target,
+    TokenTree,
+    no_head,
+    option,
+    retrieve_option,
+)
 from specbench.methods.eagle3.trees import best_path, totals
 from specbench.models.head_config import shipped
 

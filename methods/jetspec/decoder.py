@@ -6,7 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from specbench import decoding
-from specbench.decoding import Branch, Context, HeadDecoder, Marginals, MethodName, StepResult, Target, TokenTree, best_branch, expected_accepted, no_head, option, retrieve_option
+from specbench.decoding import (
+    Branch,
+    Context,
+    HeadDecoder,
+    Marginals,
+    MethodName,
+    StepResult,
+    Target,
+    TokenTree,
+    best_branch,
+    expected_accepted,
+    no_head,
+    option,
+    retrieve_option,
+)
 from specbench.models.head_config import shipped
 
 if TYPE_CHECKING:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specbench import decoding
-from specbench.decoding import SEEN, SEGMENT, Context, MethodName, StepResult, Target, TokenTree, check_corpus, fallback_option, option
+from specbench.decoding import (
+    SEEN,
+    SEGMENT,
+    Context,
+    MethodName,
+    StepResult,
+    Target,
+    TokenTree,
+    check_corpus,
+    fallback_option,
+    option,
+)
 from specbench.methods.sam import corpus
 from specbench.methods.sam.automaton import NO_MATCH, Automaton
 from specbench.methods.sam.corpus import Corpus

@@ -9,7 +9,17 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from specbench.common import Prompt, damaged
-from specbench.evals import TODO, Verdict, chained, lm_eval_tasks, manifest, mathematics, read_rows, resolve_file, row_place
+from specbench.evals import (
+    TODO,
+    Verdict,
+    chained,
+    lm_eval_tasks,
+    manifest,
+    mathematics,
+    read_rows,
+    resolve_file,
+    row_place,
+)
 
 NAME = "aime25"
 

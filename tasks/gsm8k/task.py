@@ -9,7 +9,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import Prompt, option
-from specbench.evals import AskingStyle, DataFile, Verdict, ascii_numbers, chained, lm_eval_tasks, manifest, read_rows, resolve_file
+from specbench.evals import (
+    AskingStyle,
+    DataFile,
+    Verdict,
+    ascii_numbers,
+    chained,
+    lm_eval_tasks,
+    manifest,
+    read_rows,
+    resolve_file,
+)
 from specbench.tasks.gsm8k.numbers import final_number, numeric
 
 NAME = "gsm8k"

@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.common import Prompt, UsageError, option
-from specbench.evals import Checker, EvalPlus, Program, Sandbox, Verdict, is_present, manifest, plus_checks, resolve_file, sessions
+from specbench.evals import (
+    Checker,
+    EvalPlus,
+    Program,
+    Sandbox,
+    Verdict,
+    is_present,
+    manifest,
+    plus_checks,
+    resolve_file,
+    sessions,
+)
 from specbench.tasks.humaneval import extract
 from specbench.tasks.humaneval.rows import PlusProblem, Problem, load
 from specbench.tasks.humaneval.styles import STYLES, Style

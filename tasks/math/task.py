@@ -11,7 +11,18 @@ from typing import Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from specbench.common import Prompt, UsageError, damaged, option
-from specbench.evals import TODO, Verdict, chained, is_present, last_box, lm_eval_tasks, manifest, mathematics, read_rows, resolve_file
+from specbench.evals import (
+    TODO,
+    Verdict,
+    chained,
+    is_present,
+    last_box,
+    lm_eval_tasks,
+    manifest,
+    mathematics,
+    read_rows,
+    resolve_file,
+)
 
 NAME = "math"
 

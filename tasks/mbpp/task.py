@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.common import EnvironmentRefused, Prompt, UsageError, option
-from specbench.evals import Checker, EvalPlus, Reference, Sandbox, Verdict, continued_code, manifest, plus_checks, resolve_file, sessions, whole_answer
+from specbench.evals import (
+    Checker,
+    EvalPlus,
+    Reference,
+    Sandbox,
+    Verdict,
+    continued_code,
+    manifest,
+    plus_checks,
+    resolve_file,
+    sessions,
+    whole_answer,
+)
 from specbench.tasks.mbpp import asking, asserts
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem, load_full, load_plus, load_sanitized
 

@@ -10,7 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import Options as OptionsBase
 from specbench.common import Prompt, UsageError, option
-from specbench.evals import STYLE_HELP, Question, Style, Unscored, build_dialogue, by_field, choose_style, manifest, read_rows, resolve_file
+from specbench.evals import (
+    STYLE_HELP,
+    Question,
+    Style,
+    Unscored,
+    build_dialogue,
+    by_field,
+    choose_style,
+    manifest,
+    read_rows,
+    resolve_file,
+)
 
 Category = Literal["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 

@@ -9,7 +9,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import Options as OptionsBase
 from specbench.common import Prompt, option
-from specbench.evals import STYLE_HELP, Style, Unscored, build_dialogue, by_field, choose_style, manifest, read_rows, resolve_file
+from specbench.evals import (
+    STYLE_HELP,
+    Style,
+    Unscored,
+    build_dialogue,
+    by_field,
+    choose_style,
+    manifest,
+    read_rows,
+    resolve_file,
+)
 
 Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 

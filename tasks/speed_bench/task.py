@@ -9,7 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import Options as OptionsBase
 from specbench.common import Prompt, UsageError, damaged, option
-from specbench.evals import STYLE_HELP, TODO, Style, Unscored, build_dialogue, choose_style, each_row, manifest, resolve_file, row_place, user_file
+from specbench.evals import (
+    STYLE_HELP,
+    TODO,
+    Style,
+    Unscored,
+    build_dialogue,
+    choose_style,
+    each_row,
+    manifest,
+    resolve_file,
+    row_place,
+    user_file,
+)
 
 NAME = "speed-bench"
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"

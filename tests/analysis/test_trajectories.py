@@ -20,7 +20,7 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import TokenTree
 from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.results.request_schema import RequestRecord
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

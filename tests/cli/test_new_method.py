@@ -23,7 +23,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout as far as a method needs one, links included."""
     folder = tmp_path_factory.mktemp("clone")
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("specbench", "methods", "tasks", "tests/contract", "tests/small_data"):
+    for name in ("specbench", "methods", "tasks", "tests/contract", "tests/small_data", "tests/support", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     (folder / "tests" / "methods").mkdir()
     beside = (file for file in (ROOT / "tests").iterdir() if file.suffix in (".py", ".txt"))

@@ -20,20 +20,20 @@ from specbench.common import heartbeat
 SCRIPT = """
 import ctypes, os, signal, sys, time
 from specbench.cli import supervisor
-from specbench.common import guests, pulse
-from specbench.common.heartbeat import At
+from specbench.common import heartbeat, plugins
+from specbench.common.heartbeat import Activity
 supervisor._LOOK_S, supervisor._GRACE_S = 0.05, 0.1
 
 def at(what, row="", who="method 'x' (from y)", folder="/runs/a", limit_s=0):
-    pulse.told(who=who, row=row, folder=folder)
-    pulse.CELLS[pulse.AT], pulse.CELLS[pulse.LIMIT_MS] = what, int(1000 * limit_s)
+    heartbeat.record(who=who, row=row, folder=folder)
+    heartbeat.SHARED[heartbeat.AT], heartbeat.SHARED[heartbeat.LIMIT_MS] = what, int(1000 * limit_s)
 
 code = supervisor.supervise()
 if code is None:
-    gone = guests.gone_from("/runs/a")
+    gone = plugins.ended_rows("/runs/a")
 BODY
     print("end", flush=True)
-    pulse.ended(0)
+    heartbeat.ended(0)
     os._exit(0)
 print("torch" in sys.modules, "typer" in sys.modules, file=sys.stderr)
 sys.exit(code)
@@ -56,8 +56,8 @@ def run(body: str) -> tuple[int, str, list[str]]:
 
 def test_what_ends_by_itself_ends_as_ever() -> None:
     assert run("") == (0, "end\n", [])
-    assert run("pulse.ended(4)\nos._exit(0)") == (4, "", [])
-    assert run("pulse.ended(5)\nos.kill(os.getpid(), signal.SIGSEGV)") == (5, "", []), "on its way out"
+    assert run("heartbeat.ended(4)\nos._exit(0)") == (4, "", [])
+    assert run("heartbeat.ended(5)\nos.kill(os.getpid(), signal.SIGSEGV)") == (5, "", []), "on its way out"
 
 
 SEGV = "os.kill(os.getpid(), signal.SIGSEGV)"
@@ -67,13 +67,15 @@ WAYS = {
     "os._exit(0)": "by exit code 0, past Python, in draft",
     "os._exit(9)": "by exit code 9, past Python, in draft",
     # The lock of the interpreter is held: no signal is looked at, and no thread of it runs.
-    "at(At.DRAFT, 'x#2', limit_s=0.2)\nctypes.PyDLL(None).sleep(60)": "more than 0.2 s, in draft, and no signal ended",
+    "at(Activity.DRAFT, 'x#2', limit_s=0.2)\nctypes.PyDLL(None).sleep(60)": (
+        "more than 0.2 s, in draft, and no signal ended"
+    ),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_row_that_ends_the_process_is_left_out_and_the_rest_goes_on(way: str) -> None:
-    again = "if gone:\n    print(gone)\nelse:\n    at(At.DRAFT, 'x#2')\n    " + way.replace("\n", "\n    ")
+    again = "if gone:\n    print(gone)\nelse:\n    at(Activity.DRAFT, 'x#2')\n    " + way.replace("\n", "\n    ")
     code, out, lines = run(again)
     assert code == 0, "the command says itself what its rows came to"
     assert out.splitlines()[-1] == "end"
@@ -86,7 +88,7 @@ def test_a_row_that_ends_the_process_is_left_out_and_the_rest_goes_on(way: str) 
 def test_what_reported_its_end_and_does_not_end_is_ended() -> None:
     """A library holds the interpreter's lock, so that no thread and no signal of it runs any more."""
     started_at = time.monotonic()
-    assert run("pulse.ended(6)\nctypes.PyDLL(None).sleep(60)") == (6, "", [])
+    assert run("heartbeat.ended(6)\nctypes.PyDLL(None).sleep(60)") == (6, "", [])
     assert time.monotonic() - started_at < 20
 
 
@@ -120,7 +122,7 @@ def test_nothing_left_behind_keeps_a_command(body: str, code: int) -> None:
 
 
 def test_two_rows_end_it_each_once() -> None:
-    body = f"at(At.FORWARD, f'row {{len(gone)}}')\nif len(gone) < 2:\n    {SEGV}\nprint(sorted(gone))"
+    body = f"at(Activity.FORWARD, f'row {{len(gone)}}')\nif len(gone) < 2:\n    {SEGV}\nprint(sorted(gone))"
     code, out, lines = run(body)
     assert (code, out) == (0, "['row 0', 'row 1']\nend\n")
     assert [line.rpartition(" ")[2] for line in lines] == ["0", "1"]
@@ -129,17 +131,21 @@ def test_two_rows_end_it_each_once() -> None:
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
-        (f"at(At.DRAFT, 'x')\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, in draft)"),
-        (f"at(At.HOSTED)\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, before anything is timed)"),
+        (f"at(Activity.DRAFT, 'x')\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, in draft)"),
         (
-            f"at(At.FORWARD, 'ar')\n{SEGV}",
+            f"at(Activity.HOSTED)\n{SEGV}",
+            6,
+            "method 'x' (from y) ended the command (by SIGSEGV, before anything is timed)",
+        ),
+        (
+            f"at(Activity.FORWARD, 'ar')\n{SEGV}",
             3,
             "the process that measures was ended while ar was in the target's forward",
         ),
-        (f"at(At.OURS, 'x')\n{SEGV}", 3, "the process that measures was ended while x was between two steps"),
+        (f"at(Activity.OURS, 'x')\n{SEGV}", 3, "the process that measures was ended while x was between two steps"),
         (SEGV, 3, "the process that measures was ended (by SIGSEGV, between two steps)"),
         (
-            "at(At.DRAFT, 'x')\nos.kill(os.getpid(), signal.SIGKILL)",
+            "at(Activity.DRAFT, 'x')\nos.kill(os.getpid(), signal.SIGKILL)",
             3,
             "the process that measures was ended while x was in draft (by SIGKILL, for lack of memory or by hand, in",
         ),
@@ -156,7 +162,7 @@ def test_what_cannot_go_on_ends_in_a_sentence(body: str, code: int, said: str) -
 def test_what_was_stopped_has_not_taken_that_time() -> None:
     # Many short sleeps: the time of a long one would be over while it is stopped.
     nap = "for _ in range(25):\n    time.sleep(0.02)"
-    process = started(f"at(At.DRAFT, 'x', limit_s=1.5)\nprint('in', flush=True)\n{nap}\nat(At.OURS)")
+    process = started(f"at(Activity.DRAFT, 'x', limit_s=1.5)\nprint('in', flush=True)\n{nap}\nat(Activity.OURS)")
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"
     (child,) = psutil.Process(process.pid).children()
@@ -174,7 +180,7 @@ def test_what_was_stopped_has_not_taken_that_time() -> None:
 def test_a_signal_is_passed_on(number: signal.Signals) -> None:
     body = (
         "def came(number, frame):\n    print('came', int(number), flush=True)\n"
-        "    pulse.ended(130)\n    os._exit(130)\n"
+        "    heartbeat.ended(130)\n    os._exit(130)\n"
         f"signal.signal({int(number)}, came)\nprint('in', flush=True)\ntime.sleep(60)"
     )
     process = started(body)

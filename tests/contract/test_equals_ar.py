@@ -21,8 +21,8 @@ from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.results.request_schema import RequestRecord
+from specbench.runner import Runner
 from specbench.runner.grades import lossless
-from specbench.runner.loop import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import Output, StopRule
 

@@ -22,7 +22,7 @@ from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.report.terminal.generation import steps
 from specbench.results.request_schema import BONUS, PREFILL, RequestRecord
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

@@ -21,8 +21,8 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.models.loader import LoadedModel
 from specbench.planning.tasks import plan_tasks
+from specbench.runner import Runner
 from specbench.runner.grades import lossless
-from specbench.runner.loop import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

@@ -18,7 +18,7 @@ from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.planning.methods import plan_methods
 from specbench.results.request_schema import RequestRecord
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

@@ -26,7 +26,7 @@ from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
 from specbench.results.request_schema import RequestRecord
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

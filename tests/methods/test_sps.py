@@ -31,7 +31,7 @@ from specbench.methods.sps.decoder import Options
 from specbench.methods.sps.drafter import Drafter
 from specbench.planning.methods import plan_methods
 from specbench.results.request_schema import RequestRecord
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

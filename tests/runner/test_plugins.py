@@ -21,7 +21,7 @@ from specbench.common.timeout import step_timeout
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.engine.engine import Engine
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 
 KEPT = "; what was finished is kept, mend it or leave it out"
 

@@ -32,7 +32,7 @@ from specbench.models.loader import ByteTokenizer, LoadedModel
 from specbench.planning.methods import plan_methods
 from specbench.results.request_schema import RequestRecord
 from specbench.results.schema import BASELINE, MethodSpec, ModelSpec, RunConfig, SamplingSpec, TaskSpec
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

@@ -19,7 +19,7 @@ from specbench.decoding.protocol import Context
 from specbench.engine.sampler import Sampling
 from specbench.evals.data import DATA_DIR
 from specbench.planning.methods import plan_methods
-from specbench.runner.loop import Runner
+from specbench.runner import Runner
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
