@@ -41,7 +41,7 @@ from specbench.models import adapters, head_files, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
 from specbench.models.loader import ByteTokenizer
-from specbench.report import claims
+from specbench.report.claims import catalog as claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.report.claims import Claim, claims
+from specbench.report.claims.catalog import Claim, claims
 
 #: Models of publications that have a shape of the check.
 SAME_SHAPE: Mapping[str, Sequence[str]] = {

@@ -93,7 +93,7 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
     if as_json:
         output.emit_json(found)
     else:
-        from specbench.report.terminal.lossless import lossless_report
+        from specbench.report.tables.lossless import lossless_report
 
         output.stdout().print(lossless_report(found))
     if broken:

@@ -11,7 +11,7 @@ import typer
 from specbench.cli import options, output
 
 if TYPE_CHECKING:
-    from specbench.report.claims import Catalog
+    from specbench.report.claims.catalog import Catalog
 
 LEGEND = (
     "Figures as printed there; – is not given. TPF: tokens per forward or accepted length. AR tok/s: the "
@@ -36,8 +36,8 @@ def claims(
 
     With --check a run is held against them.
     """
-    from specbench.report.claims import claims as catalog
-    from specbench.report.terminal.claims import as_data, heading, select, table
+    from specbench.report.claims.catalog import claims as catalog
+    from specbench.report.claims.listing import as_data, heading, select, table
 
     known = catalog()
     chosen = select(known.claims, method, task)
@@ -57,9 +57,9 @@ def claims(
 
 def _check(known: Catalog, folder: Path, as_json: bool) -> None:
     from specbench.report import check_claims
-    from specbench.report.terminal.claims import heading
-    from specbench.report.terminal.claims_check import COLUMNS, check_data, compared, count, left
-    from specbench.report.terminal.claims_check import LEGEND as KEY
+    from specbench.report.claims.check_tables import COLUMNS, check_data, compared, count, left
+    from specbench.report.claims.check_tables import LEGEND as KEY
+    from specbench.report.claims.listing import heading
 
     found = check_claims(known, folder)
     if as_json:

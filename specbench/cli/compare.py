@@ -40,11 +40,11 @@ def compare(
     if as_json:
         output.emit_json({**found, "fail_under": fail_under, "regressions": [row["methods"] for row in slower]})
     else:
-        from specbench.report.terminal.compare import comparison_report
+        from specbench.report.tables.comparison import comparison_report
 
         output.stdout().print(comparison_report(found, prompts))
     if slower:
-        from specbench.report.terminal.compare import row_name
+        from specbench.report.tables.comparison import row_name
 
         row = slower[0]
         interval = row["over_ar" if over_ar else "speedup"]

@@ -28,7 +28,7 @@ def export(
 ) -> None:
     """Export runs as one table in long format, a row per request, without torch."""
     from specbench.common.files import check_writable, write_text_atomic
-    from specbench.report.formats import FORMATS, write
+    from specbench.report.render.frames import FORMATS, write
     from specbench.results.frame import load, load_methods, load_positions
 
     if to not in FORMATS:

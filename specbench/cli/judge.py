@@ -90,7 +90,7 @@ def judge(
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
     elif read.judged:
-        from specbench.report.terminal.run import judgments
+        from specbench.report.tables.run import judgments
 
         for scores in read.judged:
             output.stdout().print(judgments(scores))

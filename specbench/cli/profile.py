@@ -68,7 +68,7 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
     if as_json:
         output.emit_json({"folder": str(folder), **found.model_dump(mode="json")})
     else:
-        from specbench.report.terminal.profile import profile_report
+        from specbench.report.tables.step_cost import profile_report
 
         console = output.stdout()
         console.print(profile_report(found))
@@ -111,7 +111,7 @@ def _counts(flag: str, text: str, most: int | None = None, add: int | None = Non
 def _write(found: Profile, out: Path) -> Path:
     from specbench.common.files import write_folder, write_json_atomic, write_text_atomic
     from specbench.hardware.profile import PROFILE, STEPS, steps_csv
-    from specbench.report.pictures.roofline import write_pictures
+    from specbench.report.charts.roofline import write_pictures
 
     def write(folder: Path) -> None:
         write_json_atomic(folder / PROFILE, found.model_dump(mode="json"))

@@ -46,7 +46,7 @@ def quality(
             }
         )
         return
-    from specbench.report.terminal.quality import quality_report
+    from specbench.report.tables.model_quality import quality_report
 
     output.stdout().print(quality_report(asked))
     for each in found:

@@ -31,8 +31,8 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         return
     from specbench.common.errors import EngineFault, PluginFault, SpecbenchError
     from specbench.report import headline
-    from specbench.report.terminal.projection import projection_table
-    from specbench.report.terminal.run import finding
+    from specbench.report.tables.projection import projection_table
+    from specbench.report.tables.run import finding
     from specbench.runner.measuring import measure
 
     finished, failed = [], []
@@ -67,6 +67,6 @@ def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         output.emit_json(content)
         return
-    from specbench.report.terminal.dry_run import dry_run_table
+    from specbench.report.tables.dry_run import dry_run_table
 
     output.stdout().print(dry_run_table(content))

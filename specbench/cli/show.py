@@ -93,7 +93,7 @@ def show(
         console.print(output.table(columns, _rows(read)))
         return
     from specbench.report import headline
-    from specbench.report.terminal.projection import projection_table
+    from specbench.report.tables.projection import projection_table
 
     console.print(headline(read.run, read.summary, read.judged))
     for projection in read.projections:
@@ -103,7 +103,7 @@ def show(
 
 def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
     from specbench.hardware import read_profile
-    from specbench.report.terminal.profile import profile_report
+    from specbench.report.tables.step_cost import profile_report
 
     if requests:
         raise UsageError(f"{path} is a profile, which has no requests; leave --requests out")

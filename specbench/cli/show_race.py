@@ -10,7 +10,7 @@ from specbench.cli import output
 from specbench.common import UsageError
 
 if TYPE_CHECKING:
-    from specbench.report.race import Race
+    from specbench.report.answers.race import Race
     from specbench.results.read import ReadRun
 
 
@@ -19,8 +19,8 @@ _PAGES = (".html", ".htm")
 
 def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
     """Show a race, or write it into the file ``out``: a page as .html, a film as .gif or .mp4 (by ffmpeg)."""
-    from specbench.report.race import race
-    from specbench.report.terminal.race import as_data, play
+    from specbench.report.answers.race import race
+    from specbench.report.answers.race_view import as_data, play
     from specbench.results.disturbance import disturbance_line
 
     if not 0.01 <= speed <= 1000:
@@ -40,10 +40,10 @@ def show_race(read: ReadRun, methods: str, request: str | None, speed: float, ou
 
 def _written(read: ReadRun, race: Race, speed: float, out: Path) -> Path:
     if out.suffix.lower() in _PAGES:
-        from specbench.report.page.race import write_race
+        from specbench.report.answers.race_page import write_race
 
         return write_race(race, read, out, speed)
-    from specbench.report.pictures.film import SUFFIXES, write_film
+    from specbench.report.charts.film import SUFFIXES, write_film
 
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--out of a race ends in .html, {' or '.join(SUFFIXES)}, not '{out.name}'")

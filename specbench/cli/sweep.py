@@ -58,7 +58,7 @@ def refuse_failed(cells: Any) -> None:
 
 def _trained(plan: TrainedSweepPlan) -> Path:
     """Trains, and sweeps what was trained."""
-    from specbench.report.terminal.trainings import costs_table
+    from specbench.report.tables.trainings import costs_table
     from specbench.runner.plan import Loading
     from specbench.runner.progress import notes_of, noting
     from specbench.sweeps.trainings import sweep_trainings
@@ -86,14 +86,14 @@ def _trained(plan: TrainedSweepPlan) -> Path:
 
 def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
     """Print a sweep over trainings; ``write`` also writes the CSV and the picture into its folder."""
-    from specbench.report.terminal.trainings import trainings_table
+    from specbench.report.tables.trainings import trainings_table
     from specbench.sweeps.trained import read_trainings
 
     read = read_trainings(path)
     if write:
         from specbench.common.files import write_text_atomic
-        from specbench.report.formats import to_csv
-        from specbench.report.pictures.training_cost import save_training_cost
+        from specbench.report.charts.training_cost import save_training_cost
+        from specbench.report.render.frames import to_csv
 
         write_text_atomic(path / "trainings.csv", to_csv(read.cells, float_format="%.6g"))
         save_training_cost(read.cells, path, _trained_caption(read))
@@ -112,11 +112,11 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
 
 def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
-    from specbench.report.terminal.sweep import sweep_table
+    from specbench.report.tables.sweep import sweep_table
 
     run = next(iter(read.runs.values())).run
     if write:
-        from specbench.report.pictures import drawn_cells, pictures
+        from specbench.report.charts.sweep_charts import drawn_cells, pictures
 
         write_cells(read)
         pictures(drawn_cells(read.cells), read.path, _caption(run))
@@ -137,7 +137,7 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
 def write_cells(read: Any) -> None:
     """Writes ``cells.csv`` into a sweep's folder."""
     from specbench.common.files import write_text_atomic
-    from specbench.report.formats import to_csv
+    from specbench.report.render.frames import to_csv
 
     write_text_atomic(read.path / "cells.csv", to_csv(read.cells, float_format="%.6g"))
 

@@ -17,7 +17,7 @@ def tune(plan: TunePlan, as_json: bool = options.JSON) -> None:
 
     A sweep by successive halving over the options that matter; the winner is judged on other prompts.
     """
-    from specbench.report.terminal.sweep import advice
+    from specbench.report.tables.sweep import advice
     from specbench.sweeps import read_sweep, run_tuning
 
     path, curve = run_tuning(plan)

@@ -20,7 +20,7 @@ from specbench.common import UsageError
 from specbench.common.errors import one_line
 from specbench.common.files import safe_name
 from specbench.hardware import Profile, is_profile, read_profile
-from specbench.report.terminal.generation import Step, steps
+from specbench.report.answers.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
 from specbench.results.judgments import read_judgments, scores
 from specbench.results.pooled import Cost

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.report.claims import claims
+from specbench.report.claims.catalog import claims
 
 
 def test_json_has_every_row_with_its_bound(cli: Any) -> None:

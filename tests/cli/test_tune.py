@@ -12,7 +12,7 @@ from support.wording import wording
 
 from specbench.common import registry
 from specbench.common.options import names
-from specbench.report.terminal.sweep import advice
+from specbench.report.tables.sweep import advice
 from specbench.results.stats import Interval, verdict
 from specbench.runner.methods import make_method
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.gpu_check import page, published
 from benchmarks.gpu_check.catalog import PARTS
 from benchmarks.gpu_check.records import NOT_MEASURED, Figure, Journal, passed
-from specbench.report.claims import claims
+from specbench.report.claims.catalog import claims
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from specbench.common import registry
 from specbench.hardware.gpus import find
 from specbench.models.names import configs
-from specbench.report.claims import Claim, claims, half_unit, over_bandwidth, read
+from specbench.report.claims.catalog import Claim, claims, half_unit, over_bandwidth, read
 
 TABLE = """
 [parameters]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.runs import run_config
 
-from specbench.report.claims import Catalog, Claim, claims
-from specbench.report.claims_worth import Range, Setting, at_the_bound, differences, nearest, same_tpf, worth
+from specbench.report.claims.catalog import Catalog, Claim, claims
+from specbench.report.claims.worth import Range, Setting, at_the_bound, differences, nearest, same_tpf, worth
 
 # Of 1e9 weights, 2 GB: 777.5 tok/s at the 1,555 GB/s of the one board and 1,019.5 at the 2,039 of the other.
 CATALOG = Catalog(claims=(), parameters={"Qwen3-8B": 10**9}, gpus={"A100": ("a100-40gb", "a100-80gb")})

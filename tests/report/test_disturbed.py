@@ -14,12 +14,12 @@ from support.runs import EXACT, answers, busy, folder, run_config
 from support.wording import wording
 
 from specbench.common.errors import UsageError
+from specbench.report.charts.crossing import crossing, crossings
+from specbench.report.document import Document, Row, Section, Table, Words
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
-from specbench.report.page.document import Document, Row, Section, Table, Words
-from specbench.report.pictures.crossing import crossing, crossings
-from specbench.report.terminal.compare import comparison_report
-from specbench.report.terminal.sweep import advice, found, sentences
+from specbench.report.tables.comparison import comparison_report
+from specbench.report.tables.sweep import advice, found, sentences
 from specbench.results.comparison import compare, read_sides, regressions
 from specbench.results.schema import RequestRecord
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from support.wording import wording
 
-from specbench.report.formats import write
+from specbench.report.render.frames import write
 
 NASTY = 'a "b", | & 50% $x_1 #{}~^\\ <b>*[c](d)\nnext\r\x1b[2J'
 FRAME = pd.DataFrame(

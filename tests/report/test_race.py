@@ -10,7 +10,7 @@ from support.runs import COMMITTED
 from support.wording import wording
 
 from specbench.common import UsageError
-from specbench.report.race import lane, race
+from specbench.report.answers.race import lane, race
 from specbench.results.read import read_run
 
 

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from support.runs import COMMITTED, derived
 
-from specbench.report.terminal.notes import LEGEND
-from specbench.report.terminal.run import headline
+from specbench.report.tables.notes import LEGEND
+from specbench.report.tables.run import headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
 

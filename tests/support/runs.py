@@ -29,13 +29,13 @@ from specbench.decoding.protocol import Method
 from specbench.decoding.tree import TokenTree
 from specbench.hardware.profile import CONTEXTS, ROWS, Profile, base_context
 from specbench.hardware.roofline import Ceilings, ModelShape, bound_s, knee, step_cost
+from specbench.report.answers.generation import Generation
+from specbench.report.charts.sweep_cells import FIGURES
 from specbench.report.gathering import gather
-from specbench.report.pictures.cells import FIGURES
-from specbench.report.terminal.compare import comparison_report
-from specbench.report.terminal.generation import Generation
-from specbench.report.terminal.projection import projection_table
-from specbench.report.terminal.run import headline
-from specbench.report.terminal.sweep import sweep_table
+from specbench.report.tables.comparison import comparison_report
+from specbench.report.tables.projection import projection_table
+from specbench.report.tables.run import headline
+from specbench.report.tables.sweep import sweep_table
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.comparison import compare, read_sides
 from specbench.results.folder import RunFolder

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs import record, worker_config
 
-from specbench.report.pictures import drawn_cells
-from specbench.report.pictures.crossing import crossings
-from specbench.report.terminal.run import finding
-from specbench.report.terminal.sweep import advice, found, sentences
+from specbench.report.charts.crossing import crossings
+from specbench.report.charts.sweep_charts import drawn_cells
+from specbench.report.tables.run import finding
+from specbench.report.tables.sweep import advice, found, sentences
 from specbench.results import BASELINE
 from specbench.results.disturbance import UNSURE
 from specbench.results.read import ReadRun

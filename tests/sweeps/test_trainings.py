@@ -17,8 +17,8 @@ from rich.console import Console
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, NothingLearnt
-from specbench.report.pictures.training_cost import save_training_cost, training_cost
-from specbench.report.terminal.trainings import trainings_table
+from specbench.report.charts.training_cost import save_training_cost, training_cost
+from specbench.report.tables.trainings import trainings_table
 from specbench.sweeps import trainings
 from specbench.sweeps.plan import TrainedSweepPlan
 from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, read_entries, read_trainings

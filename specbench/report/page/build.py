@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError, toml
 from specbench.common.reading import whole
-from specbench.report.gathering import Gathered, Skipped, cannot
-from specbench.report.page import cells
-from specbench.report.page.best import as_good, best, chosen
-from specbench.report.page.document import (
+from specbench.report.document import (
     DASH,
     Block,
     Cell,
@@ -27,11 +24,14 @@ from specbench.report.page.document import (
     Terms,
     Words,
 )
+from specbench.report.gathering import Gathered, Skipped, cannot
+from specbench.report.page import cells
+from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
-from specbench.report.terminal.degeneration import aside
+from specbench.report.tables.text_quality import aside
 from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import watched_line
 from specbench.results.engine_line import engine_line
@@ -93,8 +93,8 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         sections += [Section("sweeps", "Sweeps", sections=sweeps)] if sweeps else []
         sections += [Section("profiles", "Profiles", sections=profiles)] if profiles else []
     if claims:
-        from specbench.report.claims import claims as catalog
-        from specbench.report.page.claims import claims_section
+        from specbench.report.claims.catalog import claims as catalog
+        from specbench.report.claims.section import claims_section
 
         sections.append(claims_section(found, catalog()))
     sections += [environment_section(found), words_section()]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.page.document import DASH, Cell, Tone
-from specbench.report.terminal.figures import accuracy as right
-from specbench.report.terminal.figures import lossless as graded
-from specbench.report.terminal.figures import number
-from specbench.report.terminal.figures import speedup as with_interval
-from specbench.report.terminal.projection import band
+from specbench.report.document import DASH, Cell, Tone
+from specbench.report.tables.figures import accuracy as right
+from specbench.report.tables.figures import lossless as graded
+from specbench.report.tables.figures import number
+from specbench.report.tables.figures import speedup as with_interval
+from specbench.report.tables.projection import band
 
 if TYPE_CHECKING:
     from specbench.results.summary_schema import Accuracy, MethodSummary, Speedup

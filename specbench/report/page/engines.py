@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.page import cells
-from specbench.report.page.document import Block, Cell, Column, Row, Source, Table, Words
-from specbench.report.terminal.engines import described, fairness
-from specbench.report.terminal.figures import lossless, number
+from specbench.report.tables.fair_baseline import described, fairness
+from specbench.report.tables.figures import lossless, number
 from specbench.results.baseline import over_engines, step_time
 from specbench.results.schema import BASELINE
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from specbench.report.document import Cell, Column, Row, Source, Table
 from specbench.report.page import cells
-from specbench.report.page.document import Cell, Column, Row, Source, Table
-from specbench.report.terminal.figures import name as named
-from specbench.report.terminal.notes import LEGEND
+from specbench.report.tables.figures import name as named
+from specbench.report.tables.notes import LEGEND
 from specbench.results import BASELINE
 from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import disturbance_line

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from specbench.report.charts import cards, style
+from specbench.report.document import Block, Cell, Column, Figure, Row, Source, Table
 from specbench.report.page import cells
-from specbench.report.page.document import Block, Cell, Column, Figure, Row, Source, Table
 from specbench.report.page.headline import withheld
-from specbench.report.pictures import cards, style
-from specbench.report.terminal.figures import name as named
+from specbench.report.tables.figures import name as named
 from specbench.results import BASELINE
 from specbench.results.disturbance import unsure_speedup
 from specbench.results.pooled import poolable, pooled

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.page import cells
-from specbench.report.page.best import best
-from specbench.report.page.document import (
+from specbench.report.answers.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
+from specbench.report.charts import cards, style
+from specbench.report.document import (
     Block,
     Cell,
     Column,
@@ -23,15 +23,15 @@ from specbench.report.page.document import (
     Trace,
     Words,
 )
+from specbench.report.page import cells
+from specbench.report.page.best import best
 from specbench.report.page.engines import engine_blocks
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.page.run_tables import branch_tables, loop_notes, position_figures, session_figures, text_tables
 from specbench.report.page.trajectories import rounds, trajectories
-from specbench.report.pictures import cards, style
-from specbench.report.terminal.figures import name as named
-from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
-from specbench.report.terminal.notes import notes
-from specbench.report.terminal.run import simulated_title
+from specbench.report.tables.figures import name as named
+from specbench.report.tables.notes import notes
+from specbench.report.tables.run import simulated_title
 from specbench.results.disturbance import disturbance_line
 from specbench.results.grades import ORDER
 from specbench.results.judgments import remarks

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specbench.report.charts import cards, style
+from specbench.report.document import Cell, Column, Figure, Row, Source, Table
 from specbench.report.page import cells
-from specbench.report.page.document import Cell, Column, Figure, Row, Source, Table
 from specbench.report.page.headline import withheld
-from specbench.report.pictures import cards, style
-from specbench.report.terminal.degeneration import CLOSING_LOOP, asked, compared_with, made_by_loops, share
-from specbench.report.terminal.figures import name as named
-from specbench.report.terminal.session import session_said
+from specbench.report.tables.figures import name as named
+from specbench.report.tables.session import session_said
+from specbench.report.tables.text_quality import CLOSING_LOOP, asked, compared_with, made_by_loops, share
 from specbench.results.branches import BROKEN, KEPT
 from specbench.results.degeneration import GRAMS
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from specbench.report.charts import style
+from specbench.report.charts.roofline import roofline, steps
+from specbench.report.charts.sweep_charts import Picture, called_for, drawn_cells
+from specbench.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page import cells
-from specbench.report.page.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
-from specbench.report.pictures import Picture, called_for, drawn_cells, style
-from specbench.report.pictures.roofline import roofline, steps
-from specbench.report.terminal.profile import milliseconds, sentences
-from specbench.report.terminal.sweep import SHOWN, found, interval, ranked
-from specbench.report.terminal.sweep import sentences as said_of_cells
+from specbench.report.tables.step_cost import milliseconds, sentences
+from specbench.report.tables.sweep import SHOWN, found, interval, ranked
+from specbench.report.tables.sweep import sentences as said_of_cells
 from specbench.results import BASELINE
 from specbench.results.run_file import device_name
 

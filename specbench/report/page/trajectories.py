@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specbench.report.answers.generation import escaped, shown
+from specbench.report.answers.round_tree import SIGNS as ROW_SIGNS
+from specbench.report.answers.round_tree import kind_of, title
+from specbench.report.answers.states_grid import SIGNS, plain_lines, totals_line
+from specbench.report.charts.round_chart import ROWS, round_svg
+from specbench.report.document import Cell, Column, Figure, Grid, GridLine, Row, Source, Table
 from specbench.report.page import cells
-from specbench.report.page.document import Cell, Column, Figure, Grid, GridLine, Row, Source, Table
-from specbench.report.pictures.rounds import ROWS, round_svg
-from specbench.report.terminal.generation import escaped, shown
-from specbench.report.terminal.round import SIGNS as ROW_SIGNS
-from specbench.report.terminal.round import kind_of, title
-from specbench.report.terminal.trajectory import SIGNS, plain_lines, totals_line
 from specbench.results.rounds import TELLING, Round, round_of, telling_round
 from specbench.results.schema import BONUS, RequestRecord
 from specbench.results.traces import origin_of

@@ -18,8 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from specbench.common.files import check_writable, write_atomic, write_text_atomic
-from specbench.report.formats import csv_cell
-from specbench.report.page.document import DASH, Block, Document, Figure, Piece, Row, Trace, parts, printable
+from specbench.report.document import DASH, Block, Document, Figure, Piece, Row, Trace, parts, printable
+from specbench.report.render.frames import csv_cell
 
 PAGE, TEXT, TABLE, PICTURES, RACES = "report.html", "report.md", "report.csv", "report_pictures", "report_races"
 
@@ -57,7 +57,7 @@ def _write_pages(document: Document, out: Path) -> None:
 
 def to_html(document: Document) -> str:
     """The page. What runs have written is text in it and never markup."""
-    style = resources.files("specbench.report.page").joinpath("page.css").read_text(encoding="utf-8")
+    style = resources.files("specbench.report.render").joinpath("page.css").read_text(encoding="utf-8")
     template = environment(autoescape=True).get_template("page.html.jinja")
     return printable(template.render(document=document, style=Markup(style)))
 
@@ -71,7 +71,7 @@ def to_markdown(document: Document, pictures: str) -> str:
 def environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Environment:
     """Jinja with the pages' templates and filters."""
     made = Environment(
-        loader=PackageLoader("specbench.report", "page"),
+        loader=PackageLoader("specbench.report", "render"),
         autoescape=autoescape,
         trim_blocks=trim_blocks,
         undefined=StrictUndefined,

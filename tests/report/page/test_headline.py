@@ -9,9 +9,9 @@ import pytest
 from support.runs import EXACT, LOSSY, answers, folder, run_config
 from support.wording import wording
 
+from specbench.report.document import DASH, Row
 from specbench.report.gathering import Run, read_whole_run
 from specbench.report.page.best import candidates
-from specbench.report.page.document import DASH, Row
 from specbench.report.page.headline import headline
 from specbench.report.page.run import run_section
 

@@ -13,8 +13,8 @@ from support import runs
 from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
+from specbench.report.document import Document, Section
 from specbench.report.gathering import Run, gather
-from specbench.report.page.document import Document, Section
 from specbench.report.page.trajectories import rounds, trajectories
 from specbench.report.page.write import to_csv, to_html, to_markdown
 from specbench.results.schema import RequestRecord

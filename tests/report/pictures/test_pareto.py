@@ -12,7 +12,7 @@ from support.asserting import known
 from support.runs import NOTHING, cells
 from support.wording import wording
 
-from specbench.report.pictures.pareto import FRONT, SMALL, front, pareto
+from specbench.report.charts.pareto import FRONT, SMALL, front, pareto
 from specbench.results.stats import proportion_interval
 
 CELLS: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from support.runs import NOTHING, busy, cells, measured_grid
 
-from specbench.report.pictures import called_for, pictures
+from specbench.report.charts.sweep_charts import called_for, pictures
 
 
 def names(*frames: pd.DataFrame) -> list[str]:

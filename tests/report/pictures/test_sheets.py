@@ -12,8 +12,8 @@ from support import runs
 from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
-from specbench.report.pictures.rounds import round_svg
-from specbench.report.pictures.trajectory import trajectory_svg
+from specbench.report.charts.round_chart import round_svg
+from specbench.report.charts.states_chart import trajectory_svg
 from specbench.results.rounds import round_of
 from specbench.results.schema import RequestRecord
 from specbench.results.trajectory import trajectory

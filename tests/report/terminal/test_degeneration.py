@@ -15,8 +15,8 @@ from support.wording import wording
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.run_tables import loop_notes, text_tables
-from specbench.report.terminal.degeneration import made_by_loops
-from specbench.report.terminal.run import headline
+from specbench.report.tables.run import headline
+from specbench.report.tables.text_quality import made_by_loops
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary
 

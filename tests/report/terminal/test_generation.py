@@ -13,7 +13,7 @@ from support import runs
 from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
-from specbench.report.terminal.generation import Generation, as_data, escaped, letters
+from specbench.report.answers.generation import Generation, as_data, escaped, letters
 from specbench.results.schema import RequestRecord
 
 WORDS = [

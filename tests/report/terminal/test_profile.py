@@ -9,7 +9,7 @@ from rich.console import Console
 from support.runs import made_up_profile
 
 from specbench.hardware.profile import Profile
-from specbench.report.terminal.profile import milliseconds, profile_report
+from specbench.report.tables.step_cost import milliseconds, profile_report
 
 
 def shown(profile: Profile, columns: int = 80) -> str:

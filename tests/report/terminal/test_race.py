@@ -10,8 +10,8 @@ from rich.console import Console
 from support import runs
 from support.wording import wording
 
-from specbench.report.race import Race, race
-from specbench.report.terminal.race import Standing, play
+from specbench.report.answers.race import Race, race
+from specbench.report.answers.race_view import Standing, play
 
 
 @pytest.fixture

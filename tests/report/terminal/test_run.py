@@ -11,8 +11,8 @@ from rich.console import Console
 from support import runs
 from support.asserting import known
 
-from specbench.report.terminal.notes import notes
-from specbench.report.terminal.run import finding, headline
+from specbench.report.tables.notes import notes
+from specbench.report.tables.run import finding, headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import RunSummary
 

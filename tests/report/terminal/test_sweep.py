@@ -13,7 +13,7 @@ from rich.console import Console
 from support.asserting import known
 from support.wording import wording
 
-from specbench.report.terminal.sweep import SHOWN, sweep_table
+from specbench.report.tables.sweep import SHOWN, sweep_table
 
 NAN = float("nan")
 RUN = {

@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from support import runs
 
 from specbench.decoding.tree import TokenTree
-from specbench.report.terminal.round import RoundTree
-from specbench.report.terminal.trajectory import TrajectoryGrid
+from specbench.report.answers.round_tree import RoundTree
+from specbench.report.answers.states_grid import TrajectoryGrid
 from specbench.results.rounds import round_of
 from specbench.results.schema import RequestRecord
 from specbench.results.trajectory import trajectory

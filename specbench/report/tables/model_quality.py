@@ -1,0 +1,106 @@
+"""What ``specbench quality`` shows: each model's figures, and what the others' differ by from the first one's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_uppercase
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from specbench.report.tables.figures import plain
+from specbench.results.quality import (
+    UNVERIFIED,
+    Compared,
+    GroupQuality,
+    Metric,
+    Quality,
+    TaskQuality,
+    compare_quality,
+    kind_of,
+    names_of,
+)
+
+_LEGEND = (
+    "± is lm-eval's standard error. Differences are document by document, with a 95% interval over documents, each by "
+    "itself: of shares in points, of perplexities as a ratio. right: documents that only the one, and only A has right."
+)
+
+
+def quality_report(found: Sequence[Quality]) -> RenderableType:
+    """The tables of some models; the first is what the others are compared with."""
+    title = Text()
+    for letter, name, each in zip(ascii_uppercase, names_of(found), found, strict=False):
+        title.append(f"{letter}  ", style="bold")
+        title.append(f"{name} {each.model.dtype}")
+        asked = f" · first {each.limit}" if each.limit else ""
+        asked += " · chat" if each.chat else ""
+        title.append(f"  {each.model.fingerprint[:12]} · lm-eval {each.lm_eval}{asked}\n", style="dim")
+    parts: list[RenderableType] = [title, _values(found), Text()]
+    for letter, each in zip(ascii_uppercase[1:], found[1:], strict=False):
+        rows, notes = compare_quality(found[0], each)
+        if rows:
+            parts += [_differences(f"{letter} against A", rows), Text()]
+        parts += [Text(f"{letter}: {note}.", "yellow") for note in notes]
+    unverified = sorted({task.task for each in found for task in each.tasks if task.revision == UNVERIFIED})
+    if unverified:
+        parts.append(Text(f"No revision of the data is pinned: {', '.join(unverified)}.", "dim"))
+    return Group(*parts, Text(_LEGEND, "dim"))
+
+
+def _values(found: Sequence[Quality]) -> RenderableType:
+    letters = list(ascii_uppercase[: len(found)]) if len(found) > 1 else ["value"]
+    table = plain(["task", "metric", "n", "shots", *letters], left=("metric", *letters))
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for at, each in enumerate(found):
+        asked: list[TaskQuality | GroupQuality] = [*each.tasks, *each.groups]
+        for one in asked:
+            head = _head(one)
+            for metric in one.metrics:
+                name, *counts = head
+                key = (name, _named(metric.metric, metric.filter), *counts)
+                rows.setdefault(key, [""] * len(found))[at] = _value(metric)
+    for key, values in sorted(rows.items()):
+        table.add_row(*key, *values)
+    return table
+
+
+def _head(one: TaskQuality | GroupQuality) -> tuple[str, str, str]:
+    """Name with version, documents and examples; of a group only its name."""
+    if isinstance(one, GroupQuality):
+        return f"{one.group} (group)", "", ""
+    count = f"{one.documents}" if one.documents == one.of else f"{one.documents}/{one.of}"
+    return f"{one.task} v{one.version}", count, str(one.shots)
+
+
+def _named(metric: str, kind: str) -> str:
+    """A metric, with its filter where it has one."""
+    return metric if kind == "none" else f"{metric} ({kind})"
+
+
+def _value(metric: Metric) -> str:
+    """A metric's value with its standard error."""
+    if metric.value is None:
+        return "–"
+    share = kind_of(metric) == "share" or metric.metric.startswith(("acc", "exact_match"))
+    shown, error = (f"{metric.value:.1%}", ".1%") if share else (f"{metric.value:.4g}", ".2g")
+    return shown if metric.stderr is None else f"{shown} ± {metric.stderr:{error}}"
+
+
+def _differences(title: str, rows: Sequence[Compared]) -> RenderableType:
+    words = ("difference", "right", "found")
+    table = plain([title, "n", *words], left=words)
+    for row in rows:
+        right = "" if row.gained is None else f"+{row.gained} −{row.lost}"
+        name = f"{row.task} {_named(row.metric, row.filter)}"
+        table.add_row(name, str(row.documents), _difference(row), right, row.verdict)
+    return table
+
+
+def _difference(row: Compared) -> str:
+    """By how much two models differ, with its interval."""
+    shown, times = ("+.1f", 100) if row.gained is not None else (".4g", 1)
+    value = f"{times * row.value:{shown}}"
+    if row.interval is None:
+        return value
+    return f"{value} [{times * row.interval.low:{shown}}, {times * row.interval.high:{shown}}]"
