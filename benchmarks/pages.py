@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import evidence
-from specbench.report.page.build import vocabulary
+from specbench.report import vocabulary
 from specbench.results import read_run
 from specbench.results.pooled import Cost, pooled
 from specbench.results.read import ReadRun

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import typer
 
 from specbench.cli import options
 from specbench.common import UsageError
-from specbench.common.errors import unknown
 from specbench.runner.plan import split
 
 
@@ -27,28 +24,13 @@ def export(
     out: Path | None = typer.Option(None, "--out", help="A file instead of stdout.", dir_okay=False),
 ) -> None:
     """Export runs as one table in long format, a row per request, without torch."""
-    from specbench.common.files import check_writable, write_text_atomic
-    from specbench.report.render.frames import FORMATS, write
-    from specbench.results.frame import load, load_methods, load_positions
+    from specbench.report import export_tables
 
-    if to not in FORMATS:
-        raise unknown("format in --to", to, FORMATS)
-    if out is not None:
-        check_writable(out.parent)
     if summary and positions:
         raise UsageError("--summary and --positions are two tables; write them one after the other")
-    frame = (load_positions if positions else load_methods if summary else load)(*runs)
-    if columns is not None:
-        wanted = split(columns)
-        if not wanted:
-            raise UsageError("--columns names nothing; leave it out for all")
-        for name in wanted:
-            if name not in frame.columns:
-                raise unknown("column in --columns", name, frame.columns)
-        frame = frame[list(dict.fromkeys(wanted))]
-    if out is None:
-        write(frame, to, sys.stdout)
-        return
-    text = io.StringIO()
-    write(frame, to, text)
-    write_text_atomic(out, text.getvalue())
+    wanted = [] if columns is None else split(columns)
+    if columns is not None and not wanted:
+        raise UsageError("--columns names nothing; leave it out for all")
+    export_tables(
+        runs, to, out, rows="positions" if positions else "methods" if summary else "requests", columns=wanted
+    )

@@ -90,10 +90,10 @@ def judge(
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
     elif read.judged:
-        from specbench.report.tables.run import judgments
+        from specbench.report import judgment_report, render_terminal
 
         for scores in read.judged:
-            output.stdout().print(judgments(scores))
+            output.stdout().print(render_terminal([*judgment_report(scores)]))
 
 
 def _key(base_url: str | None, variable: str | None) -> str | None:

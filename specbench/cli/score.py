@@ -26,6 +26,6 @@ def score(
     if as_json:
         output.emit_json({"run": folder.run, "summary": summary.written()})
         return
-    from specbench.report import headline
+    from specbench.report import render_terminal, run_report
 
-    output.stdout().print(headline(folder.run, summary))
+    output.stdout().print(render_terminal(run_report(folder.run, summary)))

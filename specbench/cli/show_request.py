@@ -78,12 +78,12 @@ def _drafts(record: RequestRecord) -> bool:
 def _made(record: RequestRecord, seen: View) -> tuple[Any, Any]:
     """A view's data, and what prints it."""
     if seen.round is not None:
-        from specbench.report.answers.round_tree import RoundTree
+        from specbench.report import RoundTree
         from specbench.results.rounds import round_of
 
         one = round_of(record, seen.round)
         return one, RoundTree(one)
-    from specbench.report.answers.states_grid import TrajectoryGrid
+    from specbench.report import TrajectoryGrid
     from specbench.results.trajectory import trajectory
 
     all_states = trajectory(record)
@@ -92,8 +92,7 @@ def _made(record: RequestRecord, seen: View) -> tuple[Any, Any]:
 
 def _draw(data: Any, out: Path) -> None:
     from specbench.common.files import check_writable, write_text_atomic
-    from specbench.report.charts.round_chart import round_svg
-    from specbench.report.charts.states_chart import trajectory_svg
+    from specbench.report import round_svg, trajectory_svg
     from specbench.results.rounds import Round
 
     check_writable(out.parent)
@@ -103,10 +102,10 @@ def _draw(data: Any, out: Path) -> None:
 
 
 def _show_steps(read: ReadRun, found: list[RequestRecord], as_json: bool) -> None:
-    from specbench.report.answers.generation import Generation, as_data
+    from specbench.report import Generation, generation_data
 
     if as_json:
-        output.emit_json([as_data(record) for record in found])
+        output.emit_json([generation_data(record) for record in found])
         return
     console = output.stdout()
     for record in found:

@@ -17,13 +17,13 @@ def tune(plan: TunePlan, as_json: bool = options.JSON) -> None:
 
     A sweep by successive halving over the options that matter; the winner is judged on other prompts.
     """
-    from specbench.report.tables.sweep import advice
+    from specbench.report import sweep_advice
     from specbench.sweeps import read_sweep, run_tuning
 
     path, curve = run_tuning(plan)
     read = read_sweep(path)
     write_cells(read)
-    found = advice(next(iter(read.runs.values())).run, read.cells, curve, plan.method)
+    found = sweep_advice(next(iter(read.runs.values())).run, read.cells, curve, plan.method)
     if as_json:
         output.emit_json({"folder": str(path), **found})
         refuse_failed(read.cells)

@@ -1,17 +1,18 @@
-"""A report before it has a format: sections of text, tables and figures, each with its runs and its formula.
+"""What a command or a page shows, before it has a format: text, tables and figures, each with its runs and formula.
 
-Everything a format needs is here as plain text and numbers, so that HTML, Markdown and CSV say the same.
+Everything a format needs is here as plain text and numbers, so that terminal, HTML, Markdown and CSV say the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specbench.common.shown import visible
 
 Tone = Literal["", "good", "bad", "faint"]
+Medium = Literal["", "page", "terminal"]
 
 DASH = "–"
 
@@ -20,7 +21,8 @@ DASH = "–"
 class Cell:
     """One place of a table: its text, and the figure with its interval for files that programs read.
 
-    ``tone`` is how it looks, never the only bearer of a meaning; ``under`` is a second, smaller line.
+    ``under`` is a second, smaller line; a terminal, which has no room for one, shows ``line`` (default: the text).
+    ``tone`` is how it looks, never the only bearer of a meaning.
     """
 
     text: str
@@ -29,15 +31,32 @@ class Cell:
     high: float | None = None
     tone: Tone = ""
     under: str = ""
+    line: str = ""
+
+
+NOTHING = Cell(DASH, tone="faint")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``key`` is its name in CSV, with its unit. Words are set from the left, figures from the right."""
+    """A column; ``key`` is its name in CSV, with its unit. Words are set from the left, figures from the right.
+
+    Attributes:
+        only: the one medium that has room for it; empty: all have.
+        note: what its heading means, for the line under the table.
+        optional: a terminal leaves it out where no row has a figure.
+        once: a terminal leaves a cell empty that says what the one above it says.
+        short: its heading in a terminal.
+    """
 
     key: str
     title: str
     words: bool = False
+    only: Medium = ""
+    note: str = ""
+    optional: bool = False
+    once: bool = False
+    short: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,26 +73,51 @@ class Row:
     strong: bool = False
     key: str = ""
     url: str = ""
+    only: Medium = ""
 
 
 @dataclass(frozen=True)
 class Source:
     """Where figures come from: ids of runs, and how they were worked out."""
 
-    runs: Sequence[str]
-    formula: str
+    runs: Sequence[str] = ()
+    formula: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; ``name`` is its name in CSV. A folded one shows its title until it is opened."""
+    """A table, for every medium; ``name`` is its name in CSV.
+
+    Attributes:
+        folded: a page shows its title until it is opened.
+        short: heading of its first column in a terminal, where it stands for the title.
+        alike: a terminal joins rows that differ in their first cell alone.
+        only: the one medium that shows it; empty: all do.
+    """
 
     name: str
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    source: Source
+    source: Source = Source()
     folded: bool = False
+    short: str = ""
+    alike: bool = False
+    only: Medium = ""
+
+    def on(self, medium: Medium) -> Table:
+        """The table as one medium shows it: its columns and rows, with the notes of these columns in its source."""
+        kept = [
+            at
+            for at, column in enumerate(self.columns)
+            if column.only in ("", medium)
+            and not (column.optional and medium == "terminal" and all(row.cells[at] == NOTHING for row in self.rows))
+        ]
+        columns = [self.columns[at] for at in kept]
+        rows = [replace(r, cells=[r.cells[at] for at in kept]) for r in self.rows if r.only in ("", medium)]
+        notes = [self.source.formula, *(column.note for column in columns)]
+        source = replace(self.source, formula=" ".join(note for note in notes if note))
+        return replace(self, columns=columns, rows=rows, source=source)
 
 
 @dataclass(frozen=True)
@@ -96,6 +140,18 @@ class Figure:
     def file(self) -> str:
         """Name of its file."""
         return f"{self.name}.{'svg' if isinstance(self.content, str) else 'png'}"
+
+
+@dataclass(frozen=True)
+class Title:
+    """What stands over a terminal's tables: a name, what else is on its line, and further lines.
+
+    A line that begins with ``!`` is a warning.
+    """
+
+    name: str
+    about: str = ""
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -223,7 +279,7 @@ class Page:
     content: str
 
 
-Block = Words | Terms | Table | Figure | Trace | Grid | Findings
+Block = Title | Words | Terms | Table | Figure | Trace | Grid | Findings
 
 
 @dataclass(frozen=True)
@@ -263,6 +319,11 @@ class Document:
     under: str
     sections: Sequence[Section]
     pages: Sequence[Page] = ()
+
+
+def seen_on(medium: Medium, blocks: Iterable[Block]) -> list[Block]:
+    """The blocks that a medium shows."""
+    return [block for block in blocks if not isinstance(block, Table) or block.only in ("", medium)]
 
 
 def printable(text: str) -> str:

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 from support.runs import COMMITTED, derived
 
+from specbench.report.render.terminal import render_terminal
 from specbench.report.tables.notes import LEGEND
-from specbench.report.tables.run import headline
+from specbench.report.tables.run import run_report
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
 
@@ -17,7 +18,7 @@ from specbench.results.schema import PHASES
 def shown(read: ReadRun, columns: int = 80) -> str:
     console = Console(width=columns, color_system=None)
     with console.capture() as captured:
-        console.print(headline(read.run, read.summary))
+        console.print(render_terminal(run_report(read.run, read.summary)))
     return captured.get()
 
 

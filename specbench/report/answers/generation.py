@@ -161,7 +161,7 @@ def letters(words: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def as_data(record: RequestRecord) -> dict[str, Any]:
+def generation_data(record: RequestRecord) -> dict[str, Any]:
     """The same as JSON-ready data, texts as they are."""
     found = steps(record)
     names = (

@@ -9,55 +9,52 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
+from specbench.common import UsageError
 from specbench.common.files import check_writable, write_text_atomic
 from specbench.report.answers.race import Lane, Race
 from specbench.report.document import printable
-from specbench.report.page.headline import conditions
-from specbench.report.page.write import environment
+from specbench.report.render.html import asset, template
+from specbench.report.tables.run_title import Measured, run_title
 from specbench.results.schema import BONUS, PREFILL
 
-if TYPE_CHECKING:
-    from specbench.report.gathering import Run
-    from specbench.results.read import ReadRun
-
-
+PAGES = (".html", ".htm")
 _SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # that a reader may choose
 
 
-def write_race(race: Race, run: Run | ReadRun, path: Path, speed: float = 1.0) -> Path:
-    """Write the page; ``speed`` is how many times as fast as the race it plays at first."""
+def write_race(race: Race, run: Measured, path: Path, speed: float = 1.0) -> Path:
+    """Write a race by the file's suffix: a page as .html, a film as .gif or .mp4, ``speed`` times as fast as it was."""
+    if path.suffix.lower() not in PAGES:
+        from specbench.report.charts.film import SUFFIXES, write_film
+
+        if path.suffix.lower() not in SUFFIXES:
+            raise UsageError(f"--out of a race ends in .html, {' or '.join(SUFFIXES)}, not '{path.name}'")
+        return write_film(race, path, speed)
     check_writable(path.parent)
     write_text_atomic(path, race_page(race, run, speed))
     return path
 
 
-def race_page(race: Race, run: Run | ReadRun, speed: float = 1.0) -> str:
-    """The page as text, of the same as :func:`write_race`; equal races give equal bytes."""
-    script = _file("race.js")
+def race_page(race: Race, run: Measured, speed: float = 1.0) -> str:
+    """The page as text, of a race; equal races give equal bytes."""
+    script = asset("race.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    template = environment(autoescape=True).get_template("race.html.jinja")
-    page = template.render(
+    page = template("race.html.jinja").render(
         race=race,
-        under=conditions(run),
+        under=run_title(run).line,
         speed=speed,
         speeds=sorted({*_SPEEDS, speed}),
         answers=["".join(t.text for arrival in lane.arrivals for t in arrival.tokens) for lane in race.lanes],
-        style=Markup(_file("page.css") + _file("race.css")),
-        script=Markup(script),
+        style=asset("page.css", "race.css"),
+        script=script,
         digest=digest,
         data=_data(race),
     )
     return printable(page)
-
-
-def _file(name: str) -> str:
-    return resources.files("specbench.report.render").joinpath(name).read_text(encoding="utf-8")
 
 
 def _data(race: Race) -> Markup:

@@ -61,7 +61,7 @@ def counter(now: Moment) -> str:
     return f"{now.tokens} tokens · {now.forwards} forwards{speed}"
 
 
-def play(
+def play_race(
     console: Console,
     race: Race,
     speed: float,
@@ -86,7 +86,7 @@ def play(
             console.print(Text(escaped(line), "dim"))
 
 
-def as_data(race: Race) -> dict[str, Any]:
+def race_data(race: Race) -> dict[str, Any]:
     """The same as JSON-ready data, texts as they are."""
     lanes = [
         {

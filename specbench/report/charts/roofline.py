@@ -23,7 +23,7 @@ _LABELLED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of many row counts those 
 _LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}  # lines pass beneath its text
 
 
-def write_pictures(profile: Profile, folder: Path) -> None:
+def write_profile_charts(profile: Profile, folder: Path) -> None:
     """Write ``roofline.png`` and ``steps.png``."""
     with style.styled():
         style.save(roofline(profile), folder / ROOFLINE)

@@ -60,7 +60,7 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
     return _told_apart(found)
 
 
-def pictures(cells: pd.DataFrame, folder: Path, caption: str = "") -> list[Path]:
+def write_sweep_charts(cells: pd.DataFrame, folder: Path, caption: str = "") -> list[Path]:
     """Draw what :func:`called_for` lists into an existing folder, a PNG each, and return the files in that order."""
     return [style.save(picture.draw(), folder / f"{picture.name}.png") for picture in called_for(cells, caption)]
 

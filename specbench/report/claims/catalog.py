@@ -109,7 +109,7 @@ def read(text: str) -> Catalog:
 
 
 @cache
-def claims() -> Catalog:
+def published_claims() -> Catalog:
     """The catalog that comes with specbench."""
     return read(Path(__file__).with_name("claims.toml").read_text(encoding="utf-8"))
 

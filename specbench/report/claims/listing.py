@@ -1,24 +1,33 @@
-"""Published tables in the terminal: what their rows have in common, and what tells them apart."""
+"""Published speedups as tables: each with its GPU and caveats over it, and held against a run."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from itertools import groupby
 from typing import Any
 
 from specbench.common.errors import unknown
 from specbench.report.claims.catalog import BETWEEN, Catalog, Claim
+from specbench.report.claims.check import TOLERANCE, WIDEST, Check
+from specbench.report.document import NOTHING, Block, Cell, Column, Row, Table, Title, Words
 
-_COLUMNS = {
-    "speedup": "speedup",
-    "tpf": "TPF",
-    "tok_s": "tok/s",
-    "baseline_tok_s": "AR tok/s",
-    "bound": "bound",
-    "accuracy": "score",
-}
+_LEGEND = (
+    "Figures as printed there; – is not given. TPF: tokens per forward or accepted length. AR tok/s: the "
+    "publication's own baseline. bound: AR tok/s that the GPU's datasheet bandwidth allows, bf16 weights read once a "
+    "token; a range where boards of that name differ. A baseline far below it waits for launches and not for memory."
+)
+_CHECK_LEGEND = (
+    "there: as printed. here: the run's, with its 95% interval over prompts; repeated is what the interval covers, to "
+    f"the last digit printed. Without an interval, marked ~, ours may be {TOLERANCE:.0%} off. Nothing is compared "
+    "across sizes of models, tasks, batches, temperatures or options, no speed across GPUs, and nothing by an interval "
+    f"wider than ±{WIDEST:.0%}."
+)
+_METHOD, _OF_WHAT = Column("method", "method", words=True), Column("of", "of what", words=True)
 
 
-def select(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
+def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
     """The rows of a method and of a task, its parts (``spec-bench:qa``) included; UsageError where there is none."""
     chosen = list(known)
     if method is not None:
@@ -33,20 +42,109 @@ def select(known: tuple[Claim, ...], method: str | None, task: str | None) -> li
     return chosen
 
 
-def heading(rows: list[Claim]) -> str:
+def claims_report(known: Catalog, rows: Iterable[Claim]) -> list[Block]:
+    """Every published table, with what its rows have in common over it."""
+    blocks: list[Block] = [Words([_LEGEND])]
+    for _, together in groupby(rows, _table_of):
+        some = list(together)
+        blocks += [_heading(some), _published(known, some)]
+    return blocks
+
+
+def _published(known: Catalog, rows: Sequence[Claim]) -> Table:
+    columns = [
+        _METHOD, Column("speedup", "speedup", optional=True), Column("tpf", "TPF", optional=True),
+        Column("tok_s", "tok/s", optional=True), Column("baseline_tok_s", "AR tok/s", optional=True),
+        Column("bound", "bound", optional=True), Column("accuracy", "score", optional=True), _OF_WHAT,
+    ]  # fmt: skip
+    alike, body = _common(rows), []
+    for row in rows:
+        figures = [row.speedup, row.tpf, row.tok_s, row.baseline_tok_s, row.accuracy]
+        *first, accuracy = (NOTHING if each is None else Cell(str(each), float(each)) for each in figures)
+        body.append(Row([Cell(row.method), *first, _bound(known, row), accuracy, Cell(_words(row, alike))]))
+    return Table("published", "", columns, body)
+
+
+def check_report(found: Sequence[Check], run: str) -> list[Block]:
+    """Published rows held against a run: those compared, and why others could not be."""
+    times = Counter(each.verdict for each in found)
+    said = ", ".join(f"{times[verdict]} {verdict}" for verdict in ("repeated", "not repeated", "not comparable"))
+    blocks: list[Block] = [Words([_CHECK_LEGEND]), Words([f"{run}: {said}"])]
+    for some in _together([each for each in found if each.verdict != "not comparable"], _table_of_check):
+        claims = [each.claim for each in some]
+        blocks += [_heading(claims), _compared(some, claims)]
+    for some in _together([each for each in found if each.verdict == "not comparable"], _table_of_check):
+        blocks += [Title(f"{some[0].claim.paper}: {some[0].claim.source}"), _left(some)]
+    return blocks
+
+
+def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
+    columns = [
+        _METHOD, Column("figure", "figure", words=True), Column("there", "there"), Column("here", "here"),
+        Column("verdict", "verdict", words=True), _OF_WHAT,
+    ]  # fmt: skip
+    alike, body = _common(claims), []
+    for each in found:
+        # How tokens per forward are counted there stands over the table.
+        why = [part for part in each.why if part != f"TPF there: {each.claim.tpf_is}"]
+        said = "; ".join(part for part in (_words(each.claim, alike), *why) if part)
+        there = Cell(str(each.published), float(each.published))
+        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(said)]))
+    return Table("compared", "", columns, body)
+
+
+def _left(found: Sequence[Check]) -> Table:
+    body = []
+    for figures in _together(found, lambda each: f"{each.claim.id} {each.row}"):
+        claim = figures[0].claim
+        named = ", ".join(f"{each.figure} {each.published}" for each in figures)
+        of_what = ", ".join(part for part in (claim.setting, claim.task) if part)
+        why = dict.fromkeys(reason for each in figures for reason in each.why)
+        body.append(Row([Cell(figures[0].row), Cell(f"{of_what} ({named}): {'; '.join(why)}".strip())]))
+    return Table("left", "", [_METHOD, Column("why", "not comparable", words=True)], body)
+
+
+def _here(each: Check) -> Cell:
+    if each.ours is None:
+        return NOTHING
+    # A digit more than was printed: it shows on which side of a rounding ours lies.
+    digits = max(-int(each.published.as_tuple().exponent), 0) + 1
+    if each.low is None or each.high is None:
+        line = f"~{each.ours:.{digits}f}"
+    else:
+        line = f"{each.ours:.{digits}f} [{each.low:.{digits}f}, {each.high:.{digits}f}]"
+    return Cell(line, each.ours, each.low, each.high, line=line)
+
+
+def _together(found: Sequence[Check], key: Callable[[Check], str]) -> Iterable[list[Check]]:
+    """Those of one key, in the order in which the keys appear."""
+    made: dict[str, list[Check]] = {}
+    for each in found:
+        made.setdefault(key(each), []).append(each)
+    return made.values()
+
+
+def _table_of(claim: Claim) -> str:
+    return claim.id.partition("/")[0]
+
+
+def _table_of_check(each: Check) -> str:
+    return _table_of(each.claim)
+
+
+def _heading(rows: Sequence[Claim]) -> Title:
     """What a published table's rows have in common."""
     first, alike = rows[0], _common(rows)
     named = {"gpu": "GPU", "model": "model", "task": "task", "metric": "score is", "caveat": "caveat:"}
     lines = [
-        f"{first.paper}: {first.source}",
-        *dict.fromkeys(row.url for row in rows),  # in lines of their own: they are not cut
+        *dict.fromkeys(row.url for row in rows),
         BETWEEN.join(f"{name} {alike[field]}" for field, name in named.items() if field in alike),
         f"TPF there: {first.tpf_is}" if first.tpf_is and any(row.tpf is not None for row in rows) else "",
     ]
-    return "\n".join(line for line in lines if line)
+    return Title(f"{first.paper}: {first.source}", lines=[line for line in lines if line])
 
 
-def _common(rows: list[Claim]) -> dict[str, str]:
+def _common(rows: Sequence[Claim]) -> dict[str, str]:
     """What all rows say alike; ``metric`` where all those say so that have a score."""
     said = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
     said["metric"] = {row.metric for row in rows if row.metric}
@@ -59,35 +157,9 @@ def _caveats(row: Claim) -> list[str]:
     return row.caveat.split(BETWEEN) if row.caveat else []
 
 
-def table(known: Catalog, rows: list[Claim]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of one published table."""
-    figures = [{**_figures(row), "bound": _bound(known, row)} for row in rows]
-    # A column that no row of the table fills only takes width from the words.
-    columns = {field: name for field, name in _COLUMNS.items() if any(cells[field] != "–" for cells in figures)}
-    alike = _common(rows)
-    body = [
-        [row.method, *(cells[field] for field in columns), _words(row, alike)]
-        for row, cells in zip(rows, figures, strict=True)
-    ]
-    return ["method", *columns.values(), "of what"], body
-
-
-def _figures(row: Claim) -> dict[str, str]:
-    return {field: _printed(getattr(row, field)) for field in _COLUMNS if field != "bound"}
-
-
-def _printed(figure: Decimal | None) -> str:
-    return "–" if figure is None else str(figure)
-
-
-def _bound(known: Catalog, row: Claim) -> str:
+def _bound(known: Catalog, row: Claim) -> Cell:
     bounds = list(dict.fromkeys(f"{bandwidth.tok_s:.0f}" for bandwidth in known.bandwidth(row)))
-    return "–".join(dict.fromkeys((bounds[0], bounds[-1]))) if bounds else "–"
-
-
-def words(row: Claim, rows: list[Claim]) -> str:
-    """What tells a row from others of its table, and what to bear in mind of it."""
-    return _words(row, _common(rows))
+    return Cell("–".join(dict.fromkeys((bounds[0], bounds[-1])))) if bounds else NOTHING
 
 
 def _words(row: Claim, alike: dict[str, str]) -> str:
@@ -101,7 +173,7 @@ def _words(row: Claim, alike: dict[str, str]) -> str:
     return BETWEEN.join(part for part in said if part)
 
 
-def as_data(known: Catalog, claim: Claim) -> dict[str, Any]:
+def claim_data(known: Catalog, claim: Claim) -> dict[str, Any]:
     """A row with its id, as JSON has it."""
     printed = {name: _plain(value) for name, value in claim.model_dump().items()}
     bounds = list(dict.fromkeys(bandwidth.tok_s for bandwidth in known.bandwidth(claim)))
@@ -113,3 +185,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return float(value) if isinstance(value, Decimal) else value
+
+
+def check_data(known: Catalog, each: Check) -> dict[str, Any]:
+    """A verdict as JSON has it, with its published row."""
+    return {
+        "claim": claim_data(known, each.claim),
+        "row": each.row,
+        "figure": each.figure,
+        "published": float(each.published),
+        "ours": each.ours,
+        "low": each.low,
+        "high": each.high,
+        "verdict": each.verdict,
+        "why": list(each.why),
+    }

@@ -20,9 +20,9 @@ from specbench.report.claims.worth import (
     setting,
     worth,
 )
-from specbench.report.document import Cell, Column, Figure, Row, Section, Source, Table, Words
-from specbench.report.page import cells
-from specbench.report.page.headline import settings, withheld
+from specbench.report.document import NOTHING, Cell, Column, Figure, Row, Section, Source, Table, Words
+from specbench.report.tables import cell as cells
+from specbench.report.tables.run import settings, withheld
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
             tpf,
             Cell(_same(claim, mine, apart)),
             _speedup(figures.speedup, mine, claim, catalog),
-            cells.figure(mine.row.step_ratio, 2) if group is None else cells.NOTHING,
+            cells.figure(mine.row.step_ratio, 2) if group is None else NOTHING,
             Cell("; ".join(_differs(claim, mine, apart)), under=mine.run.id),
         ],
         mine.run.id,
@@ -248,18 +248,18 @@ def _middle(found: Range) -> float:
 def _baseline(claim: Claim, comes_to: Worth) -> Cell:
     share = comes_to.baseline_share
     if claim.baseline_tok_s is None:
-        return cells.NOTHING
+        return NOTHING
     low, high = (f"{100 * end:.0f}" for end in (share.low, share.high)) if share else ("", "")
     under = "" if share is None else f"{low}% of bandwidth" if low == high else f"{low}–{high}% of bandwidth"
     return Cell(str(claim.baseline_tok_s), float(claim.baseline_tok_s), under=under)
 
 
 def _printed(figure: Decimal | None) -> Cell:
-    return cells.NOTHING if figure is None else Cell(str(figure), float(figure))
+    return NOTHING if figure is None else Cell(str(figure), float(figure))
 
 
 def _range(found: Range | None) -> Cell:
     if found is None:
-        return cells.NOTHING
+        return NOTHING
     low, high = f"{found.low:.2f}", f"{found.high:.2f}"
     return Cell(low if low == high else f"{low}–{high}", _middle(found), found.low, found.high)

@@ -13,6 +13,7 @@ from specbench.common import UsageError, toml
 from specbench.common.reading import whole
 from specbench.report.document import (
     DASH,
+    NOTHING,
     Block,
     Cell,
     Column,
@@ -25,12 +26,12 @@ from specbench.report.document import (
     Words,
 )
 from specbench.report.gathering import Gathered, Skipped, cannot
-from specbench.report.page import cells
 from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.findings import in_short, pictured, races_of
-from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
+from specbench.report.tables import cell
+from specbench.report.tables.run import headline, settings
 from specbench.report.tables.text_quality import aside
 from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import watched_line
@@ -93,7 +94,7 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         sections += [Section("sweeps", "Sweeps", sections=sweeps)] if sweeps else []
         sections += [Section("profiles", "Profiles", sections=profiles)] if profiles else []
     if claims:
-        from specbench.report.claims.catalog import claims as catalog
+        from specbench.report.claims.catalog import published_claims as catalog
         from specbench.report.claims.section import claims_section
 
         sections.append(claims_section(found, catalog()))
@@ -261,22 +262,22 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
             Cell(f"{config.task.name} v{config.task.version}"),
             Cell(config.model.name, under=config.model.dtype),
             Cell(device, under=f"concurrency {config.concurrency}"),
-            cells.count(config.task.prompts),
+            cell.count(config.task.prompts),
         ]
         if run.summary.unsure:
-            figures = [*[cells.NOTHING] * 3, Cell("unsure", under="disturbed run", tone="faint")]
+            figures = [*[NOTHING] * 3, Cell("unsure", under="disturbed run", tone="faint")]
         elif row is None:
-            figures = [cells.NOTHING] * 4
+            figures = [NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
-            figures = [which, cells.figure(row.tokens_per_forward, 2), cells.ratio(chosen(row.speedup)), _verdict(row)]
+            figures = [which, cell.figure(row.tokens_per_forward, 2), cell.ratio(chosen(row.speedup)), _verdict(row)]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
 
 
 def _verdict(row: MethodSummary) -> Cell:
     """The verdict on a row; a speedup that its looping answers have made is no good news."""
-    said, made_by_loops = cells.verdict(row.speedup), aside(row).strip(" ()")
+    said, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
     return replace(said, under=made_by_loops, tone="") if made_by_loops else said
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from specbench.report.charts import cards, style
 from specbench.report.document import Block, Cell, Column, Figure, Row, Source, Table
-from specbench.report.page import cells
-from specbench.report.page.headline import withheld
+from specbench.report.tables import cell
 from specbench.report.tables.figures import name as named
+from specbench.report.tables.run import withheld
 from specbench.results import BASELINE
 from specbench.results.disturbance import unsure_speedup
 from specbench.results.pooled import poolable, pooled
@@ -44,7 +44,7 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
         return
     tasks = [run.config.task.name for run in group]
     columns = [Column("method", "method", words=True), *(Column(task, task) for task in tasks)]
-    body = [Row([Cell(label), *(cells.ratio(found.get(task)) for task in tasks)], group[0].id, label)
+    body = [Row([Cell(label), *(cell.ratio(found.get(task)) for task in tasks)], group[0].id, label)
             for label, found in rows.items()]  # fmt: skip
     source = Source([run.id for run in group], "Speedup over AR by decode seconds per token, with its 95% interval.")
     name = f"{group[0].id}-across"
@@ -72,12 +72,12 @@ def _table(group: Sequence[Run]) -> Table:
         speedup = unsure_speedup(row.speedup) if disturbed else row.speedup
         base = row.method == BASELINE
         figures = [
-            cells.count(row.prompts),
-            cells.figure(row.tokens_per_forward, 2),
-            cells.figure(row.decode_tok_s, 1),
-            Cell("1", 1.0) if base else cells.ratio(speedup),
-            Cell("baseline", tone="faint") if base else cells.verdict(speedup),
-            Cell("1", 1.0) if base else cells.ratio(row.e2e_speedup),
+            cell.count(row.prompts),
+            cell.figure(row.tokens_per_forward, 2),
+            cell.figure(row.decode_tok_s, 1),
+            cell.ONE if base else cell.ratio(speedup),
+            Cell("baseline", tone="faint") if base else cell.verdict(speedup),
+            cell.ONE if base else cell.ratio(row.e2e_speedup),
         ]
         body.append(Row([Cell(row.method), *figures], group[0].id, row.method, strong=base))
     source = Source([run.id for run in group], _FORMULA)

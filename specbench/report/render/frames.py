@@ -1,34 +1,69 @@
-"""Formats: a table as CSV, JSON, Markdown or LaTeX for other tools."""
+"""Data frames of runs as CSV, JSON, Markdown or LaTeX, for other tools."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TextIO
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TextIO
 
 import pandas as pd
 
+from specbench.common.errors import unknown
+from specbench.common.files import check_writable, write_text_atomic
 from specbench.common.shown import visible
+from specbench.report.render.csv import csv_cell
+from specbench.results.frame import load, load_methods, load_positions
 
 _DIGITS = 6  # of figures that people read; CSV and JSON have all
 _BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would end a row of a table for people
-_FORMULA = re.compile(r"[\s\"']*[=+\-@\uff1d\uff0b\uff0d\uff20]")  # what a spreadsheet computes, wide ones too
 
 
-def write(frame: pd.DataFrame, to: str, file: TextIO) -> None:
-    """Write a table, as :func:`specbench.load` returns it, in one of the :data:`FORMATS`."""
-    FORMATS[to](frame, file)
+def export_tables(
+    runs: Sequence[Path],
+    to: str,
+    out: Path | None = None,
+    *,
+    rows: Literal["requests", "methods", "positions"] = "requests",
+    columns: Sequence[str] = (),
+) -> None:
+    """Write runs and sweeps as one table in long format, in one of the :data:`EXPORT_FORMATS`.
+
+    Args:
+        out: a file; None is stdout.
+        rows: what has a row of its own: a request, a method, or a method's window of the answer.
+        columns: these columns only; all of them where there are none.
+    """
+    if to not in EXPORT_FORMATS:
+        raise unknown("format in --to", to, EXPORT_FORMATS)
+    if out is not None:
+        check_writable(out.parent)
+    frame = {"requests": load, "methods": load_methods, "positions": load_positions}[rows](*runs)
+    for name in columns:
+        if name not in frame.columns:
+            raise unknown("column in --columns", name, frame.columns)
+    frame = frame[list(dict.fromkeys(columns))] if columns else frame
+    if out is None:
+        EXPORT_FORMATS[to](frame, sys.stdout)
+        return
+    text = io.StringIO()
+    EXPORT_FORMATS[to](frame, text)
+    write_text_atomic(out, text.getvalue())
 
 
 def _csv(frame: pd.DataFrame, file: TextIO) -> None:
-    """RFC 4180 but for its line ends; floats as they are, missing values empty, texts by :func:`csv_cell`."""
-    file.write(to_csv(frame))
+    file.write(frame_csv(frame))
 
 
-def to_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
-    """A table as CSV that a spreadsheet opens without computing anything in it; ``float_format`` as ``%.6g``."""
+def frame_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
+    """A table as CSV that a spreadsheet opens without computing anything in it; ``float_format`` as ``%.6g``.
+
+    RFC 4180 but for its line ends; missing values are empty, texts as :func:`csv_cell` has them.
+    """
     safe = {at: frame.iloc[:, at] for at in range(frame.shape[1])}
     safe = {at: column if _plain_values(column) else column.map(csv_cell) for at, column in safe.items()}
     made = pd.DataFrame(safe, index=frame.index)
@@ -38,25 +73,6 @@ def to_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
 
 def _plain_values(column: pd.Series[Any]) -> bool:
     return bool(pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
-
-
-def csv_cell(value: Any) -> Any:
-    """A value as a cell of a CSV: of a text one visible line, with an apostrophe where it would be a formula.
-
-    There is no way back: ``--to json`` has texts as they are.
-    """
-    if not isinstance(value, str):
-        return csv_cell(str(value)) if isinstance(value, (list, dict, tuple)) else value
-    text = visible(value, lines=False)
-    return f"'{text}" if _FORMULA.match(value) and not _number(text) else text
-
-
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text  # Python's own way to group digits
 
 
 def _json(frame: pd.DataFrame, file: TextIO) -> None:
@@ -116,7 +132,7 @@ def _cell(value: Any) -> str:
     return re.sub(r"([\\|<`*_\[\]])", r"\\\1", _plain(value)) if isinstance(value, str) else _plain(value)
 
 
-FORMATS: Mapping[str, Callable[[pd.DataFrame, TextIO], None]] = {
+EXPORT_FORMATS: Mapping[str, Callable[[pd.DataFrame, TextIO], None]] = {
     "csv": _csv,
     "json": _json,
     "md": _markdown,

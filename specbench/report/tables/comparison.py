@@ -1,14 +1,13 @@
-"""What ``compare`` shows: the runs, what else differs between them, then row by row how much faster and how sure."""
+"""Comparison of runs: what else differs between them, then row by row how much faster and how sure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from specbench.report.tables.figures import number, plain, speedup
+from specbench.report.document import Block, Cell, Column, Row, Table, Title, Words
+from specbench.report.tables import cell
+from specbench.report.tables.figures import number, speedup
 from specbench.report.tables.notes import gained, tells
 from specbench.results import BASELINE
 from specbench.results.summary_schema import AccuracyDifference, Speedup
@@ -20,32 +19,24 @@ LEGEND = (
 )
 
 
-def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> RenderableType:
+def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> list[Block]:
     """The tables of a comparison; with ``prompts`` each prompt by itself, the slowest first."""
-    task = found["task"]
-    title = Text()
-    title.append(f"{task['name']} v{task['version']}", style="bold")
-    title.append(f" · {task['drawn']}")
-    for run in found["runs"]:
-        title.append(f"\n{run['letter']}  ", style="bold")
-        title.append(f"{run['folder']}\n")
+    task, runs = found["task"], found["runs"]
+    blocks: list[Block] = [Title(f"{task['name']} v{task['version']}", task["drawn"])]
+    for run in runs:
         said = [f"{run['model']} {run['dtype']}", run["device"], run["commit"] and f"commit {run['commit']}"]
-        title.append("   " + " · ".join(part for part in said if part), style="dim")
-    parts: list[RenderableType] = [title, Text()]
-    for run in found["runs"]:
-        if why := run["disturbed"]:
-            parts += [Text(f"{run['letter']} was disturbed: {'; '.join(why)}. Verdicts are unsure.", "yellow"), Text()]
-    for letter, lines in found["differs"].items():
-        if lines:
-            parts += [Text(f"{letter} differs from A: {'; '.join(lines)}.", "yellow"), Text()]
-    parts += [_table(found), Text()]
-    if prompts:
-        for row in found["rows"]:
-            parts += [_by_prompt(row), Text()]
-    return Group(*parts, *(Text(line, "dim") for line in [*_notes(found), LEGEND]))
+        blocks.append(Title(run["letter"], run["folder"], [" · ".join(part for part in said if part)]))
+    warnings = [f"{run['letter']} was disturbed: {'; '.join(run['disturbed'])}. Verdicts are unsure."
+                for run in runs if run["disturbed"]]  # fmt: skip
+    warnings += [f"{letter} differs from A: {'; '.join(lines)}." for letter, lines in found["differs"].items() if lines]
+    if warnings:
+        blocks.append(Words(warnings, "warning"))
+    blocks.append(_table(found))
+    blocks += [_by_prompt(row) for row in found["rows"] if prompts]
+    return [*blocks, Words([*_notes(found), LEGEND], "notes")]
 
 
-def row_name(row: Mapping[str, Any]) -> str:
+def comparison_row(row: Mapping[str, Any]) -> str:
     """What a row of a comparison is called: the run, and the method or both of them."""
     mine, its = row["methods"]
     return f"{row['run']} {its}" if mine == its else f"{row['run']} {its} / A {mine}"
@@ -55,37 +46,45 @@ def _ratio(found: Mapping[str, Any] | None) -> Speedup | None:
     return None if found is None else Speedup.model_validate(found)
 
 
-def _table(found: Mapping[str, Any]) -> RenderableType:
+def _table(found: Mapping[str, Any]) -> Table:
     metric = found["task"]["metric"]
-    columns = ["row", "tok/s", "speedup", "TPF", "step", *([metric] if metric else []), "differ"]
-    table = plain(columns, left=("speedup",))
+    columns = [
+        Column("row", "row", words=True), Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"),
+        Column("tokens_per_forward", "TPF"), Column("step_ratio", "step"),
+        *([Column("accuracy", metric)] if metric else []), Column("answers_differ", "differ"),
+    ]  # fmt: skip
+    body = []
     for row in found["rows"]:
-        right = ["→".join("–" if known is None else str(known["passed"]) for known in row["right"])] if metric else []
-        table.add_row(
-            row_name(row),
-            "→".join(number(value, 1) for value in row["decode_tok_s"]),
-            speedup(_ratio(row["speedup"])),
-            "→".join(number(value, 2) for value in row["tokens_per_forward"]),
-            number(row["step_ratio"], 2),
-            *right,
-            f"{row['answers_differ']}/{row['requests']}",
-        )
-    return table
+        cells = [
+            Cell(comparison_row(row)), Cell("→".join(number(value, 1) for value in row["decode_tok_s"])),
+            cell.one_line(_ratio(row["speedup"])),
+            Cell("→".join(number(value, 2) for value in row["tokens_per_forward"])),
+            cell.figure(row["step_ratio"], 2),
+        ]  # fmt: skip
+        if metric:
+            cells.append(Cell("→".join("–" if known is None else str(known["passed"]) for known in row["right"])))
+        body.append(Row([*cells, Cell(f"{row['answers_differ']}/{row['requests']}")]))
+    return Table("comparison", "", columns, body)
 
 
-def _by_prompt(row: Mapping[str, Any]) -> RenderableType:
-    table = plain([row_name(row), "ms/token", "speedup", "answer"], left=("answer",))
+def _by_prompt(row: Mapping[str, Any]) -> Table:
+    columns = [
+        Column("prompt", comparison_row(row), words=True), Column("ms_per_token", "ms/token"),
+        Column("speedup", "speedup"), Column("answer", "answer", words=True),
+    ]  # fmt: skip
+    body = []
     for each in sorted(row["prompts"], key=lambda each: (each["speedup"] is None, each["speedup"])):
         times = "→".join("–" if s is None else f"{1e3 * s:.1f}" for s in each["seconds_per_token"])
-        table.add_row(each["prompt"], times, number(each["speedup"], 2), "same" if each["same_answer"] else "differs")
-    return table
+        answer = "same" if each["same_answer"] else "differs"
+        body.append(Row([Cell(each["prompt"]), Cell(times), cell.figure(each["speedup"], 2), Cell(answer)]))
+    return Table(f"prompts {comparison_row(row)}", "", columns, body)
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
     """A sentence on each row, and one on its right answers where there is something to say."""
     notes = []
     for row in found["rows"]:
-        ratio, over_ar, name = _ratio(row["speedup"]), _ratio(row["over_ar"]), row_name(row)
+        ratio, over_ar, name = _ratio(row["speedup"]), _ratio(row["over_ar"]), comparison_row(row)
         if ratio is None:
             notes.append(f"{name}: no answer is longer than one token, so there is no speed to compare.")
             continue

@@ -1,54 +1,45 @@
-"""A dry run for the terminal: rows, memory and step time of each cell, as predictions."""
+"""A dry run: rows, memory and step time of each configuration, as predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from specbench.report.document import Block, Cell, Column, Row, Table, Title, Tone, Words
 from specbench.report.tables.step_cost import milliseconds
 
 _MIB = 2**20
 
 
-def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
+def dry_run_report(content: Mapping[str, Any]) -> list[Block]:
     """The table of what :func:`specbench.runner.dry_run.dry_run` returns."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("cell", min_width=8, overflow="fold")
-    together = {cell["concurrency"] for cell in content["cells"]}
-    heads = [*(["at a time"] if together != {1} else []), "rows", "weights", "cache", "step", "MiB"]
-    heads += ["ms ≥", "× ar"] if content["steps"] == "bound" else ["ms", "× ar"]
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    for cell in content["cells"]:
-        parts = [cell["weight_bytes"], cell["cache_bytes"], cell["step_bytes"]]
-        known = None not in parts
-        total = f"{'! ' if cell['fits'] is False else ''}{_mib(sum(parts))}" if known else "-"
-        table.add_row(
-            cell["label"],
-            *([str(cell["concurrency"])] if together != {1} else []),
-            f"{cell['rows']:,}",
-            *(_mib(part) for part in parts),
-            total,
-            _step(cell),
-            _over(cell),
-            style="red" if cell["fits"] is False else None,
-        )
-    title = Text()
-    title.append("dry run: predicted without running anything", style="bold")
-    title.append(f" · {content['model']} {content['dtype']} · {content['device']}\n")
-    parts_ = [Text(line, style="dim") for line in _legend(content)]
-    return Group(title, table, Text(), *parts_)
+    title = Title(
+        "dry run: predicted without running anything", f"{content['model']} {content['dtype']} · {content['device']}"
+    )
+    several = {each["concurrency"] for each in content["cells"]} != {1}
+    columns = [
+        Column("configuration", "configuration", words=True), *([Column("at", "at a time")] if several else []),
+        Column("rows", "rows"), Column("weights_mib", "weights"), Column("cache_mib", "cache"),
+        Column("step_mib", "step"), Column("mib", "MiB"),
+        Column("step_ms", "ms ≥" if content["steps"] == "bound" else "ms"), Column("times_ar", "× ar"),
+    ]  # fmt: skip
+    body = []
+    for each in content["cells"]:
+        parts = [each["weight_bytes"], each["cache_bytes"], each["step_bytes"]]
+        total = _mib(None if None in parts else sum(parts))
+        texts = [
+            each["label"], *([str(each["concurrency"])] if several else []), f"{each['rows']:,}", *map(_mib, parts),
+            f"{'! ' if each['fits'] is False else ''}{total}", _step(each), _over(each),
+        ]  # fmt: skip
+        tone: Tone = "bad" if each["fits"] is False else ""
+        body.append(Row([Cell(text, tone=tone) for text in texts]))
+    return [title, Table("dry run", "", columns, body), Words(_legend(content), "notes")]
 
 
 def _legend(content: Mapping[str, Any]) -> list[str]:
     cells = content["cells"]
     lines = [
-        "rows: of the largest tree. MiB: of weights, KV cache and a step of that cell alone, for "
+        "rows: of the largest tree. MiB: of weights, KV cache and a step of that configuration alone, for "
         f"{content['capacity']:,} tokens a sequence; step: masks, activations and logits, at most, for not all are "
         "there at a time."
     ]

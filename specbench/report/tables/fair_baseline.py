@@ -1,53 +1,84 @@
-"""Other engines in a run's table: what they are, which of them failed, and our AR over theirs."""
+"""Other engines in a run: whether our AR is a fair baseline, their speculation over their own, which rows failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from specbench.report.tables.figures import lossless, number, percent, plain, speedup
-from specbench.results import RunConfig
-from specbench.results.baseline import OverEngine, over_engines, where
-from specbench.results.engines import EngineFacts
+from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
+from specbench.report.tables import cell
+from specbench.report.tables.figures import lossless, number, percent
+from specbench.results.baseline import OverEngine, over_engines, step_time, where
 from specbench.results.schema import BASELINE
-from specbench.results.summary_schema import MethodSummary, RunSummary
+
+if TYPE_CHECKING:
+    from specbench.results.engines import EngineFacts
+    from specbench.results.summary_schema import MethodSummary, RunSummary
+
+_FAIR = (
+    "Other engines' plain decoding in the same run: the same weights at the same precision, the same prompt ids and "
+    "stop rule, interleaved, timed from outside. Ratio: our AR's decode speed over theirs with its 95% "
+    "paired-bootstrap interval over prompts; above 1 ours is faster. Reading: what a step's weights and cache take at "
+    "the bandwidth that a probe read beside the run."
+)
+_OWN = "Their speculation over the same engine's plain decoding in the same run; lossless: against its own texts."
 
 
-def engines(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
-    """The tables of a run's other engines, and which rows failed, ours too; none where it has neither."""
-    rows = [row for row in summary.rows if row.other]
-    failed = [row for row in summary.rows if row.failed]
+def engine_blocks(run: Any) -> Iterator[Block]:
+    """What a run says of rows that failed, ours too, and of its other engines; nothing where it has neither."""
+    rows = [row for row in run.summary.rows if row.other]
+    if failed := [row for row in run.summary.rows if row.failed]:
+        yield Words([f"{row.method} failed after {row.requests} requests: {row.failed}." for row in failed], "warning")
     if not rows:
-        return [Group(*map(_failed, failed))] if failed else []
-    config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
-    found: list[RenderableType] = []
-    if against := over_engines(config, summary):
-        found.append(_fair(summary, against))
-    if any(row.other and row.other.over_own_ar for row in rows):
-        found.append(_over_own(rows))
-    said = [Text(f"{row.method}: {described(row.other.facts)}", "dim") for row in rows if row.other and row.other.facts]
-    return [*found, Group(*said, *map(_failed, failed))]
+        return
+    if against := over_engines(run.config, run.summary):
+        yield _fair(run, against)
+        yield Words([fairness(run.summary, against)])
+    if own := [_own(run, row) for row in rows if row.other and row.other.over_own_ar]:
+        columns = [
+            Column("method", "method", words=True), Column("of", "over", words=True), Column("speedup", "speedup"),
+            Column("lossless", "lossless", words=True),
+        ]  # fmt: skip
+        title = "Other engines' speculation over their own AR"
+        yield Table("over-own-ar", title, columns, own, Source([run.id], _OWN), short="over its own ar")
+    if said := [f"{row.method}: {described(row.other.facts)}" for row in rows if row.other and row.other.facts]:
+        yield Words(said, "notes")
 
 
-def _fair(summary: RunSummary, against: Sequence[OverEngine]) -> RenderableType:
-    """Our AR over theirs."""
-    ours = next(row for row in summary.rows if row.method == BASELINE)
-    table = plain(["is our ar fair?", "our ar over it", "TTFT", "tok/s", f"{BASELINE}", "reads", f"{BASELINE} "])
+def _fair(run: Any, against: Sequence[OverEngine]) -> Table:
+    ours = next(row for row in run.summary.rows if row.method == BASELINE)
+    columns = [
+        Column("method", "engine", words=True), Column("ar_over_it", "our AR over it"),
+        Column("ttft_ratio", "TTFT, theirs over ours", short="TTFT ratio"), Column("decode_tok_s", "tok/s"),
+        Column("step_ms", "step, ms"), Column("reading_ms", "reading, ms"),
+        Column("bandwidth_share", "share of bandwidth", short="bandwidth"),
+    ]  # fmt: skip
+    body = [Row([Cell(BASELINE), cell.ONE, cell.ONE, *_step(ours)], run.id, BASELINE, strong=True)]
     for each in against:
-        table.add_row(
-            each.row.method,
-            ratio_of(each),
-            number(each.ttft_ratio, 2),
-            number(each.row.decode_tok_s, 1),
-            number(ours.decode_tok_s, 1),
-            number(each.row.bandwidth_share, 2),
-            number(ours.bandwidth_share, 2),
-        )
-    said = [fairness(summary, against), "reads: share of the memory bandwidth. TTFT: their seconds divided by ours."]
-    return Group(table, *(Text(line, style="dim") for line in said))
+        under = "no interval" if each.low is None else f"[{number(each.low, 2)}, {number(each.high, 2)}]"
+        ratio = Cell(number(each.ratio, 2), each.ratio, each.low, each.high, under=under, line=ratio_of(each))
+        figures = [ratio, cell.figure(each.ttft_ratio, 2), *_step(each.row)]
+        body.append(Row([Cell(each.row.method), *figures], run.id, each.row.method))
+    return Table("fair-baseline", "Is our baseline fair?", columns, body, Source([run.id], _FAIR))
+
+
+def _step(row: MethodSummary) -> list[Cell]:
+    time = step_time(row)
+    return [
+        cell.figure(row.decode_tok_s, 1),
+        cell.figure(None if time is None else 1e3 * time.total_s, 1),
+        cell.figure(None if time is None or time.reading_s is None else 1e3 * time.reading_s, 1),
+        cell.figure(row.bandwidth_share, 2),
+    ]
+
+
+def _own(run: Any, row: MethodSummary) -> Row:
+    assert row.other
+    assert row.other.over_own_ar
+    own = row.other.over_own_ar
+    return Row(
+        [Cell(row.method), Cell(own.of), cell.one_line(own.speedup), Cell(lossless(own.lossless))], run.id, row.method
+    )
 
 
 def ratio_of(each: OverEngine) -> str:
@@ -69,19 +100,6 @@ def fairness(summary: RunSummary, against: Sequence[OverEngine]) -> str:
         )
     because = where(summary.rows, fastest)
     return f"{BASELINE} is slower than {fastest.row.method}, {ratio_of(fastest)}{f': {because}' if because else ''}."
-
-
-def _over_own(rows: Sequence[MethodSummary]) -> RenderableType:
-    """Their speculation over their own plain decoding."""
-    table = plain(["over its own ar", "of", "speedup", "lossless"], left=("of", "lossless"))
-    for row in rows:
-        if row.other and (own := row.other.over_own_ar):
-            table.add_row(row.method, own.of, speedup(own.speedup), lossless(own.lossless))
-    return table
-
-
-def _failed(row: MethodSummary) -> Text:
-    return Text(f"{row.method} failed after {row.requests} requests: {row.failed}", "red")
 
 
 def described(facts: EngineFacts) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from specbench.report.tables.figures import plain
-from specbench.report.tables.run import rate_table
+from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
+from specbench.report.tables import cell
+from specbench.report.tables.run_parts import METHOD, grades
 from specbench.results import BASELINE
 from specbench.results.grades import prompt_of
 from specbench.results.summary_schema import Rate
@@ -18,48 +16,53 @@ from specbench.results.summary_schema import Rate
 _LISTED = 12
 
 
-def lossless_report(found: Mapping[str, Any]) -> RenderableType:
+def lossless_report(found: Mapping[str, Any]) -> list[Block]:
     """The tables of a check, from what ``check-lossless --json`` prints."""
-    parts: list[RenderableType] = [Text(f"{task}: {drawn}", "dim") for task, drawn in found["drawn"].items()]
+    blocks: list[Block] = []
+    if found["drawn"]:
+        blocks.append(Words([f"{task}: {drawn}" for task, drawn in found["drawn"].items()], "notes"))
     if found["rows"]:
-        parts += [_counts(found["rows"])]
-        parts += [
-            Text(),
-            rate_table(_rates(found["rates"])),
-            Text("prompts graded by their worst answer, with 95% intervals", "dim"),
-        ]
+        blocks += [_counts(found["rows"]), grades("", _rates(found["rates"]))]
     if diverged := [(row, each) for row in found["rows"] for each in row["divergences"]]:
-        parts += [Text(), _divergences(diverged)]
-        if more := len(diverged) - _LISTED:
-            parts += [Text(f"and {more} more; use --json to list all", "dim")] if more > 0 else []
+        blocks.append(_divergences(diverged))
     if found["distributions"]:
-        parts += [Text()] if parts else []
-        parts += [Text(distribution(each)) for each in found["distributions"]]
-    said = _noises([row["noise"] for row in found["rows"] if row["noise"]])
-    parts += [Text(), *(Text(line, "dim") for line in said)] if said else []
-    return Group(*parts)
+        blocks.append(Words([distribution(each) for each in found["distributions"]]))
+    if said := _noises([row["noise"] for row in found["rows"] if row["noise"]]):
+        blocks.append(Words(said, "notes"))
+    return blocks
 
 
 def _rates(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Rate]]:
     return {name: {grade: Rate(**rate) for grade, rate in grades.items()} for name, grades in found.items()}
 
 
-def _counts(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = plain(["task", "T", "seed", "method", "exact", "tie", "lossy", "verdict"], left=("method", "verdict"))
+def _counts(rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = [
+        Column("task", "task", words=True), Column("temperature", "T"), Column("seed", "seed"), METHOD,
+        Column("exact", "exact"), Column("numeric_tie", "tie"), Column("lossy", "lossy"),
+        Column("verdict", "verdict", words=True),
+    ]  # fmt: skip
+    body = []
     for row in rows:
-        where = [row["task"], f"{row['temperature']:g}", str(row["seed"]), row["method"]]
-        table.add_row(*where, *(str(row[name]) for name in ("exact", "numeric_tie", "lossy")), row["verdict"])
-    return table
+        where = [Cell(row["task"]), cell.figure(row["temperature"], None), cell.count(row["seed"]), Cell(row["method"])]
+        counts = [cell.count(row[name]) for name in ("exact", "numeric_tie", "lossy")]
+        body.append(Row([*where, *counts, Cell(row["verdict"])]))
+    return Table("checked", "", columns, body)
 
 
-def _divergences(diverged: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> RenderableType:
-    table = plain(["left AR", "method", "T", "seed", "at token", "gap", "class"], left=("method", "class"))
+def _divergences(diverged: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Table:
+    columns = [
+        Column("prompt", "left AR", words=True), METHOD, Column("temperature", "T"), Column("seed", "seed"),
+        Column("at", "at token"), Column("gap", "gap"), Column("class", "class", words=True),
+    ]  # fmt: skip
+    body = []
     for row, each in diverged[:_LISTED]:
-        gap = "∞" if each["gap"] is None else f"{each['gap']:.2g}"
-        where = [f"{row['temperature']:g}", str(row["seed"]), str(each["at"]), gap]
+        gap = Cell("∞") if each["gap"] is None else Cell(f"{each['gap']:.2g}", each["gap"])
+        where = [cell.figure(row["temperature"], None), cell.count(row["seed"]), cell.count(each["at"]), gap]
         name, turn = prompt_of(each["prompt"])
-        table.add_row(f"{name}{turn and f', turn {turn}'}", row["method"], *where, each["grade"])
-    return table
+        body.append(Row([Cell(f"{name}{turn and f', turn {turn}'}"), Cell(row["method"]), *where, Cell(each["grade"])]))
+    more = len(diverged) - _LISTED
+    return Table("left", "", columns, body, Source(formula=f"and {more} more; use --json to list all" * (more > 0)))
 
 
 def _noises(measured: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import ascii_uppercase
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from specbench.report.tables.figures import plain
+from specbench.report.document import Block, Cell, Column, Row, Table, Title, Words
+from specbench.report.tables import cell
 from specbench.results.quality import (
     UNVERIFIED,
     Compared,
@@ -27,42 +25,42 @@ _LEGEND = (
 )
 
 
-def quality_report(found: Sequence[Quality]) -> RenderableType:
+def quality_report(found: Sequence[Quality]) -> list[Block]:
     """The tables of some models; the first is what the others are compared with."""
-    title = Text()
+    blocks: list[Block] = []
     for letter, name, each in zip(ascii_uppercase, names_of(found), found, strict=False):
-        title.append(f"{letter}  ", style="bold")
-        title.append(f"{name} {each.model.dtype}")
-        asked = f" · first {each.limit}" if each.limit else ""
-        asked += " · chat" if each.chat else ""
-        title.append(f"  {each.model.fingerprint[:12]} · lm-eval {each.lm_eval}{asked}\n", style="dim")
-    parts: list[RenderableType] = [title, _values(found), Text()]
+        asked = [f"first {each.limit}"] if each.limit else []
+        asked += ["chat"] if each.chat else []
+        about = [f"{name} {each.model.dtype}", each.model.fingerprint[:12], f"lm-eval {each.lm_eval}", *asked]
+        blocks.append(Title(letter, " · ".join(about)))
+    blocks.append(_values(found))
     for letter, each in zip(ascii_uppercase[1:], found[1:], strict=False):
         rows, notes = compare_quality(found[0], each)
         if rows:
-            parts += [_differences(f"{letter} against A", rows), Text()]
-        parts += [Text(f"{letter}: {note}.", "yellow") for note in notes]
+            blocks.append(_differences(f"{letter} against A", rows))
+        if notes:
+            blocks.append(Words([f"{letter}: {note}." for note in notes], "warning"))
     unverified = sorted({task.task for each in found for task in each.tasks if task.revision == UNVERIFIED})
-    if unverified:
-        parts.append(Text(f"No revision of the data is pinned: {', '.join(unverified)}.", "dim"))
-    return Group(*parts, Text(_LEGEND, "dim"))
+    said = [f"No revision of the data is pinned: {', '.join(unverified)}."] if unverified else []
+    return [*blocks, Words([*said, _LEGEND], "notes")]
 
 
-def _values(found: Sequence[Quality]) -> RenderableType:
+def _values(found: Sequence[Quality]) -> Table:
     letters = list(ascii_uppercase[: len(found)]) if len(found) > 1 else ["value"]
-    table = plain(["task", "metric", "n", "shots", *letters], left=("metric", *letters))
+    columns = [
+        Column("task", "task", words=True), Column("metric", "metric", words=True), Column("documents", "n"),
+        Column("shots", "shots"), *(Column(letter, letter, words=True) for letter in letters),
+    ]  # fmt: skip
     rows: dict[tuple[str, ...], list[str]] = {}
     for at, each in enumerate(found):
         asked: list[TaskQuality | GroupQuality] = [*each.tasks, *each.groups]
         for one in asked:
-            head = _head(one)
+            name, *counts = _head(one)
             for metric in one.metrics:
-                name, *counts = head
                 key = (name, _named(metric.metric, metric.filter), *counts)
                 rows.setdefault(key, [""] * len(found))[at] = _value(metric)
-    for key, values in sorted(rows.items()):
-        table.add_row(*key, *values)
-    return table
+    body = [Row([Cell(text) for text in (*key, *values)]) for key, values in sorted(rows.items())]
+    return Table("quality", "", columns, body)
 
 
 def _head(one: TaskQuality | GroupQuality) -> tuple[str, str, str]:
@@ -87,14 +85,17 @@ def _value(metric: Metric) -> str:
     return shown if metric.stderr is None else f"{shown} ± {metric.stderr:{error}}"
 
 
-def _differences(title: str, rows: Sequence[Compared]) -> RenderableType:
+def _differences(title: str, rows: Sequence[Compared]) -> Table:
     words = ("difference", "right", "found")
-    table = plain([title, "n", *words], left=words)
+    columns = [
+        Column("task", title, words=True), Column("documents", "n"), *(Column(word, word, words=True) for word in words)
+    ]  # fmt: skip
+    body = []
     for row in rows:
         right = "" if row.gained is None else f"+{row.gained} −{row.lost}"
         name = f"{row.task} {_named(row.metric, row.filter)}"
-        table.add_row(name, str(row.documents), _difference(row), right, row.verdict)
-    return table
+        body.append(Row([Cell(name), cell.count(row.documents), *map(Cell, (_difference(row), right, row.verdict))]))
+    return Table("differences", "", columns, body)
 
 
 def _difference(row: Compared) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench.decoding.corpus import SEEN
-from specbench.report.tables import text_quality as degeneration
 from specbench.report.tables.figures import name, number, percent, speedup
+from specbench.report.tables.text_quality import made_by_loops
 from specbench.results import BASELINE
 from specbench.results.blocks import FILLINGS, prompts_for
 from specbench.results.branches import BROKEN, KEPT
@@ -70,7 +70,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
             found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
     found += _calibration(summary)
-    found += [said for row in summary.rows for said in degeneration.made_by_loops(row)] if alone else []
+    found += [said for row in summary.rows for said in made_by_loops(row)] if alone else []
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:

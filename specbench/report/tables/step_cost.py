@@ -1,47 +1,47 @@
-"""A profile for the terminal: ceilings, step times, and the budget of rows that cost next to nothing."""
+"""Tables of a profile: ceilings, step times, and the budget of rows that cost next to nothing."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from specbench.hardware import Profile
 from specbench.hardware.profile import FreeRows, LeftOut, step_rows
 from specbench.hardware.roofline import StepPoint
+from specbench.report.document import NOTHING, Block, Cell, Column, Row, Source, Table, Words
+from specbench.report.tables import cell
+from specbench.report.tables.run_title import RunTitle, model_name
 from specbench.results.engine_line import engine_line
 
 _A_TABLE = 5  # contexts beside each other in 80 columns
 _WHY = {"time": "for time (--seconds)", "memory": "for memory", "model": "because the model takes fewer positions"}
 
 
-def profile_report(profile: Profile) -> RenderableType:
-    """All of a profile that fits a terminal of 80 columns."""
-    model, device = profile.model, profile.environment["device"]
-    name = device["name"] if device["kind"] != "cpu" else f"cpu ({profile.environment['cpu']['model'].strip()})"
-    title = Text()
-    title.append("step cost", style="bold")
-    title.append(f" · {model.name} {model.dtype}{' (dummy weights)' if model.dummy else ''} · {name}\n")
-    title.append(_engine(profile), style="dim")
-    parts: list[RenderableType] = [title, Text(), _ceilings(profile), Text()]
-    contexts = profile.contexts
-    for at in range(0, len(contexts), _A_TABLE):
-        parts += [*_steps(profile, contexts[at : at + _A_TABLE]), Text()]
-    if any(point.slots > 1 for point in profile.points):
-        parts += [*_slots(profile), Text()]
-    parts += [Text(line) for line in sentences(profile)]
-    parts += [Text(line, style="dim") for line in (*_left_out(profile.left_out), _LEGEND)]
-    return Group(*parts)
-
-
 _LEGEND = (
     "of bound: the least time that the measured ceilings allow, over the step's. It counts weights, cache and matrix "
     "products, no activations."
 )
+
+
+def profile_report(profile: Profile) -> list[Block]:
+    """All of a profile that fits a terminal of 80 columns."""
+    blocks: list[Block] = [profile_title(profile).over_tables(), _ceilings(profile)]
+    contexts = profile.contexts
+    blocks += [step_times(profile, contexts[at : at + _A_TABLE]) for at in range(0, len(contexts), _A_TABLE)]
+    if any(point.slots > 1 for point in profile.points):
+        blocks.append(_slots(profile))
+    blocks.append(Words(sentences(profile)))
+    left = [*_left_out(profile.left_out)]
+    return [*blocks, Words(left, "notes")] if left else blocks
+
+
+def profile_title(profile: Profile) -> RunTitle:
+    """What a profile is of."""
+    device, engine = profile.environment["device"], profile.engine
+    name = device["name"] if device["kind"] != "cpu" else f"cpu ({profile.environment['cpu']['model'].strip()})"
+    eager = f"; eager ({engine['why_eager']})" if engine.get("why_eager") else ""
+    ran = f"{engine_line(engine)}; linears: {engine['linears']}{eager}"
+    return RunTitle("step cost", model_name(profile.model.model_dump()), name, machine=[ran])
 
 
 def sentences(profile: Profile) -> list[str]:
@@ -73,65 +73,75 @@ def milliseconds(seconds: float) -> str:
     return f"{ms:.{digits}f}"
 
 
-def _engine(profile: Profile) -> str:
-    why = profile.engine.get("why_eager")
-    eager = f"; eager ({why})" if why else ""
-    return f"{engine_line(profile.engine)}; linears: {profile.engine['linears']}{eager}"
-
-
 def _ceilings(profile: Profile) -> Table:
-    table = _plain("ceiling", "measured", "datasheet", "reached")
     measured, sheet = profile.measured, profile.datasheet
-    for name, value in (("copy, read + write", measured.copy_bytes_per_s), ("read", measured.read_bytes_per_s)):
-        stated = sheet.bytes_per_s if sheet else None
-        table.add_row(name, _rate(value, "B"), _rate(stated, "B"), _percent(value, stated))
-    stated = sheet.flops_per_s if sheet else None
-    product = f"matrix product, {profile.model.dtype}"
-    table.add_row(
-        product, _rate(measured.flops_per_s, "FLOP"), _rate(stated, "FLOP"), _percent(measured.flops_per_s, stated)
+    columns = [
+        Column("ceiling", "ceiling", words=True), Column("measured", "measured"), Column("datasheet", "datasheet"),
+        Column("reached", "reached"),
+    ]  # fmt: skip
+    bandwidth, peak = (sheet.bytes_per_s, sheet.flops_per_s) if sheet else (None, None)
+    ceilings = (
+        ("copy, read + write", measured.copy_bytes_per_s, bandwidth, "B"),
+        ("read", measured.read_bytes_per_s, bandwidth, "B"),
+        (f"matrix product, {profile.model.dtype}", measured.flops_per_s, peak, "FLOP"),
     )
-    return table
+    body = [
+        Row([Cell(name), Cell(_rate(value, unit)), Cell(_rate(of, unit)), cell.share(value / of if of else None)])
+        for name, value, of, unit in ceilings
+    ]
+    return Table("ceilings", "", columns, body)
 
 
-def _steps(profile: Profile, contexts: Sequence[int]) -> Sequence[RenderableType]:
-    """Milliseconds by rows and context; at the base context also what a step costs beside one row and its bound."""
+def step_times(profile: Profile, contexts: Sequence[int], source: Source | None = None) -> Table:
+    """Milliseconds by rows and context; at the base context also what a step costs over one row and of its bound."""
     base = profile.base_context
     curves = {context: profile.curve(context) for context in contexts}
-    with_base = base in curves
-    table = _plain("rows", *(f"{context}" for context in contexts), *(("over one", "of bound") if with_base else ()))
-    title = "milliseconds a step, by cached tokens" + (f"; over one row and of bound: at {base}" if with_base else "")
-    shares = {row["rows"]: row["share_of_bound"] for row in _of(profile, base)}
+    shares = {
+        row["rows"]: row["share_of_bound"]
+        for row in step_rows(profile)
+        if (row["context_tokens"], row["slots"]) == (base, 1)
+    }
+    columns = [Column("rows", "rows"), *(Column(f"step_ms_context_{at}", f"{at}") for at in contexts)]
+    if base in curves:
+        over = f"over one: a step's time over that of one row; it and of bound are at {base} cached tokens."
+        columns.append(Column("over_one", "over one", only="terminal", note=over))
+        columns.append(Column("share_of_bound", "of bound", only="terminal", note=_LEGEND))
+    source = source or Source()
+    name = "".join(source.runs)
+    body = []
     for rows in sorted({rows for curve in curves.values() for rows in curve}):
         cells = [_ms(curve.get(rows)) for curve in curves.values()]
-        if with_base:
+        if base in curves:
             point, one = curves[base].get(rows), curves[base].get(1)
-            cells += [f"{point.seconds / one.seconds:.2f}" if point and one else "–"]
-            cells += [f"{shares[rows]:.0%}" if rows in shares else "–"]
-        table.add_row(str(rows), *cells)
-    free = {found.context: _between(found) for found in profile.free_rows}
-    table.add_section()
-    table.add_row("free", *(free.get(context, "–") for context in contexts), *(("", "") if with_base else ()))
-    return Text(title, style="dim"), table
+            cells.append(cell.figure(point.seconds / one.seconds if point and one else None, 2))
+            cells.append(cell.share(shares.get(rows)))
+        body.append(Row([cell.count(rows), *cells], name, key=f"{rows} rows"))
+    free = {found.context: Cell(_between(found)) for found in profile.free_rows}
+    last = [Cell("free"), *(free.get(context, NOTHING) for context in contexts)]
+    body.append(Row([*last, *[Cell("")] * (len(columns) - len(last))], only="terminal", strong=True))
+    return Table("profile", "Milliseconds of a step, by rows and cached tokens", columns, body, source)
 
 
-def _slots(profile: Profile) -> Sequence[RenderableType]:
+def _slots(profile: Profile) -> Table:
     base = profile.base_context
     counts = sorted({point.slots for point in profile.points if point.context == base})
     curves = {slots: profile.curve(base, slots) for slots in counts}
-    table = _plain("rows", *(f"{slots}" for slots in counts))
-    title = f"milliseconds a step, by sequences stepped together; {base} cached tokens each"
-    for rows in sorted({rows for slots, curve in curves.items() if slots > 1 for rows in curve}):
-        table.add_row(str(rows), *(_ms(curve.get(rows)) for curve in curves.values()))
-    return Text(title, style="dim"), table
+    columns = [Column("rows", "rows"), *(Column(f"slots_{slots}", f"{slots}") for slots in counts)]
+    title = f"Milliseconds of a step, by sequences stepped together; {base} cached tokens each"
+    body = [
+        Row([cell.count(rows), *(_ms(curve.get(rows)) for curve in curves.values())])
+        for rows in sorted({rows for slots, curve in curves.items() if slots > 1 for rows in curve})
+    ]
+    return Table("slots", title, columns, body)
 
 
 def _left_out(cells: Sequence[LeftOut]) -> Iterator[str]:
     """What was not measured, a line for each reason; the rows of a context together."""
     for why, text in _WHY.items():
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for cell in cells:
-            if cell.why == why:
-                groups[cell.context, cell.slots].append(cell.rows)
+        for each in cells:
+            if each.why == why:
+                groups[each.context, each.slots].append(each.rows)
         named = [
             f"{', '.join(map(str, sorted(rows)))} {'row' if rows == [1] else 'rows'} at context {context}"
             + (f" of {slots} sequences" if slots > 1 else "")
@@ -141,10 +151,6 @@ def _left_out(cells: Sequence[LeftOut]) -> Iterator[str]:
             yield f"Left out {text}: {'; '.join(named)}."
 
 
-def _of(profile: Profile, context: int) -> list[dict[str, float]]:
-    return [row for row in step_rows(profile) if (row["context_tokens"], row["slots"]) == (context, 1)]
-
-
 def _between(free: FreeRows) -> str:
     """From what is known to be free to what may be, as "4–7": the next count that was measured is not."""
     if free.below is None:
@@ -152,8 +158,8 @@ def _between(free: FreeRows) -> str:
     return f"{free.rows}–{free.below - 1}" if free.below > free.rows + 1 else f"{free.rows}"
 
 
-def _ms(point: StepPoint | None) -> str:
-    return milliseconds(point.seconds) if point else "–"
+def _ms(point: StepPoint | None) -> Cell:
+    return Cell(milliseconds(point.seconds), 1e3 * point.seconds) if point else NOTHING
 
 
 def _rate(value: float | None, unit: str) -> str:
@@ -161,15 +167,3 @@ def _rate(value: float | None, unit: str) -> str:
         return "–"
     prefix, factor = ("T", 1e12) if value >= 1e12 else ("G", 1e9)
     return f"{value / factor:.{1 if value < 100 * factor else 0}f} {prefix}{unit}/s"
-
-
-def _percent(value: float, of: float | None) -> str:
-    return "–" if of is None else f"{value / of:.0%}"
-
-
-def _plain(first: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table

@@ -1,49 +1,89 @@
-"""Sweep table of the terminal, and a recommendation from it with its evidence."""
+"""Tables of a sweep, what can be said of them, and a recommendation with its evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from specbench.hardware.roofline import free_rows
 from specbench.report.charts.sweep_cells import FAILED, HALVED, LARGE
-from specbench.report.tables.figures import number
+from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
+from specbench.report.tables import cell
 from specbench.report.tables.notes import few_blocks, seldom_filled
+from specbench.report.tables.run_title import sweep_title
 from specbench.results import BASELINE
 from specbench.results.disturbance import UNSURE
 from specbench.results.run_file import device_name
-from specbench.results.schema import TaskSpec
 
-#: Cells of one concurrency that a table shows; the file has all.
+#: Configurations of one concurrency that a table shows; the file has all.
 SHOWN = 20
 
 
-def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
-    """The fastest cells at each concurrency, and what can be said of the best one."""
-    title = Text()
-    title.append(f"{run['task']['name']} v{run['task']['version']}", style="bold")
-    title.append(f" · {run['model']['name']} {run['model']['dtype']} · {device_name(run)}")
-    if run["task"].get("taken"):
-        title.append(f"\n{TaskSpec.model_validate(run['task']).said}", style="dim")
-    if run["task"].get("data") and (unverified := TaskSpec.model_validate(run["task"]).unverified):
-        title.append(f"\n{unverified}", style="dim")
-    parts: list[RenderableType] = [title, Text()]
-    for concurrency in sorted(cells["concurrency"].unique()):
-        at = cells[cells["concurrency"] == concurrency]
-        plain, others = at[(at["set"] == "tuning") & (at["method"] == BASELINE)], ranked(at)
-        parts += [_table(pd.concat([others.head(SHOWN), plain]), f"concurrency {concurrency}"), Text()]
-        memory = at["memory"].dropna() if "memory" in at else ()
-        parts += [Text(line, style="dim") for line in [*[line for line in memory if line][:1], *sentences(at)]]
-        if len(others) > SHOWN:
-            parts.append(Text(f"{len(others) - SHOWN} slower cells are in the CSV.", style="dim"))
-        parts.append(Text())
-    return Group(*parts[:-1])
+SWEPT = (
+    "tok/s and TPF as for runs; speedup over AR at the same concurrency on the same prompts, 95% paired bootstrap over "
+    "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; within noise: multiple "
+    "comparisons with the best do not rule it out."
+)
+
+
+def sweep_report(run: Mapping[str, Any], cells: pd.DataFrame) -> list[Block]:
+    """What the terminal shows of a sweep: its title, the fastest at each concurrency, and what can be said of them."""
+    blocks = sweep_blocks("", cells)
+    shown = [replace(block, source=Source()) if isinstance(block, Table) else block for block in blocks]
+    return [sweep_title(run).over_tables(), *shown, Words([SWEPT], "notes")]
+
+
+def sweep_blocks(name: str, cells: pd.DataFrame) -> list[Block]:
+    """A table for each concurrency, and its sentences."""
+    blocks: list[Block] = []
+    for _, at in cells.groupby("concurrency"):
+        blocks.append(_table(name, at, int(at["concurrency"].iloc[0])))
+        memory = [line for line in at["memory"].dropna() if line][:1] if "memory" in at else []
+        more = len(ranked(at)) - SHOWN
+        lines = [*memory, *sentences(at), *([f"{more} slower configurations are in cells.csv."] if more > 0 else [])]
+        blocks += [Words(lines, "notes")] if lines else []
+    return blocks
+
+
+def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
+    columns = [
+        Column("cell", "configuration", words=True), Column("set", "prompts of", words=True, only="page"),
+        Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"),
+        Column("speedup", "speedup"), Column("rows_per_step", "rows"),
+        Column("accuracy", "accuracy", only="page"), Column("found", "", words=True),
+    ]  # fmt: skip
+    plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
+    body = [_row(name, row) for row in pd.concat([plain, ranked(at).head(SHOWN), held_out]).to_dict("records")]
+    return Table(f"sweep c{concurrency}", f"Concurrency {concurrency}", columns, body, Source([name], SWEPT))
+
+
+def _row(name: str, row: Mapping[Any, Any]) -> Row:
+    plain = row["method"] == BASELINE
+    figures = [
+        cell.known(row["tokens_per_forward"], 2),
+        cell.known(row["decode_tok_s"], 1),
+        cell.ONE if plain else estimate(row, "speedup"),
+        cell.known(row["rows_per_step"], 0),
+        cell.share(None if pd.isna(row["accuracy"]) else row["accuracy"]),
+        Cell(found(row)),
+    ]
+    head = [Cell(str(row["label"])), Cell(str(row["set"])), cell.count(int(row["prompts"]))]
+    key = f"{row['label']} / {row['set']}"
+    # In a terminal a sentence has the figures of held-out prompts.
+    only: Medium = "" if row["set"] == "tuning" else "page"
+    return Row([*head, *figures], name, str(row["label"]), strong=plain, key=key, only=only)
+
+
+def estimate(row: Mapping[Any, Any], column: str) -> Cell:
+    """A figure of a configuration with its interval, where it has one."""
+    if pd.isna(row[column]):
+        return NOTHING
+    low, high = (None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high"))
+    line = interval(row, column)
+    return Cell(line, float(row[column]), low, high, line=line)
 
 
 def ranked(cells: pd.DataFrame) -> pd.DataFrame:
@@ -62,28 +102,6 @@ def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
     """Why a cell's figures are of a disturbed machine; empty where they are not, and of older tables."""
     why = row.get("disturbed", "")
     return "" if pd.isna(why) else str(why)
-
-
-def _table(rows: pd.DataFrame, title: str) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    made.padding = (0, 1, 0, 0)
-    made.add_column("cell", min_width=8, overflow="fold")
-    for column in ("prompts", "TPF", "tok/s", "speedup", "rows"):
-        made.add_column(column, justify="right", no_wrap=True)
-    made.add_column("", overflow="fold", min_width=6)
-    for row in rows.to_dict("records"):
-        plain = row["method"] == BASELINE
-        ratio = "1" if plain else interval(row, "speedup")
-        made.add_row(
-            Text(row["label"], overflow="fold"),  # a text, because its values may look like markup
-            str(int(row["prompts"])),
-            _number(row["tokens_per_forward"], 2),
-            _number(row["decode_tok_s"], 1),
-            ratio,
-            _number(row["rows_per_step"], 0),
-            found(row),
-        )
-    return made
 
 
 def sentences(cells: pd.DataFrame) -> list[str]:
@@ -175,10 +193,6 @@ def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
     return f"{value:.2f} (too few)" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _number(value: float, digits: int) -> str:
-    return number(None if pd.isna(value) else value, digits)
-
-
 def _some(labels: list[str]) -> str:
     more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
     return ", ".join(labels[:4]) + more
@@ -187,7 +201,7 @@ def _some(labels: list[str]) -> str:
 _TOLERANCE = 0.10
 
 
-def advice(
+def sweep_advice(
     run: Mapping[str, Any], cells: pd.DataFrame, curve: Sequence[tuple[int, float]], method: str
 ) -> dict[str, Any]:
     """What to use, JSON-ready; ``curve`` holds (rows, seconds) of steps measured here.

@@ -1,17 +1,16 @@
-"""Texts beside speed: the small table below the headline's, and the sentence where looping answers made a speedup."""
+"""Texts of a run: how they repeat and how they agree, and the sentence where looping answers made a speedup."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from specbench.report.tables.figures import number, plain, speedup
+from specbench.report.document import Cell, Column, Row, Source, Table
+from specbench.report.tables import cell
+from specbench.report.tables.figures import number, speedup
 from specbench.results.degeneration import GRAMS, LEAST, LONGEST, ROUNDS
 from specbench.results.schema import BASE, BASELINE
-from specbench.results.summary_schema import MethodSummary, RunSummary, Speedup, TextFigures, WithoutLoops
+from specbench.results.summary_schema import MethodSummary, Speedup, TextFigures, WithoutLoops
 
 #: A speedup that is smaller by more than this part of it without looping answers is told with what is left of it.
 TOLD = 0.1
@@ -22,28 +21,38 @@ CLOSING_LOOP = (
 )
 
 
-def texts(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
-    """The table of texts, where there is something to see: an answer that loops, or a text that is not AR's."""
-    if run.get("simulated") or not any(map(_worth_seeing, summary.rows)):
-        return []
-    rows = [row for row in summary.rows if row.text]
-    rated = any(row.text.log_likelihood_per_token is not None for row in rows if row.text)
-    grams = [f"distinct-{GRAMS[0]}", *(f"-{n}" for n in GRAMS[1:])]
-    likely = ["log-lik."] if rated else []
-    table = plain(["text", "looping", "of tokens", *grams, *likely, "agrees", "prefix"])
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for row in rows:
-        assert row.text is not None
-        alike.setdefault(_cells(row.text, row.requests, rated), []).append(row.method)
-    for cells, methods in alike.items():
-        table.add_row(", ".join(methods), *cells)
-    said = [CLOSING_LOOP, "distinct-n: distinct n-grams over all n-grams, averaged over answers."]
-    said += [f"log-lik.: mean log-likelihood of a token under {asked(run)}, in nats."] if rated else []
-    said.append(
-        f"agrees: positions with {compared_with(run)}'s token, both running free; prefix: tokens before the first "
-        "other one."
+def text_tables(run: Any) -> Iterator[Table]:
+    """The table of texts; none of a run whose acceptance was decided by lot.
+
+    A terminal shows it where there is something to see: an answer that loops, or a text that is not AR's.
+    """
+    config = run.config.model_dump()
+    likelihood = f"Log-likelihood: in nats, under {asked(config)} at temperature 1."
+    agrees = f"agrees: positions with the token of {compared_with(config)}, both running free;"
+    columns = [
+        Column("method", "method", words=True), Column("looping", "looping"), Column("loop_share", "of tokens"),
+        *(Column(f"distinct_{n}", f"distinct-{n}", short=f"-{n}" * (n != GRAMS[0])) for n in GRAMS),
+        Column(
+            "log_likelihood_per_token", "log-likelihood a token", optional=True, short="log-lik.", note=likelihood
+        ),
+        Column("agreement", "agrees", note=agrees),
+        Column(
+            "common_prefix_tokens", "common prefix", short="prefix",
+            note="common prefix: tokens before the first other one, mean.",
+        ),
+    ]  # fmt: skip
+    rows: Sequence[MethodSummary] = run.summary.rows
+    body = [Row([Cell(row.method), *_cells(row.text, row.requests)], run.id, row.method) for row in rows if row.text]
+    formula = (
+        f"{CLOSING_LOOP} Of tokens: the share of all that loops take. distinct-n: different n-grams over all, mean of "
+        "answers."
     )
-    return [Group(table, Text(" ".join(said), style="dim"))]
+    if body and not config["simulated"]:
+        seen = any(map(_worth_seeing, rows))
+        yield Table(
+            "texts", "What the texts are like", columns, body, Source([run.id], formula), folded=True,
+            short="text", alike=True, only="" if seen else "page",
+        )  # fmt: skip
 
 
 def asked(run: Mapping[str, Any]) -> str:
@@ -96,18 +105,12 @@ def _worth_seeing(row: MethodSummary) -> bool:
     return row.text is not None and (other or row.text.looping > 0 or (row.text.agreement or 1) < 1)
 
 
-def _cells(text: TextFigures, requests: int, rated: bool) -> tuple[str, ...]:
-    grams = [getattr(text, f"distinct_{n}") for n in GRAMS]
-    return (
-        f"{text.looping}/{requests}",
-        share(text.loop_share),
-        *(number(figure, 2) for figure in grams),
-        *([number(text.log_likelihood_per_token, 2)] if rated else []),
-        share(text.agreement),
-        number(text.common_prefix_tokens, 1),
-    )
-
-
-def share(value: float | None) -> str:
-    """A part of a whole, or a dash where there is none."""
-    return "–" if value is None else f"{value:.0%}"
+def _cells(text: TextFigures, requests: int) -> list[Cell]:
+    return [
+        Cell(f"{text.looping}/{requests}", text.looping),
+        cell.share(text.loop_share),
+        *(cell.figure(getattr(text, f"distinct_{n}"), 2) for n in GRAMS),
+        cell.figure(text.log_likelihood_per_token, 2),
+        cell.share(text.agreement),
+        cell.figure(text.common_prefix_tokens, 1),
+    ]

@@ -1,4 +1,4 @@
-"""Trainings in the terminal: what they will take, and what each of them gained."""
+"""Tables of trainings: what they will take, and what each of them gained."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from specbench.report.tables.sweep import SHOWN, interval
+from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
+from specbench.report.tables import cell
+from specbench.report.tables.sweep import SHOWN, estimate
 from specbench.results import BASELINE
 from specbench.sweeps.trained import hours_of
 
@@ -20,66 +18,62 @@ if TYPE_CHECKING:
     from specbench.sweeps.trainings import Due
 
 
-def costs_table(due: Sequence[Due], max_hours: float | None = None) -> RenderableType:
+def training_costs(due: Sequence[Due], max_hours: float | None = None) -> list[Block]:
     """What trainings will take, before the first of them begins."""
-    made = _table("training", ("tokens", "FLOPs", "hours"))
+    columns = [
+        Column("training", "training", words=True), Column("tokens", "tokens"), Column("flops", "FLOPs"),
+        Column("hours", "hours"),
+    ]  # fmt: skip
+    body = []
     for each in due:
         will = each.predicted
         figures = ["", ""] if will is None else [_big(will.tokens), _big(will.flops)]
         hours = hours_of(each.hours) + (" done" if will is None else "")
-        made.add_row(Text(each.label, overflow="fold"), *figures, hours)
-    total = sum(each.hours for each in due)
+        body.append(Row([Cell(text) for text in (each.label, *figures, hours)]))
+    total = hours_of(sum(each.hours for each in due))
     bound = "" if max_hours is None else f", of which --max-hours allows {max_hours:g}"
-    return Group(
-        made, Text(f"{hours_of(total)} hours in all{bound}; by the time that a step was measured to take.", "dim")
-    )
+    said = f"{total} hours in all{bound}; by the time that a step was measured to take."
+    return [Table("costs", "", columns, body, Source(formula=said))]
 
 
-def trainings_table(read: ReadTrainings) -> RenderableType:
-    """What every training and cell gained, the fastest first, and what the figures rest on."""
+def trainings_report(read: ReadTrainings) -> list[Block]:
+    """What every training and configuration gained, the fastest first, and what the figures rest on."""
+    missing = _missing(read)
     if read.cells.empty:
-        return Group(Text("No training was swept yet.", "dim"), *_missing(read))
+        return [Words(["No training was swept yet.", *missing], "notes")]
     cells = read.cells[(read.cells["set"] == "tuning") & (read.cells["method"] != BASELINE)]
     cells = cells.sort_values("speedup", ascending=False, na_position="last", kind="stable")
-    made = _table("training", ("cell", "tokens", "hours", "TPF", "speedup", "right"))
-    for row in cells.head(SHOWN).to_dict("records"):
-        right = row["accuracy"]
-        made.add_row(
-            Text(str(row["training"]), overflow="fold"),
-            Text(" ".join(str(row["label"]).split(" ")[1:]), overflow="fold"),
-            _big(row["tokens_seen"]),
-            "–" if pd.isna(row["hours"]) else hours_of(row["hours"]),
-            "–" if pd.isna(row["tokens_per_forward"]) else f"{row['tokens_per_forward']:.2f}",
-            interval(row, "speedup"),
-            "–" if pd.isna(right) else f"{right:.0%}",
-        )
+    columns = [
+        Column("training", "training", words=True), Column("cell", "configuration", words=True),
+        Column("tokens", "tokens"), Column("hours", "hours"), Column("tokens_per_forward", "TPF"),
+        Column("speedup", "speedup"), Column("accuracy", "right"),
+    ]  # fmt: skip
+    body = [
+        Row(
+            [
+                Cell(str(row["training"])), Cell(" ".join(str(row["label"]).split(" ")[1:])),
+                Cell(_big(row["tokens_seen"])), Cell("–" if pd.isna(row["hours"]) else hours_of(row["hours"])),
+                cell.known(row["tokens_per_forward"], 2), estimate(row, "speedup"),
+                cell.share(None if pd.isna(row["accuracy"]) else row["accuracy"]),
+            ]
+        ) for row in cells.head(SHOWN).to_dict("records")
+    ]  # fmt: skip
     lines = [
         f"{read.method}: speedups are over plain decoding of the same weights; tokens and hours are the training's."
     ]
     if len(cells) > SHOWN:
         lines.append(f"{len(cells) - SHOWN} slower rows are in the CSV.")
-    return Group(made, Text(), *(Text(line, style="dim") for line in lines), *_missing(read))
+    return [Table("trainings", "", columns, body), Words([*lines, *missing], "notes")]
 
 
-def _missing(read: ReadTrainings) -> list[Text]:
+def _missing(read: ReadTrainings) -> list[str]:
     """What the table has no rows of, and why."""
-    lines = [f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out]
-    lines += [f"Left no weights: {each.label}; {each.ended}." for each in read.entries if each.ended]
     due = [each for each in read.entries if not each.left_out and not each.ended and each.sweep is None]
-    lines += [
-        f"Not {'swept' if each.model else 'trained'} yet: {each.label}; repeat the sweep's command." for each in due
+    return [
+        *(f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out),
+        *(f"Left no weights: {each.label}; {each.ended}." for each in read.entries if each.ended),
+        *(f"Not {'swept' if each.model else 'trained'} yet: {each.label}; repeat the sweep's command." for each in due),
     ]
-    return [Text(line, style="dim") for line in lines]
-
-
-def _table(first: str, columns: Sequence[str]) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    made.padding = (0, 1, 0, 0)
-    made.add_column(first, min_width=8, overflow="fold")
-    for column in columns:
-        text = column == "cell"
-        made.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
-    return made
 
 
 def _big(value: Any) -> str:

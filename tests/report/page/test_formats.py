@@ -25,7 +25,10 @@ from specbench.report.document import (  # fmt: skip
     Words,
 )
 from specbench.report.page.build import vocabulary
-from specbench.report.page.write import PICTURES, to_csv, to_html, to_markdown, write_report
+from specbench.report.page.write import PICTURES, write_report
+from specbench.report.render.csv import to_csv
+from specbench.report.render.html import to_html
+from specbench.report.render.markdown import to_markdown
 from specbench.results.summary_schema import Speedup
 
 HOSTILE = "<img src=x onerror=alert(1)> | `*_[a](b)\x1b[31m\ud800"

@@ -1,0 +1,104 @@
+"""Cells: a run's figures as a table shows them, with the numbers behind the words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specbench.report.document import NOTHING, Cell, Tone
+from specbench.report.tables import figures
+
+if TYPE_CHECKING:
+    from specbench.results.summary_schema import Accuracy, MethodSummary, Rate, Speedup
+
+
+ONE = Cell("1", 1.0)  # a baseline's speedup over itself
+_TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
+
+
+def figure(value: float | None, digits: int | None) -> Cell:
+    """A figure with so many digits; with as many as it takes where that is None."""
+    if value is None:
+        return NOTHING
+    return Cell(f"{value:g}" if digits is None else figures.number(value, digits), value)
+
+
+def known(value: float, digits: int) -> Cell:
+    """A figure of a data frame, which is nan where there is none."""
+    return NOTHING if value != value else figure(float(value), digits)
+
+
+def count(value: int) -> Cell:
+    """A whole number."""
+    return Cell(str(value), value)
+
+
+def share(value: float | None) -> Cell:
+    """A part of a whole, in percent."""
+    return NOTHING if value is None else Cell(f"{value:.0%}", value)
+
+
+def ratio(found: Speedup | None) -> Cell:
+    """A speedup with its interval below it, or beside it where there is no room below."""
+    if found is None:
+        return NOTHING
+    under = "no interval"
+    if found.interval is not None:
+        under = f"[{figures.number(found.low, 2)}, {figures.number(found.high, 2)}]"
+    line = figures.speedup(found)
+    return Cell(figures.number(found.value, 2), found.value, found.low, found.high, under=under, line=line)
+
+
+def one_line(found: Speedup | None) -> Cell:
+    """A speedup with its interval beside it."""
+    if found is None:
+        return NOTHING
+    line = figures.speedup(found)
+    return Cell(line, found.value, found.low, found.high, line=line)
+
+
+def verdict(found: Speedup | None) -> Cell:
+    """What may be said of a speedup: nothing without an interval."""
+    if found is None:
+        return NOTHING
+    if found.interval is None:
+        return Cell("no verdict", under="too few prompts", tone="faint")
+    return Cell(found.verdict, tone=_TONES.get(found.verdict, ""))
+
+
+def accuracy(found: Accuracy | None) -> Cell:
+    """Right answers of those scored, and their share with Wilson's interval."""
+    if found is None:
+        return Cell("not scored", tone="faint")
+    under = f"{found.value:.0%}"
+    if found.low is not None and found.high is not None:
+        under += f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    return Cell(figures.accuracy(found), found.value, found.low, found.high, under=under)
+
+
+def lossless(row: MethodSummary) -> Cell:
+    """The graded verdict, or that the acceptance was no target's."""
+    if row.simulated:
+        return Cell(f"simulated {row.simulated}", tone="bad")
+    said = figures.lossless(row.lossless)
+    return Cell(said, tone="faint" if row.lossless is None else "bad" if row.lossless.verdict == "lossy" else "")
+
+
+def rate(found: Rate | None) -> Cell:
+    """Prompts of one grade among those graded, with Wilson's interval of their share."""
+    if found is None:
+        return NOTHING
+    text, under = f"{found.count}/{found.of}", ""
+    if found.low is not None and found.high is not None:
+        under = f"[{100 * found.low:.0f}%, {100 * found.high:.0f}%]"
+    value = found.count / found.of if found.of else None
+    return Cell(text, value, found.low, found.high, under=under, line=f"{text} {under}".strip())
+
+
+def banded(found: Mapping[str, Any] | None, digits: int) -> Cell:
+    """A projected figure with its band."""
+    if found is None:
+        return NOTHING
+    value, low, high = (found[end] for end in ("value", "low", "high"))
+    line = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return Cell(line, value, low, high, line=line)
