@@ -31,7 +31,8 @@ def cell(label: str, speedup: float = NAN, **more: Any) -> dict[str, Any]:
         "label": label, "method": label.split()[0], "concurrency": 1, "set": "tuning", "prompts": 164,
         "tokens_per_forward": 12.345, "decode_tok_s": 12345.67, "speedup": speedup, "speedup_low": low,
         "speedup_high": high, "chosen_low": low - 0.05, "chosen_high": high + 0.05, "verdict": "faster",
-        "blocks": 164.0, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", "accuracy": NAN, **more,
+        "blocks": 164.0, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", "accuracy": NAN,
+        **more,
     }  # fmt: skip
 
 
