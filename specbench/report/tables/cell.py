@@ -23,9 +23,9 @@ def figure(value: float | None, digits: int | None) -> Cell:
     return Cell(f"{value:g}" if digits is None else figures.number(value, digits), value)
 
 
-def known(value: float, digits: int) -> Cell:
-    """A figure of a data frame, which is nan where there is none."""
-    return NOTHING if value != value else figure(float(value), digits)
+def known(value: float | None, digits: int) -> Cell:
+    """A figure of a data frame, which is None or nan where there is none."""
+    return NOTHING if value is None or value != value else figure(float(value), digits)
 
 
 def count(value: int) -> Cell:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
+from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
 from specbench.report.tables.figures import name as named
 from specbench.report.tables.session import session_table
@@ -205,10 +205,14 @@ def judgment_report(judged: Mapping[str, Any], run_id: str = "") -> Iterator[Blo
 
 
 def _score(score: Mapping[str, Any] | None) -> Cell:
-    if score is None or score["score"] is None:
+    if score is None:
         return NOTHING
-    text, rated, asked = f"{score['score']:.2f}", score["rated"], score["judged"]
-    line = f"{text} ({rated if rated == asked else f'{rated}/{asked}'})"
+    rated, asked = score["rated"], score["judged"]
+    count = f"({rated if rated == asked else f'{rated}/{asked}'})"
+    if score["score"] is None:
+        return replace(NOTHING, line=f"{DASH} {count}")
+    text = f"{score['score']:.2f}"
+    line = f"{text} {count}"
     return Cell(text, score["score"], under=f"{rated}/{asked}", line=line)
 
 
