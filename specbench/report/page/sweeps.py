@@ -31,7 +31,7 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
     blocks += [*sweep_blocks(name, sweep.cells), *_drawn(name, sweep.cells, title.caption)]
-    return Section(f"sweep-{name}", name, blocks, under=title.line)
+    return Section(f"sweep-{name}", name, blocks, under=f"{title.task} · {title.line}")
 
 
 def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
