@@ -21,7 +21,7 @@ from specbench.report.claims.worth import (
     worth,
 )
 from specbench.report.document import NOTHING, Cell, Column, Figure, Row, Section, Source, Table, Words
-from specbench.report.tables import cell as cells
+from specbench.report.tables import cell
 from specbench.report.tables.run import settings, withheld
 from specbench.results import BASELINE
 
@@ -152,7 +152,7 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
     group = mine.row.groups.get(part) if part else None
     figures = group or mine.row
     apart = differences(catalog, claim, mine.setting)
-    tpf = cells.figure(figures.tokens_per_forward, 2)
+    tpf = cell.figure(figures.tokens_per_forward, 2)
     if group is None and mine.tpf is not None and mine.tpf.interval is not None:
         low, high = mine.tpf.interval.low, mine.tpf.interval.high
         tpf = replace(tpf, low=low, high=high, under=f"[{low:.2f}, {high:.2f}]")
@@ -164,14 +164,14 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
             ),
             _printed(claim.tpf),
             _printed(claim.speedup),
-            cells.figure(comes_to.step_ratio, 2),
+            cell.figure(comes_to.step_ratio, 2),
             _baseline(claim, comes_to),
             _range(comes_to.over_bound),
             _range(_bound(catalog, claim, mine)),
             tpf,
             Cell(_same(claim, mine, apart)),
             _speedup(figures.speedup, mine, claim, catalog),
-            cells.figure(mine.row.step_ratio, 2) if group is None else NOTHING,
+            cell.figure(mine.row.step_ratio, 2) if group is None else NOTHING,
             Cell("; ".join(_differs(claim, mine, apart)), under=mine.run.id),
         ],
         mine.run.id,
@@ -206,13 +206,13 @@ def _same(claim: Claim, mine: _Mine, apart: dict[str, str]) -> str:
 
 def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:
     """Ours, with its projection onto the claim's GPU below it where there is one."""
-    cell = cells.one_line(found)
+    shown = cell.one_line(found)
     for content in mine.run.projections:
         projected: Any = content["rows"].get(mine.row.method, {}).get("speedup")
         if projected and content["gpu"] in catalog.gpus.get(claim.gpu, ()):
             band = f"{projected['value']:.2f} ({projected['low']:.2f} to {projected['high']:.2f})"
-            return Cell(cell.text, cell.value, cell.low, cell.high, under=f"projected onto {content['gpu']}: {band}")
-    return cell
+            return Cell(shown.text, shown.value, shown.low, shown.high, under=f"projected onto {content['gpu']}: {band}")
+    return shown
 
 
 def _differs(claim: Claim, mine: _Mine, apart: dict[str, str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from specbench.report.answers.race_page import race_page
 from specbench.report.document import Finding, Findings, Mark, Page, Section, Source, Tone
 from specbench.report.page.best import as_good, best, candidates, chosen
 from specbench.report.page.write import RACES
-from specbench.report.tables.figures import number
+from specbench.report.tables.cell import number
 from specbench.report.tables.run import rating
 from specbench.report.tables.text_quality import aside
 from specbench.results import BASELINE, RunFolder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specbench.report.charts import cards, style
 from specbench.report.document import Block, Cell, Column, Figure, Row, Source, Table
 from specbench.report.tables import cell
-from specbench.report.tables.figures import name as named
+from specbench.report.tables.cell import name as named
 from specbench.report.tables.run import withheld
 from specbench.results import BASELINE
 from specbench.results.disturbance import unsure_speedup

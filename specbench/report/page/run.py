@@ -9,8 +9,8 @@ from specbench.report.charts import cards, style
 from specbench.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.trajectories import rounds, traces, trajectories
 from specbench.report.tables import cell
+from specbench.report.tables.cell import name as named
 from specbench.report.tables.fair_baseline import engine_blocks
-from specbench.report.tables.figures import name as named
 from specbench.report.tables.notes import notes
 from specbench.report.tables.run import withheld
 from specbench.report.tables.run_parts import METHOD, part_blocks

@@ -1,4 +1,4 @@
-"""Cells: a run's figures as a table shows them, with the numbers behind the words."""
+"""Figures of runs as words and as cells: one way to write each, in sentences and tables alike."""
 
 from __future__ import annotations
 
@@ -6,21 +6,54 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import NOTHING, Cell, Tone
-from specbench.report.tables import figures
 
 if TYPE_CHECKING:
-    from specbench.results.summary_schema import Accuracy, MethodSummary, Rate, Speedup
+    from specbench.results.summary_schema import Accuracy, Lossless, MethodSummary, Rate, Speedup
 
 
 ONE = Cell("1", 1.0)  # a baseline's speedup over itself
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
 
 
+def name(row: MethodSummary) -> str:
+    """A row's method, marked where its acceptance was simulated or it failed, and where its precision is another."""
+    if row.simulated:
+        return f"{row.method} (simulated)"
+    return f"{row.method} ({', '.join(marks)})" if (marks := _marks(row)) else row.method
+
+
+def _marks(row: MethodSummary) -> list[str]:
+    facts = row.other.facts if row.other else None
+    asked = str(row.options.get("dtype", "auto")) if row.other else "auto"
+    other = [asked] if facts and asked != "auto" else []
+    return [*other, *(["failed"] if row.failed else [])]
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def speedup(ratio: Speedup | None) -> str:
+    """Value and interval."""
+    if ratio is None:
+        return "–"
+    if ratio.interval is None:
+        return f"{ratio.value:.2f} (too few)"
+    low, high = ratio.interval
+    return f"{ratio.value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def percent(share: float) -> str:
+    """A share with two digits where one would say too little."""
+    return f"{share:.1%}" if share < 0.0295 else f"{share:.0%}"
+
+
 def figure(value: float | None, digits: int | None) -> Cell:
     """A figure with so many digits; with as many as it takes where that is None."""
     if value is None:
         return NOTHING
-    return Cell(f"{value:g}" if digits is None else figures.number(value, digits), value)
+    return Cell(f"{value:g}" if digits is None else number(value, digits), value)
 
 
 def known(value: float | None, digits: int) -> Cell:
@@ -44,16 +77,16 @@ def ratio(found: Speedup | None) -> Cell:
         return NOTHING
     under = "no interval"
     if found.interval is not None:
-        under = f"[{figures.number(found.low, 2)}, {figures.number(found.high, 2)}]"
-    line = figures.speedup(found)
-    return Cell(figures.number(found.value, 2), found.value, found.low, found.high, under=under, line=line)
+        under = f"[{number(found.low, 2)}, {number(found.high, 2)}]"
+    line = speedup(found)
+    return Cell(number(found.value, 2), found.value, found.low, found.high, under=under, line=line)
 
 
 def one_line(found: Speedup | None) -> Cell:
     """A speedup with its interval beside it."""
     if found is None:
         return NOTHING
-    line = figures.speedup(found)
+    line = speedup(found)
     return Cell(line, found.value, found.low, found.high, line=line)
 
 
@@ -73,15 +106,25 @@ def accuracy(found: Accuracy | None) -> Cell:
     under = f"{found.value:.0%}"
     if found.low is not None and found.high is not None:
         under += f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-    return Cell(figures.accuracy(found), found.value, found.low, found.high, under=under)
+    return Cell(f"{found.passed}/{found.scored}", found.value, found.low, found.high, under=under)
 
 
 def lossless(row: MethodSummary) -> Cell:
     """The graded verdict, or that the acceptance was no target's."""
     if row.simulated:
         return Cell(f"simulated {row.simulated}", tone="bad")
-    said = figures.lossless(row.lossless)
-    return Cell(said, tone="faint" if row.lossless is None else "bad" if row.lossless.verdict == "lossy" else "")
+    return graded(row.lossless)
+
+
+def graded(found: Lossless | None) -> Cell:
+    """The graded verdict; counts where it is not exact throughout."""
+    if found is None:
+        return Cell("not checked", tone="faint")
+    if found.verdict == "exact":
+        return Cell("exact")
+    differing = found.numeric_tie + found.lossy
+    tone: Tone = "bad" if found.verdict == "lossy" else ""
+    return Cell(f"{found.verdict} {differing}/{differing + found.exact}", tone=tone)
 
 
 def rate(found: Rate | None) -> Cell:

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.report.document import Block, Cell, Column, Row, Table, Title, Words
 from specbench.report.tables import cell
-from specbench.report.tables.figures import number, speedup
+from specbench.report.tables.cell import number, speedup
 from specbench.report.tables.notes import gained, tells
 from specbench.results import BASELINE
 from specbench.results.summary_schema import AccuracyDifference, Speedup

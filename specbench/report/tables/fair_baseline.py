@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.tables import cell
-from specbench.report.tables.figures import lossless, number, percent
+from specbench.report.tables.cell import number, percent
 from specbench.results.baseline import OverEngine, over_engines, step_time, where
 from specbench.results.schema import BASELINE
 
@@ -77,7 +77,7 @@ def _own(run: Any, row: MethodSummary) -> Row:
     assert row.other.over_own_ar
     own = row.other.over_own_ar
     return Row(
-        [Cell(row.method), Cell(own.of), cell.one_line(own.speedup), Cell(lossless(own.lossless))], run.id, row.method
+        [Cell(row.method), Cell(own.of), cell.one_line(own.speedup), cell.graded(own.lossless)], run.id, row.method
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench.decoding.corpus import SEEN
-from specbench.report.tables.figures import name, number, percent, speedup
+from specbench.report.tables.cell import name, number, percent, speedup
 from specbench.report.tables.text_quality import made_by_loops
 from specbench.results import BASELINE
 from specbench.results.blocks import FILLINGS, prompts_for

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words, seen_on
 from specbench.report.tables import cell
+from specbench.report.tables.cell import name, speedup
 from specbench.report.tables.fair_baseline import engine_blocks
-from specbench.report.tables.figures import name, speedup
 from specbench.report.tables.notes import LEGEND, notes
 from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_title import run_title, simulated_title

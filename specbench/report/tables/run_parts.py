@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
-from specbench.report.tables.figures import name as named
+from specbench.report.tables.cell import name as named
 from specbench.report.tables.session import session_table
 from specbench.report.tables.text_quality import text_tables
 from specbench.results.branches import BROKEN, KEPT

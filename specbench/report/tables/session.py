@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
-from specbench.report.tables.figures import name
+from specbench.report.tables.cell import name
 
 if TYPE_CHECKING:
     from specbench.results.summary_schema import MethodSummary

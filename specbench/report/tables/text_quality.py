@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.report.document import Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
-from specbench.report.tables.figures import number, speedup
+from specbench.report.tables.cell import number, speedup
 from specbench.results.degeneration import GRAMS, LEAST, LONGEST, ROUNDS
 from specbench.results.schema import BASE, BASELINE
 from specbench.results.summary_schema import MethodSummary, Speedup, TextFigures, WithoutLoops
