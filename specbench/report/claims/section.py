@@ -211,7 +211,7 @@ def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog)
         projected: Any = content["rows"].get(mine.row.method, {}).get("speedup")
         if projected and content["gpu"] in catalog.gpus.get(claim.gpu, ()):
             band = f"{projected['value']:.2f} ({projected['low']:.2f} to {projected['high']:.2f})"
-            return Cell(shown.text, shown.value, shown.low, shown.high, under=f"projected onto {content['gpu']}: {band}")
+            return replace(shown, under=f"projected onto {content['gpu']}: {band}")
     return shown
 
 
