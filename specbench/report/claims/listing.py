@@ -12,6 +12,7 @@ from specbench.common.errors import unknown
 from specbench.report.claims.catalog import BETWEEN, Catalog, Claim
 from specbench.report.claims.check import TOLERANCE, WIDEST, Check
 from specbench.report.document import NOTHING, Block, Cell, Column, Row, Table, Title, Words
+from specbench.report.tables.columns import METHOD, VERDICT
 
 _LEGEND = (
     "Figures as printed there; – is not given. TPF: tokens per forward or accepted length. AR tok/s: the "
@@ -24,7 +25,7 @@ _CHECK_LEGEND = (
     "across sizes of models, tasks, batches, temperatures or options, no speed across GPUs, and nothing by an interval "
     f"wider than ±{WIDEST:.0%}."
 )
-_METHOD, _OF_WHAT = Column("method", "method", words=True), Column("of", "of what", words=True)
+_OF_WHAT = Column("of", "of what", words=True)
 
 
 def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
@@ -53,7 +54,7 @@ def claims_report(known: Catalog, rows: Iterable[Claim]) -> list[Block]:
 
 def _published(known: Catalog, rows: Sequence[Claim]) -> Table:
     columns = [
-        _METHOD, Column("speedup", "speedup", optional=True), Column("tpf", "TPF", optional=True),
+        METHOD, Column("speedup", "speedup", optional=True), Column("tpf", "TPF", optional=True),
         Column("tok_s", "tok/s", optional=True), Column("baseline_tok_s", "AR tok/s", optional=True),
         Column("bound", "bound", optional=True), Column("accuracy", "score", optional=True), _OF_WHAT,
     ]  # fmt: skip
@@ -80,8 +81,8 @@ def check_report(found: Sequence[Check], run: str) -> list[Block]:
 
 def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
     columns = [
-        _METHOD, Column("figure", "figure", words=True), Column("there", "there"), Column("here", "here"),
-        Column("verdict", "verdict", words=True), _OF_WHAT,
+        METHOD, Column("figure", "figure", words=True), Column("there", "there"), Column("here", "here"),
+        VERDICT, _OF_WHAT,
     ]  # fmt: skip
     alike, body = _common(claims), []
     for each in found:
@@ -101,7 +102,7 @@ def _left(found: Sequence[Check]) -> Table:
         of_what = ", ".join(part for part in (claim.setting, claim.task) if part)
         why = dict.fromkeys(reason for each in figures for reason in each.why)
         body.append(Row([Cell(figures[0].row), Cell(f"{of_what} ({named}): {'; '.join(why)}".strip())]))
-    return Table("left", "", [_METHOD, Column("why", "not comparable", words=True)], body)
+    return Table("left", "", [METHOD, Column("why", "not comparable", words=True)], body)
 
 
 def _here(each: Check) -> Cell:

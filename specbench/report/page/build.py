@@ -31,6 +31,7 @@ from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
 from specbench.report.tables import cell
+from specbench.report.tables.columns import PROMPTS, SPEEDUP, TPF, VERDICT
 from specbench.report.tables.run import headline, settings
 from specbench.report.tables.text_quality import aside
 from specbench.results.bandwidth import bandwidth_line
@@ -249,9 +250,9 @@ def overview(found: Gathered) -> Section:
 def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
     columns = [
         Column("run", "run", words=True), Column("task", "task", words=True), Column("model", "model", words=True),
-        Column("device", "device", words=True), Column("prompts", "prompts"),
-        Column("best", "highest speedup", words=True), Column("tokens_per_forward", "TPF"),
-        Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
+        Column("device", "device", words=True), PROMPTS,
+        Column("best", "highest speedup", words=True), TPF,
+        SPEEDUP, VERDICT,
     ]  # fmt: skip
     body = []
     for run in found.runs:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specbench.report.charts import cards, style
 from specbench.report.document import Block, Cell, Column, Figure, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name as named
+from specbench.report.tables.columns import E2E, METHOD, PROMPTS, SPEEDUP, TOK_S, TPF, VERDICT, cells_of
 from specbench.report.tables.run import withheld
 from specbench.results import BASELINE
 from specbench.results.disturbance import unsure_speedup
@@ -43,7 +45,7 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
     if not rows:
         return
     tasks = [run.config.task.name for run in group]
-    columns = [Column("method", "method", words=True), *(Column(task, task) for task in tasks)]
+    columns = [METHOD, *(Column(task, task) for task in tasks)]
     body = [Row([Cell(label), *(cell.ratio(found.get(task)) for task in tasks)], group[0].id, label)
             for label, found in rows.items()]  # fmt: skip
     source = Source([run.id for run in group], "Speedup over AR by decode seconds per token, with its 95% interval.")
@@ -58,28 +60,15 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
 
 def _table(group: Sequence[Run]) -> Table:
     tasks = ", ".join(run.config.task.name for run in group)
-    columns = [
-        Column("method", "method", words=True), Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"),
-        Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
-        Column("e2e_speedup", "e2e"),
-    ]  # fmt: skip
+    columns = [METHOD, PROMPTS, TPF, TOK_S, SPEEDUP, VERDICT, E2E]
     hidden = {row.method for run in group for row in run.rows if withheld(run, row)}
     disturbed = any(run.summary.unsure for run in group)
     body = []
     for row in pooled([{label: tally.costs for label, tally in run.tallies.items()} for run in group]):
         if row.method in hidden:
             continue
-        speedup = unsure_speedup(row.speedup) if disturbed else row.speedup
-        base = row.method == BASELINE
-        figures = [
-            cell.count(row.prompts),
-            cell.figure(row.tokens_per_forward, 2),
-            cell.figure(row.decode_tok_s, 1),
-            cell.ONE if base else cell.ratio(speedup),
-            Cell("baseline", tone="faint") if base else cell.verdict(speedup),
-            cell.ONE if base else cell.ratio(row.e2e_speedup),
-        ]
-        body.append(Row([Cell(row.method), *figures], group[0].id, row.method, strong=base))
+        row = replace(row, speedup=unsure_speedup(row.speedup)) if disturbed else row
+        body.append(Row(cells_of(columns, row), group[0].id, row.method, strong=row.method == BASELINE))
     source = Source([run.id for run in group], _FORMULA)
     return Table(f"pooled {tasks}", f"Pooled over {tasks}", columns, body, source)
 

@@ -10,10 +10,11 @@ from specbench.report.document import Block, Cell, Column, Figure, Row, Section,
 from specbench.report.page.trajectories import rounds, traces, trajectories
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name as named
+from specbench.report.tables.columns import METHOD, PROMPTS, SPEEDUP, STEP_RATIO, TPF
 from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import notes
 from specbench.report.tables.run import withheld
-from specbench.report.tables.run_parts import METHOD, part_blocks
+from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_parts import phases as phase_table
 from specbench.report.tables.run_title import run_title, simulated_title
 from specbench.report.tables.session import session_turns
@@ -77,8 +78,7 @@ def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
         "forward over the method's. Diamond: the speedup with its 95% interval.",
     )
     columns = [
-        METHOD, Column("tokens_per_forward", "TPF"), Column("step_ratio", "step ratio"),
-        Column("speedup", "speedup"), Column("prompts_median_speedup", "median of prompts"),
+        METHOD, TPF, STEP_RATIO, SPEEDUP, Column("prompts_median_speedup", "median of prompts"),
         Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
     ]  # fmt: skip
     body = [Row([Cell(f.label), *_factors_of(f)], run.id, f.label) for f in found]
@@ -150,8 +150,7 @@ def _positions(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
         return
     source = Source([run.id], _POSITIONS)
     columns = [
-        METHOD, Column("tokens", "tokens", words=True), Column("prompts", "prompts"),
-        Column("tokens_per_forward", "TPF"), Column("speedup", "speedup"), Column("so_far", "so far"),
+        METHOD, Column("tokens", "tokens", words=True), PROMPTS, TPF, SPEEDUP, Column("so_far", "so far"),
     ]  # fmt: skip
     body = []
     for label, found in curves.items():

@@ -8,6 +8,7 @@ from typing import Any
 from specbench.report.document import Block, Cell, Column, Row, Table, Title, Words
 from specbench.report.tables import cell
 from specbench.report.tables.cell import number, speedup
+from specbench.report.tables.columns import SPEEDUP, TOK_S, TPF
 from specbench.report.tables.notes import gained, tells
 from specbench.results import BASELINE
 from specbench.results.summary_schema import AccuracyDifference, Speedup
@@ -49,8 +50,8 @@ def _ratio(found: Mapping[str, Any] | None) -> Speedup | None:
 def _table(found: Mapping[str, Any]) -> Table:
     metric = found["task"]["metric"]
     columns = [
-        Column("row", "row", words=True), Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"),
-        Column("tokens_per_forward", "TPF"), Column("step_ratio", "step"),
+        Column("row", "row", words=True), TOK_S, SPEEDUP,
+        TPF, Column("step_ratio", "step"),
         *([Column("accuracy", metric)] if metric else []), Column("answers_differ", "differ"),
     ]  # fmt: skip
     body = []
@@ -70,7 +71,7 @@ def _table(found: Mapping[str, Any]) -> Table:
 def _by_prompt(row: Mapping[str, Any]) -> Table:
     columns = [
         Column("prompt", comparison_row(row), words=True), Column("ms_per_token", "ms/token"),
-        Column("speedup", "speedup"), Column("answer", "answer", words=True),
+        SPEEDUP, Column("answer", "answer", words=True),
     ]  # fmt: skip
     body = []
     for each in sorted(row["prompts"], key=lambda each: (each["speedup"] is None, each["speedup"])):

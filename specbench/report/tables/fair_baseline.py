@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.tables import cell
 from specbench.report.tables.cell import number, percent
+from specbench.report.tables.columns import METHOD, SPEEDUP, TOK_S
 from specbench.results.baseline import OverEngine, over_engines, step_time, where
 from specbench.results.schema import BASELINE
 
@@ -36,7 +37,7 @@ def engine_blocks(run: Any) -> Iterator[Block]:
         yield Words([fairness(run.summary, against)])
     if own := [_own(run, row) for row in rows if row.other and row.other.over_own_ar]:
         columns = [
-            Column("method", "method", words=True), Column("of", "over", words=True), Column("speedup", "speedup"),
+            METHOD, Column("of", "over", words=True), SPEEDUP,
             Column("lossless", "lossless", words=True),
         ]  # fmt: skip
         title = "Other engines' speculation over their own AR"
@@ -49,7 +50,7 @@ def _fair(run: Any, against: Sequence[OverEngine]) -> Table:
     ours = next(row for row in run.summary.rows if row.method == BASELINE)
     columns = [
         Column("method", "engine", words=True), Column("ar_over_it", "our AR over it"),
-        Column("ttft_ratio", "TTFT, theirs over ours", short="TTFT ratio"), Column("decode_tok_s", "tok/s"),
+        Column("ttft_ratio", "TTFT, theirs over ours", short="TTFT ratio"), TOK_S,
         Column("step_ms", "step, ms"), Column("reading_ms", "reading, ms"),
         Column("bandwidth_share", "share of bandwidth", short="bandwidth"),
     ]  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any
 
 from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.tables import cell
-from specbench.report.tables.run_parts import METHOD, grades
+from specbench.report.tables.columns import METHOD, VERDICT
+from specbench.report.tables.run_parts import grades
 from specbench.results import BASELINE
 from specbench.results.grades import prompt_of
 from specbench.results.summary_schema import Rate
@@ -40,7 +41,7 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> Table:
     columns = [
         Column("task", "task", words=True), Column("temperature", "T"), Column("seed", "seed"), METHOD,
         Column("exact", "exact"), Column("numeric_tie", "tie"), Column("lossy", "lossy"),
-        Column("verdict", "verdict", words=True),
+        VERDICT,
     ]  # fmt: skip
     body = []
     for row in rows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words, seen_on
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name, speedup
+from specbench.report.tables.columns import E2E, NAME, SPEEDUP, STEP_RATIO, TOK_S, TOKENS, TPF, VERDICT, cells_of, on
 from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import LEGEND, notes
 from specbench.report.tables.run_parts import part_blocks
@@ -76,12 +77,9 @@ def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Tab
     simulated = any(run.config.simulated for run in runs)
     shown: Medium = "page" if simulated or not (metric or any(run.judged for run in runs)) else ""
     columns = [
-        Column("method", "method", words=True), Column("tokens", "tokens", only="terminal"),
-        Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"),
-        Column("verdict", "verdict", words=True, only="page"), Column("step_ratio", "step ratio", only="page"),
-        Column("e2e_speedup", "e2e"), Column("accuracy", metric or "score", only=shown),
-        Column("lossless", "lossless", words=True, short="acceptance" if simulated else ""),
-        Column("cut_share", "cut"),
+        NAME, *on("terminal", TOKENS), TPF, TOK_S, SPEEDUP, *on("page", VERDICT, STEP_RATIO), E2E,
+        Column("accuracy", metric or "score", only=shown),
+        Column("lossless", "lossless", words=True, short="acceptance" if simulated else ""), Column("cut_share", "cut"),
     ]  # fmt: skip
     made = [row for run in runs for row in _rows(run, withholding)]
     return Table(f"headline {task}", "", columns, made, Source([run.id for run in runs], FORMULA))
@@ -129,16 +127,8 @@ def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]
     text = cell.lossless(row)
     if run.config.simulated and not row.simulated:
         text = replace(text, line="the target's")
-    base = row.method == BASELINE
-    speeds = [
-        cell.figure(row.tokens_per_forward, 2),
-        cell.figure(row.decode_tok_s, 1),
-        cell.ONE if base else cell.ratio(row.speedup),
-        _verdict(row),
-        cell.ONE if base else cell.figure(row.step_ratio, 2),
-        # Two intervals would not fit 80 columns.
-        cell.ONE if base else replace(cell.ratio(row.e2e_speedup), line=""),
-    ]
+    *speeds, end_to_end = cells_of([TPF, TOK_S, SPEEDUP, VERDICT, STEP_RATIO, E2E], row)
+    speeds.append(replace(end_to_end, line=""))  # two intervals would not fit 80 columns
     if hidden:
         said = Cell("withheld", under="lossy and not scored", tone="bad")
         speeds = [*[NOTHING] * 3, said, *[NOTHING] * 2]
@@ -153,14 +143,6 @@ def _name_line(row: MethodSummary, summary: RunSummary) -> str:
     shown = f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else name(row)
     # An engine and its mode are two words, and two lines where one would take the room of the figures.
     return shown.replace(":", ":\n", 1) if row.other and len(shown) > _LABEL else shown
-
-
-def _verdict(row: MethodSummary) -> Cell:
-    if row.baseline:
-        return Cell("baseline", tone="faint")
-    if row.again:  # what it differs by from its twin is noise, whatever it says of AR
-        return Cell("A/A", under=f"{row.again.of} once more", tone="faint")
-    return cell.verdict(row.speedup)
 
 
 def rating(run: Any, method: str) -> Cell | None:

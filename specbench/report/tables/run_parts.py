@@ -9,6 +9,21 @@ from typing import TYPE_CHECKING, Any
 from specbench.report.document import DASH, NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name as named
+from specbench.report.tables.columns import (
+    E2E,
+    METHOD,
+    NAME,
+    PROMPTS,
+    SPEEDUP,
+    TOK_S,
+    TPF,
+    VERDICT,
+    Filled,
+    cells_of,
+    figure,
+    on,
+    over_ar,
+)
 from specbench.report.tables.session import session_table
 from specbench.report.tables.text_quality import text_tables
 from specbench.results.branches import BROKEN, KEPT
@@ -20,7 +35,6 @@ if TYPE_CHECKING:
     from specbench.results.summary_schema import MethodSummary, Rate
 
 _OPEN = 10  # rows; a longer table beside the headline's is folded
-METHOD = Column("method", "method", words=True)
 
 
 def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
@@ -60,25 +74,17 @@ def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
     )  # fmt: skip
     cache = "KV cache: of all sequences together, as it is allocated."
     drafts = "drafts: weights and KV cache of what the method drafts with."
+    peak = "peak: torch's allocator on a GPU."
     columns = [
-        METHOD, Column("ttft_ms", "TTFT ms"), Column("ttft_speedup", "× TTFT"), Column("latency_s", "latency s"),
-        Column("e2e_speedup", "× latency"), Column("memory_mb", "MB", only="terminal", note=held, optional=True),
-        Column("weights_mb", "weights MB", only="page"), Column("kv_cache_mb", "KV cache MB", only="page", note=cache),
-        Column("drafts_mb", "drafts MB", only="page", note=drafts),
-        Column("peak_mb", "peak MB", only="page", note="peak: torch's allocator on a GPU."),
+        NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), over_ar("ttft_speedup", "× TTFT"),
+        figure("latency_s", "latency s", 2, of="latency_median_s"), replace(E2E, title="× latency"),
+        _bytes("memory_mb", "MB", "total", only="terminal", note=held, optional=True),
+        _bytes("weights_mb", "weights MB", "weight_bytes", only="page"),
+        _bytes("kv_cache_mb", "KV cache MB", "cache_bytes", only="page", note=cache),
+        _bytes("drafts_mb", "drafts MB", "draft_bytes", only="page", note=drafts),
+        figure("peak_mb", "peak MB", 0, 1e-6, of="peak_memory_bytes", only="page", note=peak),
     ]  # fmt: skip
-    body = []
-    for row in rows:
-        memory = row.memory
-        sizes = [memory.total, memory.weight_bytes, memory.cache_bytes, memory.draft_bytes] if memory else [None] * 4
-        figures = [
-            cell.figure(row.ttft_median_s and 1e3 * row.ttft_median_s, 1),
-            cell.ONE if row.baseline else cell.ratio(row.ttft_speedup),
-            cell.figure(row.latency_median_s, 2),
-            cell.ONE if row.baseline else cell.ratio(row.e2e_speedup),
-            *(cell.figure(None if size is None else size / 1e6, 0) for size in (*sizes, row.peak_memory_bytes)),
-        ]
-        body.append(Row([Cell(named(row)), *figures], run.id, row.method, strong=row.baseline))
+    body = [Row(cells_of(columns, row), run.id, row.method, strong=row.baseline) for row in rows]
     formula = (
         "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds over the "
         "method's, pooled over requests, per first token and per token."
@@ -86,26 +92,35 @@ def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
     return Table("end to end", "End to end", columns, body, Source([run.id], formula), short="end to end")
 
 
+def _bytes(key: str, title: str, part: str, **more: Any) -> Filled:
+    """A part of what a method decodes in, in megabytes."""
+
+    def get(row: MethodSummary) -> Cell:
+        return cell.figure(1e-6 * getattr(row.memory, part) if row.memory else None, 0)
+
+    return Filled(key, title, get=get, **more)
+
+
 def _branches(run: Any) -> Iterator[Table]:
     """How well the scores of a method's drafts match the target; none where no method's drafts have scores."""
     columns = [
-        METHOD, Column("branches", "trees"), Column("tokens", "tokens"),
-        Column("gap_median", "median gap"), Column("gap_mean", "mean gap"),
-        Column("kept_share", f"under {KEPT:g} nats"), Column("broken_share", f"{BROKEN:g} nats or more"),
+        Filled("branches", "trees", get=lambda found: cell.count(found.branches)), figure("tokens", "tokens", 1),
+        figure("gap_median", "median gap", 1), figure("gap_mean", "mean gap", 1),
+        Filled("kept_share", f"under {KEPT:g} nats", get=lambda found: cell.share(found.kept_share)),
+        Filled("broken_share", f"{BROKEN:g} nats or more", get=lambda found: cell.share(found.broken_share)),
     ]  # fmt: skip
-    body = []
-    for row in run.summary.rows:
-        if found := row.branches:
-            figures = [cell.figure(value, 1) for value in (found.tokens, found.gap_median, found.gap_mean)]
-            shares = [cell.share(found.kept_share), cell.share(found.broken_share)]
-            body.append(Row([Cell(row.method), cell.count(found.branches), *figures, *shares], run.id, row.method))
+    body = [
+        Row([Cell(row.method), *cells_of(columns, row.branches)], run.id, row.method)
+        for row in run.summary.rows
+        if row.branches
+    ]
     formula = (
         "Of up to eight trees a request: the path that takes the best-scored child each time. Gap: the sum of the "
         "log-probabilities that its drafter gave its tokens, less that under the target, in nats, at temperature 1."
     )
     title = "How well drafters' scores of their branches match the target"
     if body:  # in a terminal a sentence says it
-        yield Table("branches", title, columns, body, Source([run.id], formula), folded=True, only="page")
+        yield Table("branches", title, [METHOD, *columns], body, Source([run.id], formula), folded=True, only="page")
 
 
 def grades(run_id: str, graded: Mapping[str, Mapping[str, Rate]]) -> Table:
@@ -158,27 +173,23 @@ def _measures(run: Any) -> Table:
 
 def _groups(run: Any, rows: Sequence[MethodSummary]) -> Table:
     """Figures of each group of categories, with Spec-Bench's own in the end."""
+    theirs = [figure("specbench_mat", "MAT*", 2), figure("specbench_speedup", "speedup*", 2)]
     columns = [
-        Column("group", "group", words=True, once=True), METHOD, Column("prompts", "prompts"),
-        Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s", only="page"), Column("speedup", "speedup"),
-        Column("verdict", "verdict", words=True, only="page"), Column("specbench_mat", "MAT*"),
-        Column("specbench_speedup", "speedup*"),
+        Column("group", "group", words=True, once=True), METHOD, PROMPTS, TPF, *on("page", TOK_S), SPEEDUP,
+        *on("page", VERDICT), *theirs,
     ]  # fmt: skip
     body = []
     for group in dict.fromkeys(group for row in rows for group in row.groups):
         for row in rows:
             if found := row.groups.get(group):
-                base = row.baseline
+                over = [cell.one_line(found.speedup), cell.verdict(found.speedup)]
                 cells = [
-                    Cell(group), Cell(row.method, line=named(row)), cell.count(found.prompts),
-                    cell.figure(found.tokens_per_forward, 2), cell.figure(found.decode_tok_s, 1),
-                    cell.ONE if base else cell.one_line(found.speedup),
-                    Cell("") if base else cell.verdict(found.speedup),
-                    cell.figure(found.specbench_mat, 2), cell.figure(found.specbench_speedup, 2),
+                    Cell(group), Cell(row.method, line=named(row)), *cells_of([PROMPTS, TPF, TOK_S], found),
+                    *([cell.ONE, Cell("")] if row.baseline else over), *cells_of(theirs, found),
                 ]  # fmt: skip
-                only: Medium = "page" if base and len(rows) > 1 else ""
+                only: Medium = "page" if row.baseline and len(rows) > 1 else ""
                 key = f"{group} / {row.method}"
-                body.append(Row(cells, run.id, row.method, strong=base, key=key, only=only))
+                body.append(Row(cells, run.id, row.method, strong=row.baseline, key=key, only=only))
     formula = (
         "As in the headline table, over a group's prompts. * as Spec-Bench defines them: prefill included, means of "
         "prompts' speeds, AR without stop tokens."
@@ -218,7 +229,7 @@ def _score(score: Mapping[str, Any] | None) -> Cell:
 
 def projection_table(content: Mapping[str, Any], run_id: str = "", hidden: Sequence[str] = ()) -> Table:
     """One ``projection-GPU.json``: what the rows would be on another device."""
-    columns = [METHOD, Column("decode_tok_s", "tok/s"), Column("speedup", "speedup")]
+    columns = [METHOD, TOK_S, SPEEDUP]
     body = []
     for label, found in content["rows"].items():
         if label not in hidden:
@@ -253,21 +264,15 @@ def phases(run_id: str, rows: Sequence[MethodSummary], only: Medium = "") -> Tab
 
 def _gpu(run: Any) -> Table:
     columns = [
-        METHOD, Column("sm_clock_mhz", "SM MHz"), Column("power_w", "W"), Column("temperature_c", "max °C"),
-        Column("energy_per_token_j", "J/token"), Column("throttled", "throttled"),
+        figure("sm_clock_mhz", "SM MHz", 0), figure("power_w", "W", 0), figure("temperature_c", "max °C", 0),
+        figure("energy_per_token_j", "J/token", 3),
     ]  # fmt: skip
-    body = [
-        Row(
-            [
-                Cell(row.method, line=named(row)), cell.figure(seen.sm_clock_mhz, 0), cell.figure(seen.power_w, 0),
-                cell.figure(seen.temperature_c, 0), cell.figure(seen.energy_per_token_j, 3),
-                Cell(f"{seen.throttled}/{row.requests}", seen.throttled),
-            ],
-            run.id,
-            row.method,
-        )
-        for row in run.summary.rows
-        if (seen := row.gpu)
-    ]  # fmt: skip
+    body = []
+    for row in run.summary.rows:
+        if seen := row.gpu:
+            throttled = Cell(f"{seen.throttled}/{row.requests}", seen.throttled)
+            cells = [Cell(row.method, line=named(row)), *cells_of(columns, seen), throttled]
+            body.append(Row(cells, run.id, row.method))
+    heads = [METHOD, *columns, Column("throttled", "throttled")]
     source = Source([run.id], "Medians over requests of what NVML told; energy over tokens, prefill included.")
-    return Table("gpu", "The GPU meanwhile", columns, body, source, short="GPU")
+    return Table("gpu", "The GPU meanwhile", heads, body, source, short="GPU")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.document import NOTHING, Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name
+from specbench.report.tables.columns import NAME, SPEEDUP, TOK_S, TPF, Filled, cells_of, figure
 
 if TYPE_CHECKING:
     from specbench.results.summary_schema import MethodSummary
@@ -17,18 +19,19 @@ _TITLE = "Throughput over a session"
 
 def session_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
     """The whole session, its first and its last problem, a row for each method; for a terminal."""
-    columns = [
-        Column("method", "method", words=True), Column("average_tok_s", "average"), Column("peak_tok_s", "peak"),
-        Column("first_tok_s", "first"), Column("last_tok_s", "last"),
+    ends = [
+        replace(TOK_S, key="first_tok_s", title="first"), replace(TOK_S, key="last_tok_s", title="last"),
         Column("first_speedup", "× first"), Column("last_speedup", "× last"),
     ]  # fmt: skip
+    whole = [figure("average_tok_s", "average", 1), figure("peak_tok_s", "peak", 1)]
     body = []
     for row in rows:
         if found := row.session:
-            ends = found.turns[0], found.turns[-1]
-            speeds = [found.average_tok_s, found.peak_tok_s, *(at.decode_tok_s for at in ends)]
-            over = [cell.ONE if row.baseline else cell.ratio(at.speedup) for at in ends]
-            body.append(Row([Cell(name(row)), *(cell.figure(speed, 1) for speed in speeds), *over], run.id, row.method))
+            turns = found.turns[0], found.turns[-1]
+            over = [cell.ONE if row.baseline else cell.ratio(at.speedup) for at in turns]
+            cells = [*cells_of(whole, found), *(TOK_S.get(at) for at in turns), *over]
+            body.append(Row([Cell(name(row)), *cells], run.id, row.method))
+    columns = [NAME, *whole, *ends]
     return Table(
         "session", _TITLE, columns, body, Source([run.id], session_said(rows)), short="session", only="terminal"
     )
@@ -36,26 +39,20 @@ def session_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
 
 def session_turns(run: Any, rows: Sequence[MethodSummary]) -> Table:
     """Every problem of a session, a row for each and for the whole; for a page, beside its picture."""
-    columns = [
-        Column("method", "method", words=True), Column("problem", "problem"), Column("prompt_tokens", "context"),
-        Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"),
-    ]  # fmt: skip
+    turn = Filled("problem", "problem", get=lambda at: cell.count(at.turn))
+    columns = [turn, figure("prompt_tokens", "context", 0), TPF, TOK_S]
     body = []
     for row in rows:
         assert row.session
-        lines = [
-            [
-                cell.count(at.turn), cell.figure(at.prompt_tokens, 0), cell.figure(at.tokens_per_forward, 2),
-                cell.figure(at.decode_tok_s, 1), cell.ONE if row.baseline else cell.one_line(at.speedup),
-            ] for at in row.session.turns
-        ]  # fmt: skip
+        over = [cell.ONE if row.baseline else cell.one_line(at.speedup) for at in row.session.turns]
+        lines = [[*cells_of(columns, at), last] for at, last in zip(row.session.turns, over, strict=True)]
         for word, speed in (("average", row.session.average_tok_s), ("peak", row.session.peak_tok_s)):
             lines.append([Cell(word), NOTHING, NOTHING, cell.figure(speed, 1), NOTHING])
         for line in lines:
             key = f"{name(row)} / {line[0].text}"
             body.append(Row([Cell(name(row)), *line], run.id, row.method, key=key))
     source = Source([run.id], f"{session_said(rows)} The picture: over all sessions that reach so far.")
-    return Table("session", _TITLE, columns, body, source)
+    return Table("session", _TITLE, [NAME, *columns, SPEEDUP], body, source)
 
 
 def session_said(rows: Sequence[MethodSummary]) -> str:

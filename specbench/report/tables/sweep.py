@@ -12,6 +12,7 @@ from specbench.hardware.roofline import free_rows
 from specbench.report.charts.sweep_cells import FAILED, HALVED, LARGE
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
+from specbench.report.tables.columns import PROMPTS, SPEEDUP, TOK_S, TPF
 from specbench.report.tables.notes import few_blocks, seldom_filled
 from specbench.report.tables.run_title import sweep_title
 from specbench.results import BASELINE
@@ -51,8 +52,8 @@ def sweep_blocks(name: str, cells: pd.DataFrame) -> list[Block]:
 def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
     columns = [
         Column("cell", "configuration", words=True), Column("set", "prompts of", words=True, only="page"),
-        Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"),
-        Column("speedup", "speedup"), Column("rows_per_step", "rows"),
+        PROMPTS, TPF, TOK_S,
+        SPEEDUP, Column("rows_per_step", "rows"),
         Column("accuracy", "accuracy", only="page"), Column("found", "", words=True),
     ]  # fmt: skip
     plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]

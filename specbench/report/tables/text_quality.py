@@ -8,6 +8,7 @@ from typing import Any
 from specbench.report.document import Cell, Column, Row, Source, Table
 from specbench.report.tables import cell
 from specbench.report.tables.cell import number, speedup
+from specbench.report.tables.columns import METHOD
 from specbench.results.degeneration import GRAMS, LEAST, LONGEST, ROUNDS
 from specbench.results.schema import BASE, BASELINE
 from specbench.results.summary_schema import MethodSummary, Speedup, TextFigures, WithoutLoops
@@ -30,7 +31,7 @@ def text_tables(run: Any) -> Iterator[Table]:
     likelihood = f"Log-likelihood: in nats, under {asked(config)} at temperature 1."
     agrees = f"agrees: positions with the token of {compared_with(config)}, both running free;"
     columns = [
-        Column("method", "method", words=True), Column("looping", "looping"), Column("loop_share", "of tokens"),
+        METHOD, Column("looping", "looping"), Column("loop_share", "of tokens"),
         *(Column(f"distinct_{n}", f"distinct-{n}", short=f"-{n}" * (n != GRAMS[0])) for n in GRAMS),
         Column(
             "log_likelihood_per_token", "log-likelihood a token", optional=True, short="log-lik.", note=likelihood

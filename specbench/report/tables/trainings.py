@@ -9,6 +9,7 @@ import pandas as pd
 
 from specbench.report.document import Block, Cell, Column, Row, Source, Table, Words
 from specbench.report.tables import cell
+from specbench.report.tables.columns import SPEEDUP, TPF
 from specbench.report.tables.sweep import SHOWN, estimate
 from specbench.results import BASELINE
 from specbench.sweeps.trained import hours_of
@@ -45,8 +46,8 @@ def trainings_report(read: ReadTrainings) -> list[Block]:
     cells = cells.sort_values("speedup", ascending=False, na_position="last", kind="stable")
     columns = [
         Column("training", "training", words=True), Column("cell", "configuration", words=True),
-        Column("tokens", "tokens"), Column("hours", "hours"), Column("tokens_per_forward", "TPF"),
-        Column("speedup", "speedup"), Column("accuracy", "right"),
+        Column("tokens", "tokens"), Column("hours", "hours"), TPF,
+        SPEEDUP, Column("accuracy", "right"),
     ]  # fmt: skip
     body = [
         Row(
