@@ -107,14 +107,13 @@ class Table:
 
     def on(self, medium: Medium) -> Table:
         """The table as one medium shows it: its columns and rows, with the notes of these columns in its source."""
-        kept = [
-            at
-            for at, column in enumerate(self.columns)
-            if column.only in ("", medium)
-            and not (column.optional and medium == "terminal" and all(row.cells[at] == NOTHING for row in self.rows))
-        ]
-        columns = [self.columns[at] for at in kept]
-        rows = [replace(r, cells=[r.cells[at] for at in kept]) for r in self.rows if r.only in ("", medium)]
+        rows = [row for row in self.rows if row.only in ("", medium)]
+        there = [at for at, column in enumerate(self.columns) if column.only in ("", medium)]
+        if medium == "terminal":
+            empty = {at for at in there if self.columns[at].optional and all(row.cells[at] == NOTHING for row in rows)}
+            there = [at for at in there if at not in empty]
+        columns = [self.columns[at] for at in there]
+        rows = [replace(row, cells=[row.cells[at] for at in there]) for row in rows]
         notes = [self.source.formula, *(column.note for column in columns)]
         source = replace(self.source, formula=" ".join(note for note in notes if note))
         return replace(self, columns=columns, rows=rows, source=source)
