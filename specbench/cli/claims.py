@@ -26,22 +26,15 @@ def claims(
 
     With --check a run is held against them.
     """
-    from specbench.report import (
-        check_claims,
-        check_data,
-        check_report,
-        claim_data,
-        claims_report,
-        published_claims,
-        render_terminal,
-        select_claims,
-    )
+    from specbench.report import claim_data, claims_report, published_claims, render_terminal, select_claims
 
     known = published_claims()
     chosen = select_claims(known.claims, method, task)
     if check is None:
         found: Any = [claim_data(known, claim) for claim in chosen] if as_json else claims_report(known, chosen)
     else:
+        from specbench.report import check_claims, check_data, check_report
+
         known = known.model_copy(update={"claims": tuple(chosen)})
         checks = check_claims(known, check)
         found = [check_data(known, each) for each in checks] if as_json else check_report(checks, check.name)

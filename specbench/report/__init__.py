@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from specbench.report.claims.catalog import Claim as Claim
     from specbench.report.claims.catalog import published_claims as published_claims
     from specbench.report.claims.check import check_claims as check_claims
-    from specbench.report.claims.listing import check_data as check_data
-    from specbench.report.claims.listing import check_report as check_report
+    from specbench.report.claims.check_tables import check_data as check_data
+    from specbench.report.claims.check_tables import check_report as check_report
     from specbench.report.claims.listing import claim_data as claim_data
     from specbench.report.claims.listing import claims_report as claims_report
     from specbench.report.claims.listing import select_claims as select_claims

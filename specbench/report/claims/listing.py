@@ -1,31 +1,23 @@
-"""Published speedups as tables: each with its GPU and caveats over it, and held against a run."""
+"""Published speedups as tables, each with its GPU and caveats over it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
 from specbench.common.errors import unknown
 from specbench.report.claims.catalog import BETWEEN, Catalog, Claim
-from specbench.report.claims.check import TOLERANCE, WIDEST, Check
 from specbench.report.document import NOTHING, Block, Cell, Column, Row, Table, Title, Words
-from specbench.report.tables.columns import METHOD, VERDICT
+from specbench.report.tables.columns import METHOD
 
 _LEGEND = (
     "Figures as printed there; – is not given. TPF: tokens per forward or accepted length. AR tok/s: the "
     "publication's own baseline. bound: AR tok/s that the GPU's datasheet bandwidth allows, bf16 weights read once a "
     "token; a range where boards of that name differ. A baseline far below it waits for launches and not for memory."
 )
-_CHECK_LEGEND = (
-    "there: as printed. here: the run's, with its 95% interval over prompts; repeated is what the interval covers, to "
-    f"the last digit printed. Without an interval, marked ~, ours may be {TOLERANCE:.0%} off. Nothing is compared "
-    "across sizes of models, tasks, batches, temperatures or options, no speed across GPUs, and nothing by an interval "
-    f"wider than ±{WIDEST:.0%}."
-)
-_OF_WHAT = Column("of", "of what", words=True)
+OF_WHAT = Column("of", "of what", words=True)
 
 
 def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
@@ -46,9 +38,9 @@ def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None
 def claims_report(known: Catalog, rows: Iterable[Claim]) -> list[Block]:
     """Every published table, with what its rows have in common over it."""
     blocks: list[Block] = [Words([_LEGEND])]
-    for _, together in groupby(rows, _table_of):
+    for _, together in groupby(rows, table_of):
         some = list(together)
-        blocks += [_heading(some), _published(known, some)]
+        blocks += [heading(some), _published(known, some)]
     return blocks
 
 
@@ -56,86 +48,24 @@ def _published(known: Catalog, rows: Sequence[Claim]) -> Table:
     columns = [
         METHOD, Column("speedup", "speedup", optional=True), Column("tpf", "TPF", optional=True),
         Column("tok_s", "tok/s", optional=True), Column("baseline_tok_s", "AR tok/s", optional=True),
-        Column("bound", "bound", optional=True), Column("accuracy", "score", optional=True), _OF_WHAT,
+        Column("bound", "bound", optional=True), Column("accuracy", "score", optional=True), OF_WHAT,
     ]  # fmt: skip
-    alike, body = _common(rows), []
+    alike, body = common(rows), []
     for row in rows:
         figures = [row.speedup, row.tpf, row.tok_s, row.baseline_tok_s, row.accuracy]
         *first, accuracy = (NOTHING if each is None else Cell(str(each), float(each)) for each in figures)
-        body.append(Row([Cell(row.method), *first, _bound(known, row), accuracy, Cell(_words(row, alike))]))
+        body.append(Row([Cell(row.method), *first, _bound(known, row), accuracy, Cell(words(row, alike))]))
     return Table("published", "", columns, body)
 
 
-def check_report(found: Sequence[Check], run: str) -> list[Block]:
-    """Published rows held against a run: those compared, and why others could not be."""
-    times = Counter(each.verdict for each in found)
-    said = ", ".join(f"{times[verdict]} {verdict}" for verdict in ("repeated", "not repeated", "not comparable"))
-    blocks: list[Block] = [Words([_CHECK_LEGEND]), Words([f"{run}: {said}"])]
-    for some in _together([each for each in found if each.verdict != "not comparable"], _table_of_check):
-        claims = [each.claim for each in some]
-        blocks += [_heading(claims), _compared(some, claims)]
-    for some in _together([each for each in found if each.verdict == "not comparable"], _table_of_check):
-        blocks += [Title(f"{some[0].claim.paper}: {some[0].claim.source}"), _left(some)]
-    return blocks
-
-
-def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
-    columns = [
-        METHOD, Column("figure", "figure", words=True), Column("there", "there"), Column("here", "here"),
-        VERDICT, _OF_WHAT,
-    ]  # fmt: skip
-    alike, body = _common(claims), []
-    for each in found:
-        # How tokens per forward are counted there stands over the table.
-        why = [part for part in each.why if part != f"TPF there: {each.claim.tpf_is}"]
-        said = "; ".join(part for part in (_words(each.claim, alike), *why) if part)
-        there = Cell(str(each.published), float(each.published))
-        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(said)]))
-    return Table("compared", "", columns, body)
-
-
-def _left(found: Sequence[Check]) -> Table:
-    body = []
-    for figures in _together(found, lambda each: f"{each.claim.id} {each.row}"):
-        claim = figures[0].claim
-        named = ", ".join(f"{each.figure} {each.published}" for each in figures)
-        of_what = ", ".join(part for part in (claim.setting, claim.task) if part)
-        why = dict.fromkeys(reason for each in figures for reason in each.why)
-        body.append(Row([Cell(figures[0].row), Cell(f"{of_what} ({named}): {'; '.join(why)}".strip())]))
-    return Table("left", "", [METHOD, Column("why", "not comparable", words=True)], body)
-
-
-def _here(each: Check) -> Cell:
-    if each.ours is None:
-        return NOTHING
-    # A digit more than was printed: it shows on which side of a rounding ours lies.
-    digits = max(-int(each.published.as_tuple().exponent), 0) + 1
-    if each.low is None or each.high is None:
-        line = f"~{each.ours:.{digits}f}"
-    else:
-        line = f"{each.ours:.{digits}f} [{each.low:.{digits}f}, {each.high:.{digits}f}]"
-    return Cell(line, each.ours, each.low, each.high, line=line)
-
-
-def _together(found: Sequence[Check], key: Callable[[Check], str]) -> Iterable[list[Check]]:
-    """Those of one key, in the order in which the keys appear."""
-    made: dict[str, list[Check]] = {}
-    for each in found:
-        made.setdefault(key(each), []).append(each)
-    return made.values()
-
-
-def _table_of(claim: Claim) -> str:
+def table_of(claim: Claim) -> str:
+    """The published table that a row is of."""
     return claim.id.partition("/")[0]
 
 
-def _table_of_check(each: Check) -> str:
-    return _table_of(each.claim)
-
-
-def _heading(rows: Sequence[Claim]) -> Title:
+def heading(rows: Sequence[Claim]) -> Title:
     """What a published table's rows have in common."""
-    first, alike = rows[0], _common(rows)
+    first, alike = rows[0], common(rows)
     named = {"gpu": "GPU", "model": "model", "task": "task", "metric": "score is", "caveat": "caveat:"}
     lines = [
         *dict.fromkeys(row.url for row in rows),
@@ -145,7 +75,7 @@ def _heading(rows: Sequence[Claim]) -> Title:
     return Title(f"{first.paper}: {first.source}", lines=[line for line in lines if line])
 
 
-def _common(rows: Sequence[Claim]) -> dict[str, str]:
+def common(rows: Sequence[Claim]) -> dict[str, str]:
     """What all rows say alike; ``metric`` where all those say so that have a score."""
     said = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
     said["metric"] = {row.metric for row in rows if row.metric}
@@ -163,7 +93,7 @@ def _bound(known: Catalog, row: Claim) -> Cell:
     return Cell("–".join(dict.fromkeys((bounds[0], bounds[-1])))) if bounds else NOTHING
 
 
-def _words(row: Claim, alike: dict[str, str]) -> str:
+def words(row: Claim, alike: dict[str, str]) -> str:
     """What tells a row from the others of its table, and what to bear in mind."""
     apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
     said = [", ".join(part for part in apart if part)]
@@ -186,18 +116,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return float(value) if isinstance(value, Decimal) else value
-
-
-def check_data(known: Catalog, each: Check) -> dict[str, Any]:
-    """A verdict as JSON has it, with its published row."""
-    return {
-        "claim": claim_data(known, each.claim),
-        "row": each.row,
-        "figure": each.figure,
-        "published": float(each.published),
-        "ours": each.ours,
-        "low": each.low,
-        "high": each.high,
-        "verdict": each.verdict,
-        "why": list(each.why),
-    }

@@ -26,7 +26,8 @@ _PICTURES = 12
 
 def sweep_section(name: str, sweep: ReadSweep) -> Section:
     """A sweep: its fastest configurations at each concurrency, what can be said of them, and its pictures."""
-    title = sweep_title(next(iter(sweep.runs.values())).run)
+    first = next(iter(sweep.runs.values()))
+    title = sweep_title({**first.config.model_dump(), "environment": first.run.get("environment")})
     blocks: list[Block] = []
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
