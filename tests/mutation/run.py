@@ -67,8 +67,11 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
                  ["backends", "runner", "results"]),
     "drafting": (["../methods/*/*", "decoding/*", "decoding/trees/*"], ["methods", "decoding"]),
     "training": (["training/*", "../methods/*/learning/*"], ["training", "methods"]),
-    "report": (["results/frame", "results/pooled", "report/gathering", "report/tables/*", "report/charts/*"],
-               ["report", "results"]),
+    "report": (
+        ["results/frame", "results/pooled", "report/gathering", "report/tables/*", "report/render/*",
+         "report/answers/*", "report/charts/*"],
+        ["report", "results"],
+    ),
     "machine": (["hardware/*", "results/disturbance", "results/step_spread", "common/native", "sweeps/search"],
                 ["hardware", "results", "common", "sweeps"]),
 }  # fmt: skip
