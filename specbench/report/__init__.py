@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from specbench.report.tables.dry_run import dry_run_report as dry_run_report
     from specbench.report.tables.lossless import lossless_report as lossless_report
     from specbench.report.tables.model_quality import quality_report as quality_report
-    from specbench.report.tables.run import finding as finding
-    from specbench.report.tables.run import run_report as run_report
     from specbench.report.tables.run_parts import judgment_report as judgment_report
     from specbench.report.tables.run_parts import projection_table as projection_table
+    from specbench.report.tables.run_table import finding as finding
+    from specbench.report.tables.run_table import run_report as run_report
     from specbench.report.tables.run_title import sweep_title as sweep_title
     from specbench.report.tables.step_cost import profile_report as profile_report
     from specbench.report.tables.sweep import sweep_advice as sweep_advice

@@ -11,7 +11,7 @@ from support.engines import PROMPTS, answer, engine_answers, engine_config, row_
 from support.wording import wording
 
 from specbench.report.tables.notes import notes
-from specbench.report.tables.run import finding
+from specbench.report.tables.run_table import finding
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
 from specbench.results.engines import Engines
 from specbench.results.other_engines import other_engine, plain_of, same_precision

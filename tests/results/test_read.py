@@ -10,7 +10,7 @@ from support.runs import COMMITTED, derived
 
 from specbench.report.render.terminal import render_terminal
 from specbench.report.tables.notes import LEGEND
-from specbench.report.tables.run import run_report
+from specbench.report.tables.run_table import run_report
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
 

@@ -34,8 +34,8 @@ from specbench.report.charts.sweep_cells import FIGURES
 from specbench.report.gathering import gather
 from specbench.report.render.terminal import render_terminal
 from specbench.report.tables.comparison import comparison_report
-from specbench.report.tables.run import run_report
 from specbench.report.tables.run_parts import projection_table
+from specbench.report.tables.run_table import run_report
 from specbench.report.tables.sweep import sweep_report
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.comparison import compare, read_sides

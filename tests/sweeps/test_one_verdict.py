@@ -12,7 +12,7 @@ from support.runs import record, worker_config
 
 from specbench.report.charts.crossing import crossings
 from specbench.report.charts.sweep_charts import drawn_cells
-from specbench.report.tables.run import finding
+from specbench.report.tables.run_table import finding
 from specbench.report.tables.sweep import found, sentences, sweep_advice
 from specbench.results import BASELINE
 from specbench.results.disturbance import UNSURE

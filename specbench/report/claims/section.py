@@ -22,7 +22,7 @@ from specbench.report.claims.worth import (
 )
 from specbench.report.document import NOTHING, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.tables import cell
-from specbench.report.tables.run import settings, withheld
+from specbench.report.tables.run_table import settings, withheld
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:

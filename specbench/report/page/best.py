@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specbench.report.tables.run import withheld
+from specbench.report.tables.run_table import withheld
 from specbench.results import BASELINE
 from specbench.results.other_engines import same_precision
 from specbench.results.schema import BASE

@@ -29,10 +29,10 @@ from specbench.report.gathering import Gathered, Skipped, cannot
 from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.pooled import pooled_blocks
-from specbench.report.page.run import run_section
+from specbench.report.page.run_section import run_section
 from specbench.report.tables import cell
 from specbench.report.tables.columns import PROMPTS, SPEEDUP, TPF, VERDICT
-from specbench.report.tables.run import headline, settings
+from specbench.report.tables.run_table import headline, settings
 from specbench.report.tables.text_quality import aside
 from specbench.results.bandwidth import bandwidth_line
 from specbench.results.disturbance import watched_line

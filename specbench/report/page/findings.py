@@ -12,7 +12,7 @@ from specbench.report.document import Finding, Findings, Mark, Page, Section, So
 from specbench.report.page.best import as_good, best, candidates, chosen
 from specbench.report.page.write import RACES
 from specbench.report.tables.cell import number
-from specbench.report.tables.run import rating
+from specbench.report.tables.run_table import rating
 from specbench.report.tables.text_quality import aside
 from specbench.results import BASELINE, RunFolder
 from specbench.results.disturbance import disturbance_line

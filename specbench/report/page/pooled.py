@@ -11,7 +11,7 @@ from specbench.report.document import Block, Cell, Column, Figure, Row, Source, 
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import E2E, METHOD, PROMPTS, SPEEDUP, TOK_S, TPF, VERDICT, cells_of
-from specbench.report.tables.run import withheld
+from specbench.report.tables.run_table import withheld
 from specbench.results import BASELINE
 from specbench.results.disturbance import unsure_speedup
 from specbench.results.pooled import poolable, pooled

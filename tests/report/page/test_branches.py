@@ -9,7 +9,7 @@ from support import runs
 from support.runs import answers, run_config
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.run import run_section
+from specbench.report.page.run_section import run_section
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest
 from specbench.results.request_log import RequestLog
 

@@ -8,7 +8,7 @@ from support import runs
 from support.runs import CHAINED, turn
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.run import run_section
+from specbench.report.page.run_section import run_section
 
 
 def test_the_picture_and_its_table(tmp_path: Path) -> None:

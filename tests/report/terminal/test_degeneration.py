@@ -15,9 +15,9 @@ from support.wording import wording
 
 from specbench.report.document import Words
 from specbench.report.gathering import Run, read_whole_run
-from specbench.report.page.run import run_section
+from specbench.report.page.run_section import run_section
 from specbench.report.render.terminal import render_terminal
-from specbench.report.tables.run import run_report
+from specbench.report.tables.run_table import run_report
 from specbench.report.tables.text_quality import made_by_loops, text_tables
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary

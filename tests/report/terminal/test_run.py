@@ -13,7 +13,7 @@ from support.asserting import known
 
 from specbench.report.render.terminal import render_terminal
 from specbench.report.tables.notes import notes
-from specbench.report.tables.run import finding, run_report
+from specbench.report.tables.run_table import finding, run_report
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import RunSummary
 

@@ -13,9 +13,9 @@ from specbench.report.tables.cell import name as named
 from specbench.report.tables.columns import METHOD, PROMPTS, SPEEDUP, STEP_RATIO, TPF
 from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import notes
-from specbench.report.tables.run import withheld
 from specbench.report.tables.run_parts import part_blocks
 from specbench.report.tables.run_parts import phases as phase_table
+from specbench.report.tables.run_table import withheld
 from specbench.report.tables.run_title import run_title, simulated_title
 from specbench.report.tables.session import session_turns
 from specbench.report.tables.text_quality import made_by_loops
