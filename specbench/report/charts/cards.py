@@ -128,50 +128,51 @@ def kept_word(kept: int) -> str:
 @style.styled(style.CARD)
 def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
     """Speedup over the place in the answer, a line for each method, with the intervals of its windows."""
-    above = 10 + 18 * math.ceil(len(curves) / 3)
-    figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
-    ends = sorted({at.end for found in curves.values() for at in found})
+    figure, panel = _curves(len(curves), "tokens of the answer, up to")
     panel.set_xscale("log", base=2)
-    style.plain_ticks(panel, ends)
-    panel.set_xlabel("tokens of the answer, up to")
+    style.plain_ticks(panel, sorted({at.end for found in curves.values() for at in found}))
     panel.axhline(1.0, color=style.FAINT, linewidth=1.2, zorder=1)
     lines, top = [], 1.0
     for number, (label, found) in enumerate(curves.items()):
-        colour, marker = style.PALETTE[number % len(style.PALETTE)], style.MARKERS[number % len(style.MARKERS)]
+        look = style.series(number)
         known = [(at.end, at.speedup) for at in found if at.speedup]
         x, y = [end for end, _ in known], [speedup.value for _, speedup in known]
-        (line,) = panel.plot(x, y, marker=marker, color=colour, label=style.cut(label, 90), zorder=3)
+        lines += panel.plot(x, y, **look, label=style.cut(label, 90), zorder=3)
         for end, speedup in known:
             if speedup.low is not None and speedup.high is not None:
-                panel.vlines(end, speedup.low, speedup.high, color=colour, linewidth=1, alpha=0.6, zorder=2)
-        lines.append(line)
+                panel.vlines(end, speedup.low, speedup.high, color=look["color"], linewidth=1, alpha=0.6, zorder=2)
         top = max(top, *y)
-    panel.set_ylim(0, 1.35 * top)
-    style.plain_ticks(panel, _from_zero(1.35 * top, 4), which="y")
-    _key(figure, lines)
-    return figure
+    return _heights(figure, panel, lines, 1.35 * top)
 
 
 @style.styled(style.CARD)
 def session(curves: Mapping[str, Sequence[float]], window: int) -> Figure:
     """Throughput over a session (method -> tok/s in each window of ``window`` tokens), a line for each method."""
-    above = 10 + 18 * math.ceil(len(curves) / 3)
-    figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
-    panel.set_xlabel("tokens of the session, up to")
+    figure, panel = _curves(len(curves), "tokens of the session, up to")
     panel.set_title("tok/s", loc="left")
-    lines, top = [], max(max(found) for found in curves.values())
+    lines = []
     for number, (label, found) in enumerate(curves.items()):
+        look = style.series(number) | ({"color": style.BASELINE_COLOUR} if label == BASELINE else {})
         at = [window * (place + 1) for place in range(len(found))]
-        colour, marker = style.PALETTE[number % len(style.PALETTE)], style.MARKERS[number % len(style.MARKERS)]
-        if label == BASELINE:
-            colour = style.BASELINE_COLOUR
-        (line,) = panel.plot(at, found, marker=marker, markersize=5, color=colour, label=style.cut(label, 90))
-        lines.append(line)
-    longest = max(len(found) for found in curves.values())
+        lines += panel.plot(at, found, markersize=5, **look, label=style.cut(label, 90))
+    longest = max(map(len, curves.values()))
     panel.set_xlim(0, window * (longest + 0.5))
     style.plain_ticks(panel, _from_zero(window * longest, 4))
-    panel.set_ylim(0, 1.15 * top)
-    style.plain_ticks(panel, _from_zero(1.15 * top, 4), which="y")
+    return _heights(figure, panel, lines, 1.15 * max(map(max, curves.values())))
+
+
+def _curves(count: int, across: str) -> tuple[Figure, Axes]:
+    """A card for so many lines, with room for their names above."""
+    above = 10 + 18 * math.ceil(count / 3)
+    figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
+    panel.set_xlabel(across)
+    return figure, panel
+
+
+def _heights(figure: Figure, panel: Axes, lines: Sequence[Any], top: float) -> Figure:
+    """The same card with its heights from 0 to ``top``, and the names of its lines."""
+    panel.set_ylim(0, top)
+    style.plain_ticks(panel, _from_zero(top, 4), which="y")
     _key(figure, lines)
     return figure
 
