@@ -47,7 +47,7 @@ from typing import Any
 from benchmarks import evidence
 from specbench.analysis.pooling import Cost, pooled
 from specbench.analysis.read import ReadRun, read_run
-from specbench.report.page.build import vocabulary
+from specbench.report import vocabulary
 from specbench.sweeps import read_sweep
 
 ROOT = Path(__file__).resolve().parent.parent

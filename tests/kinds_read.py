@@ -46,7 +46,7 @@ from specbench.models.export import copies
 from specbench.models.loader import ByteTokenizer
 from specbench.planning.methods import labels_of
 from specbench.quality import perplexity
-from specbench.report import claims
+from specbench.report.claims import catalog as claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods

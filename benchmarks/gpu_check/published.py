@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.report.claims import Claim, claims
+from specbench.report import Claim, published_claims
 
 #: Models of publications that have a shape of the check.
 SAME_SHAPE: Mapping[str, Sequence[str]] = {
@@ -54,7 +54,7 @@ def rows(shapes: Sequence[str]) -> list[Row]:
 
 
 def _of(shape: str) -> Iterator[Row]:
-    for claim in claims().claims:
+    for claim in published_claims().claims:
         if claim.model in SAME_SHAPE.get(shape, ()) and claim.method in _METHODS and _measured(claim):
             yield Row(
                 shape, " ".join(filter(None, (claim.method, claim.setting, claim.task and f"on {claim.task}"))),

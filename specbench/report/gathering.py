@@ -28,7 +28,7 @@ from specbench.analysis import (
 )
 from specbench.common import UsageError, one_line, safe_name
 from specbench.hardware import Profile, is_profile, read_profile
-from specbench.report.terminal.generation import Step, steps
+from specbench.report.answers.generation import Step, steps
 from specbench.results import (
     BASELINE,
     MethodSummary,

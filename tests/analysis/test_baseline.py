@@ -7,7 +7,7 @@ from support.asserting import known
 from support.engines import answer, engine_answers, engine_config, spec, summed
 
 from specbench.analysis.baseline import over_engines
-from specbench.report.terminal.engines import fairness, ratio_of
+from specbench.report.tables.fair_baseline import fairness, ratio_of
 from specbench.results.engine_facts import Engines
 from specbench.results.summary_schema import Disturbed
 

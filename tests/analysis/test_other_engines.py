@@ -12,8 +12,8 @@ from support.wording import wording
 
 from specbench.analysis.other_engines import other_engine, plain_of, same_precision
 from specbench.analysis.positions import Window, spent
-from specbench.report.terminal.notes import notes
-from specbench.report.terminal.run import finding
+from specbench.report.tables.notes import notes
+from specbench.report.tables.run_table import finding
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
 from specbench.results.engine_facts import Engines
 from specbench.results.summary_schema import Fastest

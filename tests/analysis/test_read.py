@@ -9,15 +9,16 @@ from rich.console import Console
 from support.runs import COMMITTED, derived
 
 from specbench.analysis.read import ReadRun, read_run
-from specbench.report.terminal.notes import LEGEND
-from specbench.report.terminal.run import headline
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.notes import LEGEND
+from specbench.report.tables.run_table import run_report
 from specbench.results.request_schema import PHASES
 
 
 def shown(read: ReadRun, columns: int = 80) -> str:
     console = Console(width=columns, color_system=None)
     with console.capture() as captured:
-        console.print(headline(read.run, read.summary))
+        console.print(render_terminal(run_report(read.run, read.summary)))
     return captured.get()
 
 
@@ -40,9 +41,8 @@ def split(line: dict[str, Any]) -> None:
 def test_phases_are_a_table_below_the_headline_of_those_that_were_traced(tmp_path: Path) -> None:
     read = read_run(derived(tmp_path / "run", split))
     lines = [line.split() for line in shown(read).splitlines()]
-    at = lines.index(["ms", "a", "step"])
-    header, _, ar, method = lines[at + 1 : at + 5]
-    assert header == ["method", *PHASES, "host"]
+    header = ["ms", "a", "step", *PHASES, "host"]
+    _, ar, method = lines[lines.index(header) + 1 :][:3]
     assert ar == ["ar", "1.00", "2.00", "3.00", "4.00", "5.00", "6.00", "18.00"]
     assert method == ["jetspec", "10.00", "20.00", "30.00", "40.00", "50.00", "60.00", "180.00"]
     plain, *others = read.summary.rows

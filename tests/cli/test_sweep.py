@@ -114,7 +114,7 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         "--held-out", 2, "--out", tmp_path / "out", columns=100,
     )  # fmt: skip
     assert said.out.count("Not run, trees too large: jf n=512.") == 2
-    assert said.out.index("concurrency 1") < said.out.index("concurrency 2")
+    assert said.out.index("Concurrency 1") < said.out.index("Concurrency 2")
     cells = table(only(tmp_path / "out"))
     for count in (1, 2):
         at = cells[(cells["concurrency"] == count) & (cells["set"] == "tuning")]

@@ -14,7 +14,7 @@ from specbench.analysis.stats import Interval, verdict
 from specbench.common import registry
 from specbench.common.options import option_names
 from specbench.planning.methods import make_method
-from specbench.report.terminal.sweep import advice
+from specbench.report.tables.sweep import sweep_advice
 
 RUN = {
     "task": {"name": "humaneval"},
@@ -62,7 +62,7 @@ def test_the_held_out_prompts_judge() -> None:
         {"label": "jf n=128", "speedup": 0.3, "stopped": "halved"},
         {"set": "held-out", "speedup": 1.1, "speedup_low": 1.01, "speedup_high": 1.2, "prompts": 5},
     )
-    told = advice(RUN, found, CURVE, "jf")
+    told = sweep_advice(RUN, found, CURVE, "jf")
     assert told["faster"]
     assert told["set"] == ["jf.n=8"]
     assert told["free_rows"] == 2
@@ -73,7 +73,7 @@ def test_the_held_out_prompts_judge() -> None:
 @pytest.mark.parametrize("low", [0.99, float("nan")], ids=["not shown", "too few"])
 def test_nothing_is_recommended_that_is_not_shown_to_be_faster(low: float) -> None:
     found = rows({"best": True}, {"set": "held-out", "speedup": 1.2, "speedup_low": low, "speedup_high": 1.4})
-    told = advice(RUN, found, CURVE, "jf")
+    told = sweep_advice(RUN, found, CURVE, "jf")
     assert not told["faster"]
     assert wording(told["said"][-1])
 

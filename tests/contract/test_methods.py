@@ -20,7 +20,7 @@ from specbench.decoding.tree import ORIGINS, StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
-from specbench.report.terminal.generation import steps
+from specbench.report.answers.generation import steps
 from specbench.results.request_schema import BONUS, PREFILL, RequestRecord
 from specbench.runner import Runner
 from specbench.runner.record import Request

@@ -16,7 +16,7 @@ from fuzz.cases import Kind, Kinds
 from specbench.common.errors import one_line
 from specbench.evals import extract, sql_checks
 from specbench.evals.judge import injection, judge
-from specbench.report import formats
+from specbench.report.render import frames as formats
 from specbench.tasks.aime25.task import Problem as Contest
 from specbench.tasks.gsm8k import numbers
 from specbench.tasks.humaneval import extract as humaneval

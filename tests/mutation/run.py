@@ -69,10 +69,13 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
                  ["backends", "runner", "analysis"]),
     "drafting": (["../methods/*/*", "decoding/*", "decoding/trees/*"], ["methods", "decoding"]),
     "training": (["training/*", "../methods/*/learning/*"], ["training", "methods"]),
-    "report": (["analysis/frame", "analysis/pooling", "report/gathering", "report/terminal/*", "report/pictures/*"],
-               ["report", "results"]),
-    "machine": (["hardware/*", "results/disturbance", "results/step_spread", "common/native", "sweeps/search"],
-                ["hardware", "results", "common", "sweeps"]),
+    "report": (
+        ["analysis/frame", "analysis/pooling", "report/gathering", "report/tables/*", "report/render/*",
+         "report/answers/*", "report/charts/*"],
+        ["report", "analysis"],
+    ),
+    "machine": (["hardware/*", "analysis/noise", "common/native", "sweeps/search"],
+                ["hardware", "analysis", "common", "sweeps"]),
 }  # fmt: skip
 #: Under the tracer the interpreter takes a quarter of an hour: what names a kernel's file is asked as a whole.
 KERNELS, KERNEL_TESTS, KERNEL_S = "specbench/engine/kernels/", "tests/engine/kernels", 30.0

@@ -11,7 +11,7 @@ import pytest
 from specbench.common import registry
 from specbench.hardware.gpus import find
 from specbench.models.names import configs
-from specbench.report.claims import Claim, claims, half_unit, over_bandwidth, read
+from specbench.report.claims.catalog import Claim, half_unit, over_bandwidth, published_claims, read
 
 TABLE = """
 [parameters]
@@ -89,10 +89,10 @@ def test_a_claim_has_a_bandwidth_bound_for_each_board() -> None:
 
 
 def test_the_jacobi_forcing_row_is_there_and_its_baseline_is_bound_by_launches() -> None:
-    (row,) = [claim for claim in claims().claims if claim.id == "jf-humaneval/jf-mr"]
+    (row,) = [claim for claim in published_claims().claims if claim.id == "jf-humaneval/jf-mr"]
     figures = (row.speedup, row.tpf, row.tok_s, row.baseline_tok_s, row.accuracy)
     assert [str(figure) for figure in figures] == ["4.0", "4.1", "163.9", "41.3", "83.5"]
-    shares = [bound.share for bound in claims().bandwidth(row)]
+    shares = [bound.share for bound in published_claims().bandwidth(row)]
     assert len(shares) == 4, "boards of 40 and 80 GB, on modules and cards"
     assert all(share is not None and share < 0.4 for share in shares)
 
@@ -108,7 +108,7 @@ def consistent(claim: Claim) -> bool:
 
 
 def test_every_row_agrees_with_itself_or_says_that_it_does_not() -> None:
-    wrong = [claim for claim in claims().claims if not consistent(claim)]
+    wrong = [claim for claim in published_claims().claims if not consistent(claim)]
     assert len(wrong) > 10
     for row in wrong:
         assert row.tok_s is not None
@@ -119,11 +119,11 @@ def test_every_row_agrees_with_itself_or_says_that_it_does_not() -> None:
 
 
 def test_published_rows_say_where_they_come_from_in_our_names() -> None:
-    assert len({row.id for row in claims().claims}) == len(claims().claims) > 400
-    for boards in claims().gpus.values():
+    assert len({row.id for row in published_claims().claims}) == len(published_claims().claims) > 400
+    for boards in published_claims().gpus.values():
         speeds = [find(board).bandwidth_gb_s for board in boards]
         assert speeds == sorted(speeds), "slowest memory first"
-    for row in claims().claims:
+    for row in published_claims().claims:
         assert row.paper
         assert row.source
         assert row.url.startswith("https://")
@@ -132,16 +132,18 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
         if "arXiv" in row.paper and "arxiv.org" in row.url:
             assert row.url.rpartition("/")[2] in row.paper, "the paper that it names"
     # Only what is told of a method at large, or of an answer to a review, has no model.
-    untold = {row.id.partition("/")[0] for row in claims().claims if not row.model}
+    untold = {row.id.partition("/")[0] for row in published_claims().claims if not row.model}
     assert untold == {"jf-text", "jf-abstract", "jf-submission"}
-    methods, tasks = {row.method for row in claims().claims}, {row.task for row in claims().claims}
+    methods, tasks = {row.method for row in published_claims().claims}, {row.task for row in published_claims().claims}
     assert {"ar", "jacobi", "cllm", "jf", "jetspec", "lookahead", "msn", "pld", "recycling", "sps"} == methods & set(
         registry.methods()
     )
     measured = {"humaneval", "gsm8k", "math500", "mbpp", "mt-bench", "spec-bench", "aime25", "math"}
     measured |= {"livecodebench", "spider", "codesearchnet"}
     assert measured == tasks & set(registry.tasks())
-    fastest = {row.id: bounds[-1].share for row in claims().claims if (bounds := claims().bandwidth(row))}
+    fastest = {
+        row.id: bounds[-1].share for row in published_claims().claims if (bounds := published_claims().bandwidth(row))
+    }
     shares = {name: share for name, share in fastest.items() if share is not None}
     assert len(shares) > 50
     assert {name for name, share in shares.items() if share >= 1} == set()
@@ -150,7 +152,7 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
 def test_options_and_measures_of_our_methods_are_theirs() -> None:
     ours = registry.methods()
     tried = 0
-    for row in claims().claims:
+    for row in published_claims().claims:
         if row.method not in ours:
             assert row.options == {}, row.id
             continue
@@ -159,7 +161,7 @@ def test_options_and_measures_of_our_methods_are_theirs() -> None:
         tried += bool(row.options)
         assert row.trained_for in ("", *ours), row.id
     assert tried > 200
-    (row,) = [row for row in claims().claims if row.id == "cllm-forward/cllm-n-16-llama2-7b-gsm8k"]
+    (row,) = [row for row in published_claims().claims if row.id == "cllm-forward/cllm-n-16-llama2-7b-gsm8k"]
     assert set(row.also) == set(registry.method("cllm").info["measures"])
     assert 0 < row.also["stationary"] < row.also["fast_forwarded"]
 
@@ -184,4 +186,4 @@ def test_parameters_are_those_of_the_shape(model: str, config: str) -> None:
     norms = 2 * hidden + (2 * head if shape["model_type"] == "qwen3" else 0)
     layer = attention + biases + norms + 3 * hidden * shape["intermediate_size"]
     everything = shape["num_hidden_layers"] * layer + hidden + shape["vocab_size"] * hidden
-    assert claims().parameters[model] == everything
+    assert published_claims().parameters[model] == everything

@@ -11,8 +11,8 @@ from support.runs import EXACT, LOSSY, answers, folder, run_config
 from support.wording import wording
 
 from specbench.common import UsageError
-from specbench.report.claims import Catalog, read
-from specbench.report.claims_check import TOLERANCE, WIDEST, Check, check, check_claims
+from specbench.report.claims.catalog import Catalog, read
+from specbench.report.claims.check import TOLERANCE, WIDEST, Check, check, check_claims
 from specbench.report.gathering import read_whole_run
 from specbench.results.request_schema import RequestRecord
 from specbench.results.schema import RunConfig, SamplingSpec

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.runs import run_config
 
-from specbench.report.claims import Catalog, Claim, claims
-from specbench.report.claims_worth import Range, Setting, at_the_bound, differences, nearest, same_tpf, worth
+from specbench.report.claims.catalog import Catalog, Claim, published_claims
+from specbench.report.claims.worth import Range, Setting, at_the_bound, differences, nearest, same_tpf, worth
 
 # Of 1e9 weights, 2 GB: 777.5 tok/s at the 1,555 GB/s of the one board and 1,019.5 at the 2,039 of the other.
 CATALOG = Catalog(claims=(), parameters={"Qwen3-8B": 10**9}, gpus={"A100": ("a100-40gb", "a100-80gb")})
@@ -62,7 +62,7 @@ def test_at_the_bound_rows_are_free_up_to_the_knee_and_no_further() -> None:
     # 312 TFLOP/s over 1,555 and 2,039 GB/s: the knees are at 200.6 and 153 rows of two FLOPs per two bytes.
     found = at_the_bound(CATALOG, there, 4.0, 400)
     assert ends(found) == pytest.approx((4 * 312e12 / 2.039e12 / 400, 4 * 312e12 / 1.555e12 / 400))
-    catalog = claims()
+    catalog = published_claims()
     (row,) = [one for one in catalog.claims if one.id.startswith("jf-humaneval/jf-mr")]
     released = worth(catalog, row)
     assert ends(released.baseline_share)[1] < 0.4

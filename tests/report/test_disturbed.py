@@ -15,12 +15,13 @@ from support.wording import wording
 
 from specbench.analysis.comparison import compare, read_sides, regressions
 from specbench.common.errors import UsageError
+from specbench.report.charts.crossing import crossing, crossings
+from specbench.report.document import Document, Row, Section, Table, Words
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
-from specbench.report.page.document import Document, Row, Section, Table, Words
-from specbench.report.pictures.crossing import crossing, crossings
-from specbench.report.terminal.compare import comparison_report
-from specbench.report.terminal.sweep import advice, found, sentences
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.comparison import comparison_report
+from specbench.report.tables.sweep import found, sentences, sweep_advice
 from specbench.results.request_schema import RequestRecord
 
 WHY = "AR's step drifted by 28% (limit 25%)"
@@ -81,7 +82,7 @@ def section(found: Document | Section, name: str) -> Section:
 
 
 def rows(found: Section) -> list[Row]:
-    return [row for block in found.blocks if isinstance(block, Table) for row in block.rows]
+    return [row for block in found.blocks if isinstance(block, Table) for row in block.on("page").rows]
 
 
 def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> None:
@@ -120,7 +121,7 @@ def test_what_is_compared_with_a_disturbed_run_is_unsure(runs: dict[str, Path]) 
     assert row["speedup"]["verdict"].startswith("unsure: ")
     assert row["over_ar"]["verdict"] == "unsure: no difference shown"
     assert [run["disturbed"] for run in found["runs"]] == [[], [WHY]]
-    text = shown(comparison_report(found))
+    text = shown(render_terminal(comparison_report(found)))
     assert f"{WHY}" in text
     said = "B was disturbed, so --fail-under tells nothing; repeat it on a quiet machine"
     for over_ar in (False, True):
@@ -144,10 +145,10 @@ RUN = {
 
 
 def test_a_sweep_beside_something_recommends_nothing() -> None:
-    told = advice(RUN, pd.DataFrame([CELL]), [(1, 1.0)], "jf")
+    told = sweep_advice(RUN, pd.DataFrame([CELL]), [(1, 1.0)], "jf")
     assert not told["faster"]
     assert told["said"][-1].startswith(f"Disturbed: {WHY}; unsure whether it is faster than ar: repeat ")
-    quiet = advice(RUN, pd.DataFrame([{**CELL, "disturbed": "", "verdict": "faster"}]), [(1, 1.0)], "jf")
+    quiet = sweep_advice(RUN, pd.DataFrame([{**CELL, "disturbed": "", "verdict": "faster"}]), [(1, 1.0)], "jf")
     assert quiet["faster"]
     assert found(CELL) == "unsure: best"
     assert wording(sentences(pd.DataFrame([CELL]))[0])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from support.wording import wording
 
-from specbench.report.formats import write
+from specbench.report.render.frames import EXPORT_FORMATS
 
 NASTY = 'a "b", | & 50% $x_1 #{}~^\\ <b>*[c](d)\nnext\r\x1b[2J'
 FRAME = pd.DataFrame(
@@ -27,7 +27,7 @@ FRAME = pd.DataFrame(
 
 def written(to: str, frame: pd.DataFrame = FRAME) -> str:
     file = io.StringIO()
-    write(frame, to, file)
+    EXPORT_FORMATS[to](frame, file)
     return file.getvalue()
 
 
@@ -77,4 +77,4 @@ def test_markdown_latex_and_unknown_formats() -> None:
     assert sum(line.endswith(r"\\") for line in text.splitlines()) == 4
     assert "\x1b" not in text
     with pytest.raises(KeyError):
-        write(FRAME, "xlsx", io.StringIO())
+        EXPORT_FORMATS["xlsx"](FRAME, io.StringIO())

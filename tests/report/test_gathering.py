@@ -14,10 +14,10 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.hardware.stored_profile import PROFILE, Profile
+from specbench.report.document import Section
 from specbench.report.gathering import gather, read_whole_run
 from specbench.report.page import sweeps as sweeps_page
 from specbench.report.page.build import build_what_can_be
-from specbench.report.page.document import Section
 
 Damage = Callable[[Path], object]
 

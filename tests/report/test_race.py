@@ -11,7 +11,7 @@ from support.wording import wording
 
 from specbench.analysis.read import read_run
 from specbench.common import UsageError
-from specbench.report.race import lane, race
+from specbench.report.answers.race import lane, race
 
 
 def test_each_token_comes_when_its_forward_ended(tmp_path: Path) -> None:

@@ -34,13 +34,14 @@ from specbench.decoding.protocol import Method
 from specbench.decoding.tree import TokenTree
 from specbench.hardware.roofline import Ceilings, ModelShape, bound_s, knee, step_cost
 from specbench.hardware.stored_profile import CONTEXTS, ROWS, Profile, base_context
+from specbench.report.answers.generation import Generation
+from specbench.report.charts.sweep_cells import FIGURES
 from specbench.report.gathering import gather
-from specbench.report.pictures.cells import FIGURES
-from specbench.report.terminal.compare import comparison_report
-from specbench.report.terminal.generation import Generation
-from specbench.report.terminal.projection import projection_table
-from specbench.report.terminal.run import headline
-from specbench.report.terminal.sweep import sweep_table
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.comparison import comparison_report
+from specbench.report.tables.run_parts import projection_table
+from specbench.report.tables.run_table import run_report
+from specbench.report.tables.sweep import sweep_report
 from specbench.results.bandwidth import BANDWIDTH, Bandwidth, ForwardBytes, Reading
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, judge_scores, read_judgments
@@ -898,10 +899,9 @@ def beside(read: Callable[[RunFolder], Any], *names: str) -> Callable[[Path], No
     return reader
 
 
-def _shown(*parts: Any) -> None:
+def _shown(blocks: Any) -> None:
     console = _console()
-    for part in parts:
-        console.print(part)
+    console.print(render_terminal(blocks) if isinstance(blocks, list) else blocks)
     console.file.truncate(0)
 
 
@@ -920,7 +920,7 @@ def all_requests(folder: RunFolder) -> None:
 def full_summary(folder: RunFolder) -> None:
     """The summary, shown."""
     if found := read_summary(folder, read_config(folder)):
-        _shown(headline(folder.run, found))
+        _shown(run_report(folder.run, found))
 
 
 def judged(folder: RunFolder) -> None:
@@ -932,19 +932,19 @@ def bandwidth(folder: RunFolder) -> None:
     """What was read of memory, and the figures of an unfinished run that has it."""
     folder.read(BANDWIDTH)
     read = read_run(folder.path)
-    _shown(headline(read.run, read.summary))
+    _shown(run_report(read.run, read.summary))
 
 
 def watched(folder: RunFolder) -> None:
     """What the machine did, and the figures of an unfinished run that has it."""
     folder.read(WATCH)
     read = read_run(folder.path)
-    _shown(headline(read.run, read.summary))
+    _shown(run_report(read.run, read.summary))
 
 
 def projected(folder: RunFolder) -> None:
     """The projections, shown."""
-    _shown(*map(projection_table, read_projections(folder)))
+    _shown([*map(projection_table, read_projections(folder))])
 
 
 def read_all(path: Path, *, finished: bool) -> None:
@@ -962,7 +962,7 @@ def read_all(path: Path, *, finished: bool) -> None:
 def _ways(folder: Path) -> Sequence[Callable[[], Any]]:
     def show() -> None:
         read = read_run(folder)
-        _shown(headline(read.run, read.summary, read.judged), *map(projection_table, read.projections))
+        _shown([*run_report(read.run, read.summary, read.judged), *map(projection_table, read.projections)])
 
     def compared() -> None:
         _shown(comparison_report(compare(read_sides([f"{folder}:ar", f"{folder}:jf"])), True))
@@ -983,7 +983,7 @@ def read_sweep_all(path: Path) -> None:
 
     def show() -> None:
         read = read_sweep(folder)
-        _shown(sweep_table(next(iter(read.runs.values())).run, read.cells))
+        _shown(sweep_report(next(iter(read.runs.values())).run, read.cells))
         read.cells.to_csv(index=False)
 
     _one_of(path, (show, lambda: gather([folder])))

@@ -8,7 +8,7 @@ import pytest
 from support.runs import CELLS, HELD, broken, records, sweep, sweep_summary
 
 from specbench.common import plugins
-from specbench.report.terminal.sweep import sentences
+from specbench.report.tables.sweep import sentences
 from specbench.sweeps.search import Kind
 from specbench.sweeps.table import read_sweep
 

@@ -13,10 +13,10 @@ from support.runs import record, worker_config
 from specbench.analysis.noise import UNSURE
 from specbench.analysis.read import ReadRun
 from specbench.analysis.summary import RunContents, summarise
-from specbench.report.pictures import drawn_cells
-from specbench.report.pictures.crossing import crossings
-from specbench.report.terminal.run import finding
-from specbench.report.terminal.sweep import advice, found, sentences
+from specbench.report.charts.crossing import crossings
+from specbench.report.charts.sweep_charts import drawn_cells
+from specbench.report.tables.run_table import finding
+from specbench.report.tables.sweep import found, sentences, sweep_advice
 from specbench.results import BASELINE
 from specbench.results.summary_schema import SweepFindings
 from specbench.sweeps.measured import Measured
@@ -78,7 +78,7 @@ def test_they_cannot_contradict_each_other(
     fastest, sweep = made.summary.fastest, made.summary.sweep
     if made.summary.unsure:
         assert fastest is None
-        assert not advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")["faster"]
+        assert not sweep_advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")["faster"]
         assert not any(rows[label]["verdict"] in ("faster", "slower") for label in LABELS)
         return
     assert fastest is not None
@@ -94,7 +94,7 @@ def test_they_cannot_contradict_each_other(
 
     said, ran = " ".join(sentences(table)), finding(made.summary)
     verdict = rows[fastest.method]["verdict"]
-    advised = advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")
+    advised = sweep_advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")
     assert advised["faster"] == (verdict == "faster")
     assert (f"{fastest.method}, faster, speedup" in said) == (verdict == "faster")
     verdicts = {rows[label]["verdict"] for label in LABELS}

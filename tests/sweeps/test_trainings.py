@@ -17,8 +17,9 @@ from rich.console import Console
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, NothingLearnt
-from specbench.report.pictures.training_cost import save_training_cost, training_cost
-from specbench.report.terminal.trainings import trainings_table
+from specbench.report.charts.training_cost import save_training_cost, training_cost
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.trainings import trainings_report
 from specbench.sweeps import trainings
 from specbench.sweeps.sweep_plan import TrainedSweepPlan
 from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, read_entries, read_trainings
@@ -184,7 +185,7 @@ def test_the_folder_says_what_is_done_whenever_a_call_ends(
 
     def shown(path: Path) -> str:
         console = Console(width=80, file=io.StringIO())
-        console.print(trainings_table(read_trainings(path)))
+        console.print(render_terminal(trainings_report(read_trainings(path))))
         return console.file.getvalue()  # type: ignore[attr-defined]
 
     first = Killed()

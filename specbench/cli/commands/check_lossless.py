@@ -90,9 +90,9 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
     if as_json:
         output.emit_json(found)
     else:
-        from specbench.report.terminal.lossless import lossless_report
+        from specbench.report import lossless_report, render_terminal
 
-        output.stdout().print(lossless_report(found))
+        output.stdout().print(render_terminal(lossless_report(found)))
     if broken:
         raise LosslessFailed(_left(broken[0], allowed[broken[0]["method"]]))
     if other:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
 from specbench.cli import options, output
-
-if TYPE_CHECKING:
-    from specbench.report.claims import Catalog
-
-LEGEND = (
-    "Figures as printed there; – is not given. TPF: tokens per forward or accepted length. AR tok/s: the "
-    "publication's own baseline. bound: AR tok/s that the GPU's datasheet bandwidth allows, bf16 weights read once a "
-    "token; a range where boards of that name differ. A baseline far below it waits for launches and not for memory."
-)
 
 
 def claims(
@@ -36,40 +26,19 @@ def claims(
 
     With --check a run is held against them.
     """
-    from specbench.report.claims import claims as catalog
-    from specbench.report.terminal.claims import as_data, heading, select, table
+    from specbench.report import claim_data, claims_report, published_claims, render_terminal, select_claims
 
-    known = catalog()
-    chosen = select(known.claims, method, task)
-    if check is not None:
-        _check(known.model_copy(update={"claims": tuple(chosen)}), check, as_json)
-        return
+    known = published_claims()
+    chosen = select_claims(known.claims, method, task)
+    if check is None:
+        found: Any = [claim_data(known, claim) for claim in chosen] if as_json else claims_report(known, chosen)
+    else:
+        from specbench.report import check_claims, check_data, check_report
+
+        known = known.model_copy(update={"claims": tuple(chosen)})
+        checks = check_claims(known, check)
+        found = [check_data(known, each) for each in checks] if as_json else check_report(checks, check.name)
     if as_json:
-        output.emit_json([as_data(known, claim) for claim in chosen])
-        return
-    console = output.stdout()
-    console.print(LEGEND, "", markup=False, sep="\n")
-    for _, together in groupby(chosen, lambda claim: claim.id.partition("/")[0]):
-        rows = list(together)
-        console.print(heading(rows), markup=False)
-        console.print(output.table(*table(known, rows)), "")
-
-
-def _check(known: Catalog, folder: Path, as_json: bool) -> None:
-    from specbench.report import check_claims
-    from specbench.report.terminal.claims import heading
-    from specbench.report.terminal.claims_check import COLUMNS, check_data, compared, count, left
-    from specbench.report.terminal.claims_check import LEGEND as KEY
-
-    found = check_claims(known, folder)
-    if as_json:
-        output.emit_json([check_data(known, each) for each in found])
-        return
-    console = output.stdout()
-    console.print(KEY, "", f"{folder.name}: {count(found)}", "", markup=False, sep="\n")
-    for claims, rows in compared(found):
-        console.print(heading(claims), markup=False)
-        console.print(output.table(COLUMNS, rows), "")
-    for title, rows in left(found):
-        console.print(title, markup=False)
-        console.print(output.table(["method", "not comparable"], rows), "")
+        output.emit_json(found)
+    else:
+        output.stdout().print(render_terminal(found))

@@ -39,15 +39,15 @@ def compare(
     if as_json:
         output.emit_json({**found, "fail_under": fail_under, "regressions": [row["methods"] for row in slower]})
     else:
-        from specbench.report.terminal.compare import comparison_report
+        from specbench.report import comparison_report, render_terminal
 
-        output.stdout().print(comparison_report(found, prompts))
+        output.stdout().print(render_terminal(comparison_report(found, prompts)))
     if slower:
-        from specbench.report.terminal.compare import row_name
+        from specbench.report import comparison_row
 
         row = slower[0]
         interval = row["over_ar" if over_ar else "speedup"]
         raise Regression(
-            f"{row_name(row)} has {interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}] of A's speed"
-            f"{' over AR' if over_ar else ''}, all of it below {fail_under:g}"
+            f"{comparison_row(row)} has {interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}] of A's "
+            f"speed{' over AR' if over_ar else ''}, all of it below {fail_under:g}"
         )

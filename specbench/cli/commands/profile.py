@@ -64,10 +64,10 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
     if as_json:
         output.emit_json({"folder": str(folder), **found.model_dump(mode="json")})
     else:
-        from specbench.report.terminal.profile import profile_report
+        from specbench.report import profile_report, render_terminal
 
         console = output.stdout()
-        console.print(profile_report(found))
+        console.print(render_terminal(profile_report(found)))
         console.print(f"\nprofile: {folder}", soft_wrap=True)
     if found.interrupted:
         say(f"interrupted; what was measured until then is in {folder}")
@@ -107,11 +107,11 @@ def _counts(flag: str, text: str, most: int | None = None, add: int | None = Non
 def _write(found: Profile, out: Path) -> Path:
     from specbench.common import write_folder, write_json_atomic, write_text_atomic
     from specbench.hardware import PROFILE, STEPS, steps_csv
-    from specbench.report.pictures.roofline import write_pictures
+    from specbench.report import write_profile_charts
 
     def write(folder: Path) -> None:
         write_json_atomic(folder / PROFILE, found.model_dump(mode="json"))
         write_text_atomic(folder / STEPS, steps_csv(found))
-        write_pictures(found, folder)
+        write_profile_charts(found, folder)
 
     return write_folder(out, f"profile-{found.model.name}", found.digest(), write)

@@ -88,9 +88,9 @@ def quality(
             }
         )
         return
-    from specbench.report.terminal.quality import quality_report
+    from specbench.report import quality_report, render_terminal
 
-    output.stdout().print(quality_report(asked))
+    output.stdout().print(render_terminal(quality_report(asked)))
     for each in found:
         say(f"written: {each.file}")
 

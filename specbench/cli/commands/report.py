@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import typer
 
 from specbench.cli import options, output
-from specbench.common import UsageError, unknown_name
+from specbench.common import UsageError
 from specbench.planning import split_names
 
 
@@ -60,28 +58,13 @@ def report(
 
 def _export(runs: list[Path], to: str, summary: bool, positions: bool, columns: str | None, out: Path | None) -> None:
     """Write runs as one table in long format to a file or to stdout."""
-    from specbench.analysis import load, load_methods, load_positions
-    from specbench.common import check_writable, write_text_atomic
-    from specbench.report.formats import FORMATS, write
+    from specbench.report import export_tables
 
-    if to not in FORMATS:
-        raise unknown_name("format in --to", to, FORMATS)
-    if out is not None:
-        check_writable(out.parent)
     if summary and positions:
         raise UsageError("--summary and --positions are two tables; write them one after the other")
-    frame = (load_positions if positions else load_methods if summary else load)(*runs)
-    if columns is not None:
-        wanted = split_names(columns)
-        if not wanted:
-            raise UsageError("--columns names nothing; leave it out for all")
-        for name in wanted:
-            if name not in frame.columns:
-                raise unknown_name("column in --columns", name, frame.columns)
-        frame = frame[list(dict.fromkeys(wanted))]
-    if out is None:
-        write(frame, to, sys.stdout)
-        return
-    text = io.StringIO()
-    write(frame, to, text)
-    write_text_atomic(out, text.getvalue())
+    wanted = [] if columns is None else split_names(columns)
+    if columns is not None and not wanted:
+        raise UsageError("--columns names nothing; leave it out for all")
+    export_tables(
+        runs, to, out, rows="positions" if positions else "methods" if summary else "requests", columns=wanted
+    )

@@ -29,9 +29,7 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
         return
     from specbench.common import EngineFault, PluginFault, SpecbenchError
-    from specbench.report import headline
-    from specbench.report.terminal.projection import projection_table
-    from specbench.report.terminal.run import finding
+    from specbench.report import finding, projection_table, render_terminal, run_report
     from specbench.runner import run_plan
 
     finished, failed = [], []
@@ -48,10 +46,10 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         if not as_json:
             console = output.stdout()
             console.print()
-            console.print(headline(folder.run, summary))
+            console.print(render_terminal(run_report(folder.run, summary)))
             if done.projection:
                 console.print()
-                console.print(projection_table(done.projection))
+                console.print(render_terminal([projection_table(done.projection)]))
             if said := finding(summary):
                 console.print(f"\n{said}", markup=False)
             console.print(f"\nrun: {folder.path}", soft_wrap=True)
@@ -66,6 +64,6 @@ def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         output.emit_json(content)
         return
-    from specbench.report.terminal.dry_run import dry_run_table
+    from specbench.report import dry_run_report, render_terminal
 
-    output.stdout().print(dry_run_table(content))
+    output.stdout().print(render_terminal(dry_run_report(content)))

@@ -103,10 +103,10 @@ def score(
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
     elif read.judged:
-        from specbench.report.terminal.run import judgments
+        from specbench.report import judgment_report, render_terminal
 
         for scores in read.judged:
-            output.stdout().print(judgments(scores))
+            output.stdout().print(render_terminal([*judgment_report(scores)]))
 
 
 def _score(run: Path, workers: int | None, data_dir: Path | None, as_json: bool) -> None:
@@ -120,9 +120,9 @@ def _score(run: Path, workers: int | None, data_dir: Path | None, as_json: bool)
     if as_json:
         output.emit_json({"run": folder.run, "summary": summary.written()})
         return
-    from specbench.report import headline
+    from specbench.report import render_terminal, run_report
 
-    output.stdout().print(headline(folder.run, summary))
+    output.stdout().print(render_terminal(run_report(folder.run, summary)))
 
 
 def _key(base_url: str | None, variable: str | None) -> str | None:

@@ -92,18 +92,15 @@ def show(
         columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
         console.print(output.table(columns, _rows(read)))
         return
-    from specbench.report import headline
-    from specbench.report.terminal.projection import projection_table
+    from specbench.report import projection_table, render_terminal, run_report
 
-    console.print(headline(read.run, read.summary, read.judged))
-    for projection in read.projections:
-        console.print()
-        console.print(projection_table(projection))
+    blocks = [*run_report(read.run, read.summary, read.judged), *map(projection_table, read.projections)]
+    console.print(render_terminal(blocks))
 
 
 def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
     from specbench.hardware import read_profile
-    from specbench.report.terminal.profile import profile_report
+    from specbench.report import profile_report, render_terminal
 
     if requests:
         raise UsageError(f"{path} is a profile, which has no requests; leave --requests out")
@@ -111,7 +108,7 @@ def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
     if as_json:
         output.emit_json(profile.model_dump(mode="json"))
     else:
-        output.stdout().print(profile_report(profile))
+        output.stdout().print(render_terminal(profile_report(profile)))
 
 
 def _rows(read: ReadRun) -> list[list[str]]:

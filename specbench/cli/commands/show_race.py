@@ -11,7 +11,6 @@ from specbench.common import UsageError
 
 if TYPE_CHECKING:
     from specbench.analysis import ReadRun
-    from specbench.report.race import Race
 
 
 _PAGES = (".html", ".htm")
@@ -20,8 +19,7 @@ _PAGES = (".html", ".htm")
 def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
     """Show a race, or write it into the file ``out``: a page as .html, a film as .gif or .mp4 (by ffmpeg)."""
     from specbench.analysis import disturbance_line
-    from specbench.report.race import race
-    from specbench.report.terminal.race import as_data, play
+    from specbench.report import play_race, race, race_data, write_race
 
     if not 0.01 <= speed <= 1000:
         raise UsageError(f"--speed is from 0.01 to 1000 times as fast as it was, not {speed:g}")
@@ -31,20 +29,8 @@ def show_race(read: ReadRun, methods: str, request: str | None, speed: float, ou
     if out is None or out.suffix.lower() not in _PAGES:  # a page has them among its conditions
         found = replace(found, notes=[*found.notes, *about])
     if out is not None:
-        output.stdout().print(str(_written(read, found, speed, out)), soft_wrap=True, markup=False)
+        output.stdout().print(str(write_race(found, read, out, speed)), soft_wrap=True, markup=False)
     elif as_json:
-        output.emit_json(as_data(found))
+        output.emit_json(race_data(found))
     else:
-        play(output.stdout(), found, speed)
-
-
-def _written(read: ReadRun, race: Race, speed: float, out: Path) -> Path:
-    if out.suffix.lower() in _PAGES:
-        from specbench.report.page.race import write_race
-
-        return write_race(race, read, out, speed)
-    from specbench.report.pictures.film import SUFFIXES, write_film
-
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"--out of a race ends in .html, {' or '.join(SUFFIXES)}, not '{out.name}'")
-    return write_film(race, out, speed)
+        play_race(output.stdout(), found, speed)

@@ -78,12 +78,12 @@ def _made(record: RequestRecord, seen: View) -> tuple[Any, Any]:
     """A view's data, and what prints it."""
     if seen.round is not None:
         from specbench.analysis import round_of
-        from specbench.report.terminal.round import RoundTree
+        from specbench.report import RoundTree
 
         one = round_of(record, seen.round)
         return one, RoundTree(one)
     from specbench.analysis import trajectory
-    from specbench.report.terminal.trajectory import TrajectoryGrid
+    from specbench.report import TrajectoryGrid
 
     all_states = trajectory(record)
     return all_states, TrajectoryGrid(all_states)
@@ -92,8 +92,7 @@ def _made(record: RequestRecord, seen: View) -> tuple[Any, Any]:
 def _draw(data: Any, out: Path) -> None:
     from specbench.analysis import Round
     from specbench.common import check_writable, write_text_atomic
-    from specbench.report.pictures.rounds import round_svg
-    from specbench.report.pictures.trajectory import trajectory_svg
+    from specbench.report import round_svg, trajectory_svg
 
     check_writable(out.parent)
     drawn = round_svg(data, "round") if isinstance(data, Round) else trajectory_svg(data, "trajectory")
@@ -102,10 +101,10 @@ def _draw(data: Any, out: Path) -> None:
 
 
 def _show_steps(read: ReadRun, found: list[RequestRecord], as_json: bool) -> None:
-    from specbench.report.terminal.generation import Generation, as_data
+    from specbench.report import Generation, generation_data
 
     if as_json:
-        output.emit_json([as_data(record) for record in found])
+        output.emit_json([generation_data(record) for record in found])
         return
     console = output.stdout()
     for record in found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +74,13 @@ def _tune(plan: TrainedSweepPlan, as_json: bool, dry: bool) -> None:
     if "method" not in changed:
         raise UsageError("--tune takes one method; name it with --method")
     tuning = TunePlan.model_validate({name: getattr(plan, name) for name in changed})
-    from specbench.report.terminal.sweep import advice
+    from specbench.report import sweep_advice
     from specbench.sweeps import read_sweep, run_tuning
 
     path, curve = run_tuning(tuning)
     read = read_sweep(path)
     write_cells(read)
-    found = advice(next(iter(read.runs.values())).run, read.cells, curve, tuning.method)
+    found = sweep_advice(next(iter(read.runs.values())).run, read.cells, curve, tuning.method)
     if as_json:
         output.emit_json({"folder": str(path), **found})
         refuse_failed(read.cells)
@@ -107,7 +106,7 @@ def refuse_failed(cells: Any) -> None:
 def _trained(plan: TrainedSweepPlan) -> Path:
     """Trains, and sweeps what was trained."""
     from specbench.planning import Loading
-    from specbench.report.terminal.trainings import costs_table
+    from specbench.report import render_terminal, training_costs
     from specbench.runner import notes_of, printing_to
     from specbench.sweeps import sweep_trainings
     from specbench.training.cells import Cells
@@ -128,22 +127,24 @@ def _trained(plan: TrainedSweepPlan) -> Path:
         }
     )
     return sweep_trainings(
-        plan, Cells(base, say), lambda due: output.stderr().print(costs_table(due, plan.max_hours)), say
+        plan,
+        Cells(base, say),
+        lambda due: output.stderr().print(render_terminal(training_costs(due, plan.max_hours))),
+        say,
     )
 
 
 def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
     """Print a sweep over trainings; ``write`` also writes the CSV and the picture into its folder."""
-    from specbench.report.terminal.trainings import trainings_table
+    from specbench.report import render_terminal, trainings_report
     from specbench.sweeps import read_trainings
 
     read = read_trainings(path)
     if write:
         from specbench.common import write_text_atomic
-        from specbench.report.formats import to_csv
-        from specbench.report.pictures.training_cost import save_training_cost
+        from specbench.report import frame_csv, save_training_cost
 
-        write_text_atomic(path / "trainings.csv", to_csv(read.cells, float_format="%.6g"))
+        write_text_atomic(path / "trainings.csv", frame_csv(read.cells, float_format="%.6g"))
         save_training_cost(read.cells, path, _trained_caption(read))
     if as_json:
         import json
@@ -154,20 +155,20 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
         return
     console = output.stdout()
     console.print()
-    console.print(trainings_table(read))
+    console.print(render_terminal(trainings_report(read)))
     console.print(f"\ntrainings: {path}", soft_wrap=True)
 
 
 def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
-    from specbench.report.terminal.sweep import sweep_table
+    from specbench.report import render_terminal, sweep_report
 
     run = next(iter(read.runs.values())).run
     if write:
-        from specbench.report.pictures import drawn_cells, pictures
+        from specbench.report import drawn_cells, sweep_title, write_sweep_charts
 
         write_cells(read)
-        pictures(drawn_cells(read.cells), read.path, _caption(run))
+        write_sweep_charts(drawn_cells(read.cells), read.path, sweep_title(run).caption)
     if as_json:
         import json
 
@@ -176,7 +177,7 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
         return
     console = output.stdout()
     console.print()
-    console.print(sweep_table(run, read.cells))
+    console.print(render_terminal(sweep_report(run, read.cells)))
     if not read.finished:
         console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
@@ -185,9 +186,9 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
 def write_cells(read: Any) -> None:
     """Writes ``cells.csv`` into a sweep's folder."""
     from specbench.common import write_text_atomic
-    from specbench.report.formats import to_csv
+    from specbench.report import frame_csv
 
-    write_text_atomic(read.path / "cells.csv", to_csv(read.cells, float_format="%.6g"))
+    write_text_atomic(read.path / "cells.csv", frame_csv(read.cells, float_format="%.6g"))
 
 
 def _trained_caption(read: Any) -> str:
@@ -197,10 +198,3 @@ def _trained_caption(read: Any) -> str:
         return ""
     run = next(iter(next(iter(read.sweeps.values())).runs.values())).run
     return f"{read.method} for {read.model} {run['model']['dtype']} · {run['task']['name']} · {device_name(run)}"
-
-
-def _caption(run: Mapping[str, Any]) -> str:
-    from specbench.results import device_name
-
-    model, task = run["model"], run["task"]
-    return f"{model['name']} {model['dtype']} · {task['name']} · {device_name(run)}"

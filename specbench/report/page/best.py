@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specbench.analysis import same_precision
-from specbench.report.page.headline import withheld
+from specbench.report.tables.run_table import withheld
 from specbench.results import BASE, BASELINE
 
 if TYPE_CHECKING:

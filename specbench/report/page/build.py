@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.analysis import engine_line, watched_line
 from specbench.common import UsageError, parse_count, toml
-from specbench.report.gathering import Gathered, Skipped, cannot
-from specbench.report.page import cells
-from specbench.report.page.best import as_good, best, chosen
-from specbench.report.page.document import (
+from specbench.report.document import (
     DASH,
+    NOTHING,
     Block,
     Cell,
     Column,
@@ -27,11 +25,15 @@ from specbench.report.page.document import (
     Terms,
     Words,
 )
+from specbench.report.gathering import Gathered, Skipped, cannot
+from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.findings import in_short, pictured, races_of
-from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_blocks
-from specbench.report.page.run import run_section
-from specbench.report.terminal.degeneration import aside
+from specbench.report.page.run_section import run_section
+from specbench.report.tables import cell
+from specbench.report.tables.columns import PROMPTS, SPEEDUP, TPF, VERDICT
+from specbench.report.tables.run_table import headline, settings
+from specbench.report.tables.text_quality import aside
 from specbench.results import TaskSpec, bandwidth_line, device_name, known_text
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         sections += [Section("sweeps", "Sweeps", sections=sweeps)] if sweeps else []
         sections += [Section("profiles", "Profiles", sections=profiles)] if profiles else []
     if claims:
-        from specbench.report.claims import claims as catalog
-        from specbench.report.page.claims import claims_section
+        from specbench.report.claims.catalog import published_claims as catalog
+        from specbench.report.claims.section import claims_section
 
         sections.append(claims_section(found, catalog()))
     sections += [environment_section(found), words_section()]
@@ -244,9 +246,9 @@ def overview(found: Gathered) -> Section:
 def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
     columns = [
         Column("run", "run", words=True), Column("task", "task", words=True), Column("model", "model", words=True),
-        Column("device", "device", words=True), Column("prompts", "prompts"),
-        Column("best", "highest speedup", words=True), Column("tokens_per_forward", "TPF"),
-        Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
+        Column("device", "device", words=True), PROMPTS,
+        Column("best", "highest speedup", words=True), TPF,
+        SPEEDUP, VERDICT,
     ]  # fmt: skip
     body = []
     for run in found.runs:
@@ -257,22 +259,22 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
             Cell(f"{config.task.name} v{config.task.version}"),
             Cell(config.model.name, under=config.model.dtype),
             Cell(device, under=f"concurrency {config.concurrency}"),
-            cells.count(config.task.prompts),
+            cell.count(config.task.prompts),
         ]
         if run.summary.unsure:
-            figures = [*[cells.NOTHING] * 3, Cell("unsure", under="disturbed run", tone="faint")]
+            figures = [*[NOTHING] * 3, Cell("unsure", under="disturbed run", tone="faint")]
         elif row is None:
-            figures = [cells.NOTHING] * 4
+            figures = [NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
-            figures = [which, cells.figure(row.tokens_per_forward, 2), cells.ratio(chosen(row.speedup)), _verdict(row)]
+            figures = [which, cell.figure(row.tokens_per_forward, 2), cell.ratio(chosen(row.speedup)), _verdict(row)]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
 
 
 def _verdict(row: MethodSummary) -> Cell:
     """The verdict on a row; a speedup that its looping answers have made is no good news."""
-    said, made_by_loops = cells.verdict(row.speedup), aside(row).strip(" ()")
+    said, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
     return replace(said, under=made_by_loops, tone="") if made_by_loops else said
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.analysis import disturbance_line, whole_records
 from specbench.common import UsageError
+from specbench.report.answers.race import Race, race
+from specbench.report.answers.race_page import race_page
+from specbench.report.document import Finding, Findings, Mark, Page, Section, Source, Tone
 from specbench.report.page.best import as_good, best, candidates, chosen
-from specbench.report.page.document import Finding, Findings, Mark, Page, Section, Source, Tone
-from specbench.report.page.headline import rating
-from specbench.report.page.race import race_page
 from specbench.report.page.write import RACES
-from specbench.report.race import Race, race
-from specbench.report.terminal.degeneration import aside
-from specbench.report.terminal.figures import number
+from specbench.report.tables.cell import number
+from specbench.report.tables.run_table import rating
+from specbench.report.tables.text_quality import aside
 from specbench.results import BASE, BASELINE, RunFolder, device_name, known_text
 
 if TYPE_CHECKING:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specbench.analysis import poolable, pooled, unsure_speedup
-from specbench.report.page import cells
-from specbench.report.page.document import Block, Cell, Column, Figure, Row, Source, Table
-from specbench.report.page.headline import withheld
-from specbench.report.pictures import cards, style
-from specbench.report.terminal.figures import name as named
+from specbench.report.charts import cards, style
+from specbench.report.document import Block, Cell, Column, Figure, Row, Source, Table
+from specbench.report.tables import cell
+from specbench.report.tables.cell import name as named
+from specbench.report.tables.columns import E2E, METHOD, PROMPTS, SPEEDUP, TOK_S, TPF, VERDICT, cells_of
+from specbench.report.tables.run_table import withheld
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
     if not rows:
         return
     tasks = [run.config.task.name for run in group]
-    columns = [Column("method", "method", words=True), *(Column(task, task) for task in tasks)]
-    body = [Row([Cell(label), *(cells.ratio(found.get(task)) for task in tasks)], group[0].id, label)
+    columns = [METHOD, *(Column(task, task) for task in tasks)]
+    body = [Row([Cell(label), *(cell.ratio(found.get(task)) for task in tasks)], group[0].id, label)
             for label, found in rows.items()]  # fmt: skip
     source = Source([run.id for run in group], "Speedup over AR by decode seconds per token, with its 95% interval.")
     name = f"{group[0].id}-across"
@@ -57,28 +59,15 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
 
 def _table(group: Sequence[Run]) -> Table:
     tasks = ", ".join(run.config.task.name for run in group)
-    columns = [
-        Column("method", "method", words=True), Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"),
-        Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
-        Column("e2e_speedup", "e2e"),
-    ]  # fmt: skip
+    columns = [METHOD, PROMPTS, TPF, TOK_S, SPEEDUP, VERDICT, E2E]
     hidden = {row.method for run in group for row in run.rows if withheld(run, row)}
     disturbed = any(run.summary.unsure for run in group)
     body = []
     for row in pooled([{label: tally.costs for label, tally in run.tallies.items()} for run in group]):
         if row.method in hidden:
             continue
-        speedup = unsure_speedup(row.speedup) if disturbed else row.speedup
-        base = row.method == BASELINE
-        figures = [
-            cells.count(row.prompts),
-            cells.figure(row.tokens_per_forward, 2),
-            cells.figure(row.decode_tok_s, 1),
-            Cell("1", 1.0) if base else cells.ratio(speedup),
-            Cell("baseline", tone="faint") if base else cells.verdict(speedup),
-            Cell("1", 1.0) if base else cells.ratio(row.e2e_speedup),
-        ]
-        body.append(Row([Cell(row.method), *figures], group[0].id, row.method, strong=base))
+        row = replace(row, speedup=unsure_speedup(row.speedup)) if disturbed else row
+        body.append(Row(cells_of(columns, row), group[0].id, row.method, strong=row.method == BASELINE))
     source = Source([run.id for run in group], _FORMULA)
     return Table(f"pooled {tasks}", f"Pooled over {tasks}", columns, body, source)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from specbench.report.page import cells
-from specbench.report.page.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
-from specbench.report.pictures import Picture, called_for, drawn_cells, style
-from specbench.report.pictures.roofline import roofline, steps
-from specbench.report.terminal.profile import milliseconds, sentences
-from specbench.report.terminal.sweep import SHOWN, found, interval, ranked
-from specbench.report.terminal.sweep import sentences as said_of_cells
-from specbench.results import BASELINE, device_name
+from specbench.report.charts import style
+from specbench.report.charts.roofline import roofline, steps
+from specbench.report.charts.sweep_charts import Picture, called_for, drawn_cells
+from specbench.report.document import Block, Figure, Section, Source, Words
+from specbench.report.tables.run_title import sweep_title
+from specbench.report.tables.step_cost import profile_title, sentences, step_times
+from specbench.report.tables.sweep import SWEPT, sweep_blocks
 
 if TYPE_CHECKING:
     from specbench.hardware import Profile
@@ -24,67 +23,16 @@ if TYPE_CHECKING:
 #: Pictures of one sweep that are shown: each is a tenth of a megabyte, and nobody looks at the fortieth.
 _PICTURES = 12
 
-_SWEPT = (
-    "tok/s and TPF as for runs; speedup over AR at the same concurrency on the same prompts, 95% paired bootstrap over "
-    "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; within noise: multiple "
-    "comparisons with the best do not rule it out."
-)
-
 
 def sweep_section(name: str, sweep: ReadSweep) -> Section:
-    """A sweep: its fastest cells at each concurrency, what can be said of them, and its pictures."""
+    """A sweep: its fastest configurations at each concurrency, what can be said of them, and its pictures."""
     first = next(iter(sweep.runs.values()))
-    caption = f"{first.config.model.name} {first.config.model.dtype} · {first.config.task.name}"
-    caption += f" · {device_name(first.run)}"
-    task = first.config.task
-    under = " · ".join([caption, *([task.said] if task.taken else []), *([task.unverified] if task.unverified else [])])
+    title = sweep_title({**first.config.model_dump(), "environment": first.run.get("environment")})
     blocks: list[Block] = []
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
-    for _, at in sweep.cells.groupby("concurrency"):
-        blocks.append(_table(name, at, int(at["concurrency"].iloc[0])))
-        more = len(ranked(at)) - SHOWN
-        lines = said_of_cells(at) + ([f"{more} slower cells are in the sweep's cells.csv."] if more > 0 else [])
-        blocks += [Words(lines, "notes")] if lines else []
-    blocks += _drawn(name, sweep.cells, caption)
-    return Section(f"sweep-{name}", name, blocks, under=under)
-
-
-def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
-    columns = [
-        Column("cell", "cell", words=True), Column("set", "prompts of", words=True), Column("prompts", "prompts"),
-        Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"),
-        Column("speedup", "speedup"), Column("rows_per_step", "rows"),
-        Column("accuracy", "accuracy"), Column("found", "", words=True),
-    ]  # fmt: skip
-    plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
-    body = [_row(name, row) for row in pd.concat([plain, ranked(at).head(SHOWN), held_out]).to_dict("records")]
-    return Table(f"sweep c{concurrency}", f"Concurrency {concurrency}", columns, body, Source([name], _SWEPT))
-
-
-def _row(name: str, row: Mapping[Any, Any]) -> Row:
-    plain = row["method"] == BASELINE
-    figures = [
-        _figure(row, "tokens_per_forward", 2),
-        _figure(row, "decode_tok_s", 1),
-        Cell("1", 1.0) if plain else _with_interval(row, "speedup"),
-        _figure(row, "rows_per_step", 0),
-        Cell(f"{row['accuracy']:.0%}", row["accuracy"]) if pd.notna(row["accuracy"]) else cells.NOTHING,
-        Cell(found(row)),
-    ]
-    head = [Cell(str(row["label"])), Cell(str(row["set"])), cells.count(int(row["prompts"]))]
-    return Row([*head, *figures], name, str(row["label"]), strong=plain, key=f"{row['label']} / {row['set']}")
-
-
-def _figure(row: Mapping[Any, Any], column: str, digits: int) -> Cell:
-    return cells.figure(None if pd.isna(row[column]) else float(row[column]), digits)
-
-
-def _with_interval(row: Mapping[Any, Any], column: str) -> Cell:
-    if pd.isna(row[column]):
-        return cells.NOTHING
-    low, high = (None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high"))
-    return Cell(interval(row, column), float(row[column]), low, high)
+    blocks += [*sweep_blocks(name, sweep.cells), *_drawn(name, sweep.cells, title.caption)]
+    return Section(f"sweep-{name}", name, blocks, under=f"{title.task} · {title.line}")
 
 
 def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
@@ -101,7 +49,7 @@ _TITLES = {"contour": "Over the options", "pareto": "Speed against right answers
 def _picture(name: str, picture: Picture) -> Figure:
     kind = picture.name.partition("-")[0]
     says = f"{_TITLES[kind]}: the figures of the table above, as a picture."
-    content, source = style.png(picture.draw()), Source([name], _SWEPT)
+    content, source = style.png(picture.draw()), Source([name], SWEPT)
     title = f"{_TITLES[kind]}: {picture.name}"
     return Figure(f"{name}-{picture.name}", title, content, says, source, wide=True)
 
@@ -122,23 +70,6 @@ def profile_section(name: str, profile: Profile) -> Section:
         )
         for kind, content in drawn.items()
     ]
-    device = device_name({"environment": profile.environment})
-    under = f"{profile.model.name} {profile.model.dtype}{' (dummy weights)' if profile.model.dummy else ''} · {device}"
-    blocks: list[Block] = [Words(sentences(profile)), _steps(name, profile, source), *figures]
-    return Section(f"profile-{name}", name, blocks, under=under)
-
-
-def _steps(name: str, profile: Profile, source: Source) -> Table:
-    contexts = profile.contexts
-    curves = {context: profile.curve(context) for context in contexts}
-    columns = [Column("rows", "rows"), *(Column(f"step_ms_context_{context}", f"{context}") for context in contexts)]
-
-    def took(rows: int, context: int) -> Cell:
-        point = curves[context].get(rows)
-        return Cell(milliseconds(point.seconds), 1e3 * point.seconds) if point else cells.NOTHING
-
-    body = [
-        Row([cells.count(rows), *(took(rows, context) for context in contexts)], name, key=f"{rows} rows")
-        for rows in sorted({rows for curve in curves.values() for rows in curve})
-    ]
-    return Table("profile", "Milliseconds of a step, by rows and cached tokens", columns, body, source)
+    title = profile_title(profile)
+    blocks: list[Block] = [Words(sentences(profile)), step_times(profile, profile.contexts, source), *figures]
+    return Section(f"profile-{name}", name, blocks, under=f"{title.model} · {title.device}")

@@ -1,4 +1,5 @@
-"""Trajectories and rounds of a traced run: what its forwards were fed, and the trees that they verified.
+"""Answers of a run token by token, and of a traced one its trajectories and rounds: what its forwards were fed, and
+the trees that they verified.
 
 Both are of the prompt that is pictured token by token: a trajectory of methods that draft guesses, a round of methods
 that draft trees, neither of simulated rows.
@@ -6,18 +7,34 @@ that draft trees, neither of simulated rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from specbench.analysis import MARKS, TELLING, Round, Trajectory, origin_of, round_of, telling_round, trajectory
-from specbench.report.page import cells
-from specbench.report.page.document import Cell, Column, Figure, Grid, GridLine, Row, Source, Table
-from specbench.report.pictures.rounds import ROWS, round_svg
-from specbench.report.terminal.generation import escaped, shown
-from specbench.report.terminal.round import SIGNS as ROW_SIGNS
-from specbench.report.terminal.round import kind_of, title
-from specbench.report.terminal.trajectory import SIGNS, plain_lines, totals_line
-from specbench.results import BONUS, RequestRecord
+from specbench.report.answers.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters, shown
+from specbench.report.answers.round_tree import SIGNS as ROW_SIGNS
+from specbench.report.answers.round_tree import kind_of, title
+from specbench.report.answers.states_grid import SIGNS, plain_lines, totals_line
+from specbench.report.charts.round_chart import ROWS, round_svg
+from specbench.report.document import (
+    NOTHING,
+    Cell,
+    Column,
+    Figure,
+    Grid,
+    GridLine,
+    Line,
+    Origin,
+    Piece,
+    Row,
+    Source,
+    Table,
+    Trace,
+)
+from specbench.report.page.best import best
+from specbench.report.tables import cell
+from specbench.results import BONUS, PREFILL, RequestRecord
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
@@ -121,9 +138,9 @@ def _round(run: Run, found: Round, name: str) -> Figure:
     body = [
         Row(
             [
-                Cell(f"{row.row} under {row.parent}" if row.row else "0"), cells.count(row.depth),
+                Cell(f"{row.row} under {row.parent}" if row.row else "0"), cell.count(row.depth),
                 Cell(shown(row.text)), Cell(_became(kind_of(row))), Cell(escaped(row.origin)),
-                cells.figure(row.score, 2),
+                cell.figure(row.score, 2),
             ],
             run.id, key=f"{found.method} row {row.row}",
         )
@@ -131,8 +148,8 @@ def _round(run: Run, found: Round, name: str) -> Figure:
         if row.row in drawn
     ]  # fmt: skip
     if found.bonus is not None:
-        own = [Cell(_became(BONUS)), cells.count(found.accepted + 1), Cell(shown(found.bonus)), Cell("emitted")]
-        body.append(Row([*own, Cell(BONUS), cells.NOTHING], run.id, key=f"{found.method} {BONUS}"))
+        own = [Cell(_became(BONUS)), cell.count(found.accepted + 1), Cell(shown(found.bonus)), Cell("emitted")]
+        body.append(Row([*own, Cell(BONUS), NOTHING], run.id, key=f"{found.method} {BONUS}"))
     table = Table(f"round {found.method}", heading, columns, body, source)
     content = round_svg(found, name, titled=False)
     return Figure(name, heading, content, title(found), source, table, wide=True, natural=True)
@@ -140,3 +157,59 @@ def _round(run: Run, found: Round, name: str) -> Figure:
 
 def _became(kind: str) -> str:
     return ROW_SIGNS[kind][1].partition(":")[0]
+
+
+#: Forwards of one picture; the first ones show the method as well as all of them do.
+_FORWARDS = 24
+_REJECTED = 12  # drafts of a forward's longest rejected branch that are shown
+
+_TRACE = (
+    "A line for each target forward after the prompt's, with the rows of its tree: the tokens that it added, marked by "
+    "how they came. Struck out, where the run was traced: the longest branch of drafts that the target did not follow. "
+)
+
+#: Origins that have a look of their own in the page; what a method calls otherwise shares one.
+_LOOKS = {
+    PREFILL: "said", BONUS: "said", "draft": "drafted", "guess": "drafted", "head": "drafted",
+    "draft-model": "drafted", "noise": "noise", "block": "block", "pool": "pool", "window": "window",
+    "lookup": "lookup",
+}  # fmt: skip
+
+
+def traces(run: Run) -> Iterator[Trace]:
+    """A picture of each method's answer to one prompt, the same for all of them: first and open the fastest row's."""
+    first = best(run)
+    labels = sorted(run.pictured, key=lambda label: first is None or label != first.method)
+    for at, label in enumerate(labels):
+        steps = run.pictured[label]
+        shown, left = steps[: _FORWARDS + 1], len(steps) - _FORWARDS - 1
+        meanings = legend(shown)
+        marks = letters(list(meanings))
+        origins = {word: Origin(marks[word], _LOOKS.get(word, "other"), meaning) for word, meaning in meanings.items()}
+        tokens, forwards = sum(len(step.tokens) for step in steps), len(steps) - 1
+        said = f"{tokens} tokens in {forwards} forwards after the prompt's"
+        said += f", of which {left} are not shown" if left > 0 else ""
+        source = Source([run.id], _TRACE + f"{END} the answer's end, {EMPTY} a token without text of its own.")
+        yield Trace(f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at == 0)
+
+
+def _lines(steps: Sequence[Step], origins: Mapping[str, Origin]) -> list[Line]:
+    found, ended = [], False
+    for step in steps:
+        pieces = []
+        for beyond, tokens in groupby(step.tokens, lambda token: token.beyond):
+            if beyond and not ended:
+                pieces.append(Piece(END, "", ""))
+                ended = True
+            pieces += [_piece(token, origins) for token in tokens]
+        branches = [[draft for draft in branch if not draft.draft_only] for branch in step.branches]
+        rejected = max(branches, key=len, default=[])
+        drafts = [_piece(draft, origins) for draft in rejected[:_REJECTED]]
+        if len(rejected) > _REJECTED:
+            drafts.append(Piece("…", "", ""))
+        found.append(Line(step.number, step.rows, pieces, drafts))
+    return found
+
+
+def _piece(token: Token | DraftToken, origins: Mapping[str, Origin]) -> Piece:
+    return Piece(escaped(token.text) or EMPTY, token.origin, origins[token.origin].look)

@@ -9,7 +9,7 @@ from support import runs
 from support.runs import answers, run_config
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.run_tables import branch_tables
+from specbench.report.page.run_section import run_section
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest
 from specbench.results.request_log import RequestLog
 
@@ -27,7 +27,7 @@ def run(out: Path, gaps: Sequence[float]) -> Path:
 
 def test_a_sentence_and_a_table_have_each_figure_in_its_place(tmp_path: Path) -> None:
     path = run(tmp_path, [1.0, 2.0, 30.0, 100.0, 3.0, 44.0, 4.0, 0.0])
-    (table,) = branch_tables(read_whole_run(path))
+    (table,) = [table for table in run_section(read_whole_run(path)).tables() if table.name == "branches"]
     (row,) = table.rows
     assert [column.key for column in table.columns] == [
         "method", "branches", "tokens", "gap_median", "gap_mean", "kept_share", "broken_share",

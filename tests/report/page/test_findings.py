@@ -11,8 +11,8 @@ import pytest
 from support.runs import EXACT, LOSSY, answers, folder, race_run, run_config
 from support.wording import wording
 
+from specbench.report.document import Finding, Findings
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
-from specbench.report.page.document import Finding, Findings
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.results.summary_schema import Disturbed
 

@@ -7,8 +7,8 @@ import io
 import re
 from pathlib import Path
 
-from specbench.report.page.build import vocabulary
-from specbench.report.page.document import (  # fmt: skip
+from specbench.report.charts import cards, style
+from specbench.report.document import (  # fmt: skip
     Block,
     Cell,
     Column,
@@ -24,8 +24,11 @@ from specbench.report.page.document import (  # fmt: skip
     Trace,
     Words,
 )
-from specbench.report.page.write import PICTURES, to_csv, to_html, to_markdown, write_report
-from specbench.report.pictures import cards, style
+from specbench.report.page.build import vocabulary
+from specbench.report.page.write import PICTURES, write_report
+from specbench.report.render.csv import to_csv
+from specbench.report.render.html import to_html
+from specbench.report.render.markdown import to_markdown
 from specbench.results.figures_schema import Speedup
 
 HOSTILE = "<img src=x onerror=alert(1)> | `*_[a](b)\x1b[31m\ud800"

@@ -9,11 +9,11 @@ import pytest
 from support.runs import EXACT, LOSSY, answers, folder, run_config
 from support.wording import wording
 
+from specbench.report.document import DASH, Row
 from specbench.report.gathering import Run, read_whole_run
 from specbench.report.page.best import candidates
-from specbench.report.page.document import DASH, Row
-from specbench.report.page.headline import headline
-from specbench.report.page.run import run_section
+from specbench.report.page.run_section import run_section
+from specbench.report.tables.run_table import headline
 
 
 def run(tmp_path: Path, *, prompts: int = 8, labels: tuple[str, ...] = ("fast", "other"), **more: Any) -> Run:
@@ -33,7 +33,7 @@ def cells(rows: list[Row], label: str) -> dict[str, str]:
 
 
 def table(made: Run) -> list[Row]:
-    return list(headline("humaneval v2", [made]).rows)
+    return list(headline("humaneval v2", [made]).on("page").rows)
 
 
 def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:

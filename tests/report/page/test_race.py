@@ -11,9 +11,9 @@ from support import runs
 from support.processes import look_at
 
 from specbench.analysis.read import ReadRun
-from specbench.report.page.race import race_page, write_race
-from specbench.report.race import Arrival, Lane, Race, race
-from specbench.report.terminal.generation import Token
+from specbench.report.answers.generation import Token
+from specbench.report.answers.race import Arrival, Lane, Race, race
+from specbench.report.answers.race_page import race_page, write_race
 
 LOOK = """(page, inner) => {
   const slider = page.getElementById("time"), at = (value) => {

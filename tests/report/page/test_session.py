@@ -8,7 +8,7 @@ from support import runs
 from support.runs import CHAINED, turn
 
 from specbench.report.gathering import read_whole_run
-from specbench.report.page.run_tables import session_figures
+from specbench.report.page.run_section import run_section
 
 
 def test_the_picture_and_its_table(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
     records += [turn("pld", f"p{at}", n, [0.5 * n] * 32, 2) for at in range(6) for n in (1, 2)]
     task = CHAINED.model_copy(update={"prompts": 6, "requests": 12})
     run = read_whole_run(runs.folder(tmp_path, runs.run_config(["pld"], 6, task=task), records))
-    (figure,) = session_figures(run)
+    (figure,) = [figure for figure in run_section(run).figures() if figure.name.endswith("-session")]
     assert figure.behind is not None
     rows = {row.key: [cell.text for cell in row.cells] for row in figure.behind.rows}
     assert rows["ar / 1"] == ["ar", "1", "100", "1.00", "1.0", "1"]

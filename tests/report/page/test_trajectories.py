@@ -13,10 +13,12 @@ from support import runs
 from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
+from specbench.report.document import Document, Section
 from specbench.report.gathering import Run, gather
-from specbench.report.page.document import Document, Section
 from specbench.report.page.trajectories import rounds, trajectories
-from specbench.report.page.write import to_csv, to_html, to_markdown
+from specbench.report.render.csv import to_csv
+from specbench.report.render.html import to_html
+from specbench.report.render.markdown import to_markdown
 from specbench.results.request_schema import RequestRecord
 
 WORDS = ["def", " add", "```", " b):", "<script>", "|x|", " a + b", "\x1b[31m", "\u202e", "a_b*c"]

@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from specbench.report.pictures import cards, style
+from specbench.report.charts import cards, style
 from specbench.results.figures_schema import Accuracy, Speedup
 
 LONG = "a long name of a method " * 9

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from support.runs import NOTHING, measured_grid, plane
 from support.wording import wording
 
-from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
+from specbench.report.charts.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
 
 
 def panels(figure: Figure) -> list[Axes]:

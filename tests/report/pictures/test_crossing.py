@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from support.runs import NOTHING, busy, cells
 from support.wording import wording
 
-from specbench.report.pictures.crossing import PREDICTED, crossing, crossings
+from specbench.report.charts.crossing import PREDICTED, crossing, crossings
 
 
 def panel(figure: Figure) -> Axes:

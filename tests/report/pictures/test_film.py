@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from support import runs
 
-from specbench.report.pictures import film
-from specbench.report.race import Race, race
+from specbench.report.answers.race import Race, race
+from specbench.report.charts import film
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.runs import NOTHING, cells
 from support.wording import wording
 
 from specbench.analysis.stats import proportion_interval
-from specbench.report.pictures.pareto import FRONT, SMALL, front, pareto
+from specbench.report.charts.pareto import FRONT, SMALL, front, pareto
 
 CELLS: list[dict[str, Any]] = [
     {"method": "ar", "decode_tok_s": 40.0, "accuracy": 0.8},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from support.runs import NOTHING, busy, cells, measured_grid
 
-from specbench.report.pictures import called_for, pictures
+from specbench.report.charts.sweep_charts import called_for, write_sweep_charts
 
 
 def names(*frames: pd.DataFrame) -> list[str]:
@@ -63,9 +63,9 @@ def test_a_slice_is_drawn_on_the_grid_of_the_whole_sweep() -> None:
 
 def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> None:
     frame = pd.concat([measured_grid(accuracy=0.8), cells([{"method": "ar", "accuracy": 0.8}])], ignore_index=True)
-    written = pictures(frame, tmp_path, "a model")
+    written = write_sweep_charts(frame, tmp_path, "a model")
     assert written == [tmp_path / "contour-jf-n-pool.png", tmp_path / "pareto.png"]
     first = [path.read_bytes() for path in written]
     assert all(content.startswith(b"\x89PNG") for content in first)
-    assert [path.read_bytes() for path in pictures(frame, tmp_path, "a model")] == first
+    assert [path.read_bytes() for path in write_sweep_charts(frame, tmp_path, "a model")] == first
     assert sorted(tmp_path.iterdir()) == sorted(written)

@@ -14,8 +14,8 @@ from support.wording import wording
 from specbench.analysis.tracing.rounds import round_of
 from specbench.analysis.tracing.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
-from specbench.report.pictures.rounds import round_svg
-from specbench.report.pictures.trajectory import trajectory_svg
+from specbench.report.charts.round_chart import round_svg
+from specbench.report.charts.states_chart import trajectory_svg
 from specbench.results.request_schema import RequestRecord
 
 WORDS = ["def", " a$b$", "x\ny", " b):", "\u202egnp.", "<script>", " 漢字", "\x1b[31m", "", "&amp;"]

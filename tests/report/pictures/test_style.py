@@ -12,7 +12,7 @@ from support.asserting import known
 from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.report.pictures import style
+from specbench.report.charts import style
 
 
 @style.styled()

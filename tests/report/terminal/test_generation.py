@@ -13,7 +13,7 @@ from support import runs
 from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
-from specbench.report.terminal.generation import Generation, as_data, escaped, letters
+from specbench.report.answers.generation import Generation, escaped, generation_data, letters
 from specbench.results.request_schema import RequestRecord
 
 WORDS = [
@@ -96,7 +96,7 @@ def test_names_are_escaped_and_origins_have_letters_of_their_own() -> None:
 
 
 def test_data() -> None:
-    data = as_data(record())
+    data = generation_data(record())
     assert (data["request_id"], data["tokens_per_forward"], data["origins"]["lookup"]) == ("jf|HumanEval/0|0", 4.0, 10)
     assert "".join(token["text"] for step in data["steps"] for token in step["tokens"]) == record().text
     assert [len(step["drafts"] or []) for step in data["steps"]] == [0, 6, 10, 9, 0]

@@ -9,13 +9,14 @@ from rich.console import Console
 from support.runs import made_up_profile
 
 from specbench.hardware.stored_profile import Profile
-from specbench.report.terminal.profile import milliseconds, profile_report
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.step_cost import milliseconds, profile_report
 
 
 def shown(profile: Profile, columns: int = 80) -> str:
     console = Console(width=columns, color_system=None, file=io.StringIO())
     with console.capture() as captured:
-        console.print(profile_report(profile))
+        console.print(render_terminal(profile_report(profile)))
     return captured.get()
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from support import runs
 from support.wording import wording
 
-from specbench.report.race import Race, race
-from specbench.report.terminal.race import Standing, play
+from specbench.report.answers.race import Race, race
+from specbench.report.answers.race_view import Standing, play_race
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def _printed(found: Race, columns: int, *, terminal: bool = False, speed: float 
     console = Console(
         file=file, width=columns, height=30, force_terminal=terminal, highlight=False, legacy_windows=False
     )
-    play(console, found, speed, lambda: now[0], sleep)
+    play_race(console, found, speed, lambda: now[0], sleep)
     return file.getvalue(), waited
 
 

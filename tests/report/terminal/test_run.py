@@ -12,8 +12,9 @@ from support import runs
 from support.asserting import known
 
 from specbench.analysis.read import ReadRun, read_run
-from specbench.report.terminal.notes import notes
-from specbench.report.terminal.run import finding, headline
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.notes import notes
+from specbench.report.tables.run_table import finding, run_report
 from specbench.results.summary_schema import RunSummary
 
 
@@ -60,13 +61,13 @@ def rated(exact: int, tie: int, lossy: int) -> dict[str, Any]:
 def test_rates_are_a_table_where_answers_part(read: ReadRun, columns: int) -> None:
     console = Console(width=columns, color_system=None)
     with console.capture() as captured:
-        console.print(headline(read.run, saying(read, lossless=rated(9, 1, 2))))
+        console.print(render_terminal(run_report(read.run, saying(read, lossless=rated(9, 1, 2)))))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= columns
-    at = next(number for number, line in enumerate(lines) if line.split()[:2] == ["method", "prompts"])
+    at = next(number for number, line in enumerate(lines) if line.split()[:3] == ["AR's", "text", "exact"])
     assert lines[at + 2].split("  ")[0] == "jetspec"
-    assert "9 · 75% [25, 75]" in lines[at + 2]
-    assert "1 · 8% [25, 75]" in lines[at + 2]
+    assert "9/12 [25%, 75%]" in lines[at + 2]
+    assert "1/12 [25%, 75%]" in lines[at + 2]
 
 
 FOUND = [

@@ -13,7 +13,8 @@ from rich.console import Console
 from support.asserting import known
 from support.wording import wording
 
-from specbench.report.terminal.sweep import SHOWN, sweep_table
+from specbench.report.render.terminal import render_terminal
+from specbench.report.tables.sweep import SHOWN, sweep_report
 
 NAN = float("nan")
 RUN = {
@@ -30,7 +31,8 @@ def cell(label: str, speedup: float = NAN, **more: Any) -> dict[str, Any]:
         "label": label, "method": label.split()[0], "concurrency": 1, "set": "tuning", "prompts": 164,
         "tokens_per_forward": 12.345, "decode_tok_s": 12345.67, "speedup": speedup, "speedup_low": low,
         "speedup_high": high, "chosen_low": low - 0.05, "chosen_high": high + 0.05, "verdict": "faster",
-        "blocks": 164.0, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", **more,
+        "blocks": 164.0, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", "accuracy": NAN,
+        **more,
     }  # fmt: skip
 
 
@@ -49,7 +51,7 @@ FEW = [
 
 def shown(rows: Sequence[dict[str, Any]], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(sweep_table(RUN, pd.DataFrame(rows)))
+    console.print(render_terminal(sweep_report(RUN, pd.DataFrame(rows))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -62,7 +64,7 @@ def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
         figures = f"164 +12\\.35 +12345\\.7 +{row['speedup']:.2f} \\[{row['speedup'] - 0.05:.2f}, .*\\] +128"
         assert re.search(figures, text), text
     assert re.search(r"^ar +164 +1\.00 +101\.5 +1 +1", text, re.MULTILINE)
-    assert re.search(r"^cell +prompts +TPF +tok/s +speedup +rows", text, re.MULTILINE)
+    assert re.search(r"^configuration +prompts +TPF +tok/s +speedup +rows", text, re.MULTILINE)
     assert "…" not in text
     # The long label may be folded, but is there to the last letter, ahead of its figures.
     rule = next(at for at, line in enumerate(text.splitlines()) if line.startswith("───"))
@@ -75,7 +77,7 @@ def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
 def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> None:
     lines = shown([*FEW, cell("pld", 0.7)], 140).splitlines()
     names = [line.split()[0] for line in lines if "164" in line and line[:1].isalpha() and "Best" not in line]
-    assert names == ["jf", "lookahead", "jf", "pld", "ar"]
+    assert names == ["ar", "jf", "lookahead", "jf", "pld"]
     assert wording(shown([PLAIN, cell("jetspec tree=[red]", 1.2)], 140))
     rows = [
         PLAIN,
@@ -97,9 +99,9 @@ def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:
     assert re.search(r"^ar ", text, re.MULTILINE)
     busy = [{**row, "concurrency": 8} for row in FEW]
     text = shown([*FEW, *busy], 140)
-    assert text.index("concurrency 1") < text.index("Best of 2 cells: jf n=32")
-    assert text.index("Best of 2 cells: jf n=32") < text.index("concurrency 8")
-    assert text.index("concurrency 8") < text.rindex("Best of 2 cells: jf n=32")
+    assert text.index("Concurrency 1") < text.index("Best of 2 cells: jf n=32")
+    assert text.index("Best of 2 cells: jf n=32") < text.index("Concurrency 8")
+    assert text.index("Concurrency 8") < text.rindex("Best of 2 cells: jf n=32")
     lines = shown(FEW, 140).splitlines()
     (line,) = [line for line in lines if line.startswith("jf n=32")]
     assert line.rstrip().endswith("best")

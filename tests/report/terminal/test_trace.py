@@ -11,7 +11,7 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
 from specbench.models.loader import ByteTokenizer
-from specbench.report.terminal.generation import legend, steps
+from specbench.report.answers.generation import legend, steps
 from specbench.results.request_schema import RequestRecord
 
 as_bytes = ByteTokenizer().decode

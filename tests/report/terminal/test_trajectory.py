@@ -15,8 +15,8 @@ from support import runs
 from specbench.analysis.tracing.rounds import round_of
 from specbench.analysis.tracing.trajectories import trajectory
 from specbench.decoding.tree import TokenTree
-from specbench.report.terminal.round import RoundTree
-from specbench.report.terminal.trajectory import TrajectoryGrid
+from specbench.report.answers.round_tree import RoundTree
+from specbench.report.answers.states_grid import TrajectoryGrid
 from specbench.results.request_schema import RequestRecord
 
 WORDS = ["def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\x1b[31m", "", "漢字漢字", "[red]", "$x$"]

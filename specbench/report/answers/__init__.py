@@ -1,0 +1,1 @@
+"""Answers token by token: steps, states, rounds and races."""

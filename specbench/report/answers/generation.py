@@ -1,0 +1,272 @@
+"""Generation: an answer step by step from its record, and in the terminal a line per target forward.
+
+Each token is marked by how it came, with colours where the terminal has them, else with letters. Model text is shown
+escaped, so that it reaches the terminal as no control sequence. The data are for a page as well, and are not escaped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate, groupby, pairwise
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from specbench.analysis import checked_trace, origin_of, parents_of, token_texts
+from specbench.decoding import ORIGINS
+from specbench.results import BONUS, PREFILL, Draft, RequestRecord, TokenTrace
+
+END, EMPTY, BLANK, REJECTED = "∎", "◌", "␣", "✗"
+_OPEN, _CLOSE, _BETWEEN = "⟨", "⟩", "│"
+_OURS = set("\\" + END + EMPTY + BLANK + REJECTED + _OPEN + _CLOSE + _BETWEEN)  # escaped in what a model wrote
+_BRANCHES = 3  # rejected branches that are shown of a step
+
+_COLOURS = {
+    BONUS: "default", PREFILL: "default", "draft": "green", "guess": "green", "noise": "red", "block": "cyan",
+    "pool": "magenta", "window": "cyan", "lookup": "blue", "head": "green", "draft-model": "green",
+}  # fmt: skip
+_PLAIN, _DIM, _STRUCK = Style(), Style(dim=True), Style(dim=True, strike=True)
+_OTHER_COLOURS = ("yellow", "bright_magenta", "bright_cyan", "bright_blue", "bright_green")
+
+
+def escaped(text: str) -> str:
+    """A token's text in printable characters, as a Python literal has them: ``\\n``, ``\\x1b``, ``\\u202e``."""
+    return "".join(
+        one if one.isprintable() and one not in _OURS else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def prompt_name(prompt_id: str, repeat: int, turn: int) -> str:
+    """How a title names what was asked."""
+    return prompt_id + (f"#{repeat}" if repeat else "") + (f" turn {turn}" if turn > 1 else "")
+
+
+class Generation:
+    """One request, step by step. Prints with colours or with letters, as the console can."""
+
+    def __init__(self, record: RequestRecord) -> None:
+        self._record = record
+        self._steps = steps(record)
+        self._legend = legend(self._steps)
+        self._letters = letters(list(self._legend))
+        others = iter(_OTHER_COLOURS * len(self._legend))
+        self._styles = {word: Style(color=_COLOURS.get(word) or next(others)) for word in self._legend}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plain = not console.is_terminal or console.no_color or console.color_system is None
+        yield Group(self._title(), Text(), self._table(plain), Text(), *self._explained(plain))
+
+    def _title(self) -> Text:
+        record = self._record
+        name = prompt_name(record.prompt_id, record.repeat, record.turn)
+        said = f"{record.method} on {name}: {record.output_tokens} tokens, "
+        said += f"{record.target_forwards} forwards after prefill"
+        mean = record.tokens_per_forward
+        return Text(escaped(said) + (f", {mean:.2f} TPF" if mean is not None else ""), style="bold")
+
+    def _table(self, plain: bool) -> Table:
+        table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for name in ("step", "rows", "tokens"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("text", overflow="fold", ratio=1)
+        ended = False
+        for step in self._steps:
+            line, ended = self._emitted(step.tokens, plain, ended)
+            rows = "–" if step.rows is None else str(step.rows)
+            table.add_row(str(step.number), rows, str(len(step.tokens)), Group(line, *self._drafts(step, plain)))
+        return table
+
+    def _emitted(self, tokens: Sequence[Token], plain: bool, ended: bool) -> tuple[Text, bool]:
+        """What a step emitted, and whether the answer is over behind it."""
+        line = Text()
+        for (origin, beyond), run in groupby(tokens, lambda token: (token.origin, token.beyond)):
+            if beyond and not ended:
+                line.append(END, "bold")
+                ended = True
+            self._append(line, origin, list(run), plain, _DIM if beyond else _PLAIN)
+        return line, ended
+
+    def _append(
+        self, line: Text, origin: str, run: Sequence[Token | DraftToken], plain: bool, style: Style = _PLAIN
+    ) -> None:
+        """Tokens of one origin: in its colour, or in brackets with its letter where it has one."""
+        texts = [shown(token.text) for token in run]
+        if not plain:
+            line.append("".join(texts), self._styles[origin] + style)
+        elif letter := self._letters[origin]:
+            line.append(f"{_OPEN}{letter}:{_BETWEEN.join(texts)}{_CLOSE}")
+        else:
+            line.append("".join(texts))
+
+    def _drafts(self, step: Step, plain: bool) -> list[Text]:
+        """The rejected drafts of a step, a line for each of the first branches."""
+        rejected = [kept for branch in step.branches if (kept := [one for one in branch if not one.draft_only])]
+        lines = []
+        for branch in rejected[:_BRANCHES]:
+            line = Text(f"{REJECTED} ", style="dim", no_wrap=True, overflow="ellipsis")
+            for origin, run in groupby(branch, lambda draft: draft.origin):
+                self._append(line, origin, list(run), plain, _STRUCK)
+            lines.append(line)
+        if more := rejected[_BRANCHES:]:
+            branches = "branch" if len(more) == 1 else "branches"
+            lines.append(Text(f"{REJECTED} {len(more)} more {branches}, {sum(map(len, more))} rows", style="dim"))
+        return lines
+
+    def _explained(self, plain: bool) -> list[RenderableType]:
+        """Which origins there are, how many tokens came of each and, with a trace, of how many rows."""
+        emitted = Counter(token.origin for step in self._steps for token in step.tokens)
+        drafted = Counter(draft.origin for step in self._steps for draft in step.drafts or ())
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for justify in ("left", "left", "right"):
+            table.add_column(justify=justify, no_wrap=True)
+        table.add_column(overflow="fold")
+        for word, meaning in self._legend.items():
+            mark = self._letters[word] if plain else "██"
+            said = [meaning] if meaning else []
+            said += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
+            table.add_row(Text(mark, self._styles[word]), Text(escaped(word)), str(emitted[word]), "; ".join(said))
+        return [table, Text(self._signs(), style="dim")]
+
+    def _signs(self) -> str:
+        tokens = [token for step in self._steps for token in step.tokens]
+        drafts = [draft for step in self._steps for draft in step.drafts or ()]
+        signs = [f"{END} the answer's end"] if any(token.beyond for token in tokens) else []
+        empty = not all(token.text for token in tokens) or not all(draft.text for draft in drafts)
+        signs += [f"{EMPTY} a token without text of its own"] if empty else []
+        if self._record.tokens and self._record.tokens.drafts is None:
+            return "; ".join([*signs, "use --trace to record rejected drafts"]) + "."
+        return "; ".join([*signs, f"{REJECTED} rejected drafts"]) + "."
+
+
+def shown(text: str) -> str:
+    """A token's text in printable characters; of blanks alone, so that they are seen."""
+    return escaped(text) if text.strip(" ") else BLANK * len(text) or EMPTY
+
+
+def letters(words: Sequence[str]) -> Mapping[str, str]:
+    """A letter for each origin, its own where it is free; none for what the target said itself."""
+    found: dict[str, str] = {}
+    for word in words:
+        taken = set(found.values())
+        found[word] = "" if word in (BONUS, PREFILL) else next(
+            (one for one in [*word, *map(chr, range(ord("a"), ord("z") + 1))] if one not in taken), "?"
+        )  # fmt: skip
+    return found
+
+
+def generation_data(record: RequestRecord) -> dict[str, Any]:
+    """The same as JSON-ready data, texts as they are."""
+    found = steps(record)
+    names = (
+        "request_id", "method", "prompt_id", "repeat", "turn", "output_tokens", "target_forwards", "tokens_per_forward",
+        "finish_reason",
+    )  # fmt: skip
+    return {
+        **{name: getattr(record, name) for name in names},
+        "origins": Counter(token.origin for step in found for token in step.tokens),
+        "steps": [asdict(step) for step in found],
+    }
+
+
+#: What the origins mean that come with specbench, in the order of a legend. Methods may use other words.
+MEANINGS: Mapping[str, str] = {
+    PREFILL: "first token, from the prefill",
+    BONUS: "the target's own next token",
+    **ORIGINS,
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of the answer.
+
+    ``text`` is "" for special tokens, and where the next one completes its character; ``origin`` a key of
+    :data:`MEANINGS` or the method's own word; ``beyond``: the stop token, or one wholly in or after a stop string.
+    """
+
+    id: int
+    text: str
+    origin: str
+    beyond: bool
+
+
+@dataclass(frozen=True)
+class DraftToken:
+    """A drafted row of a step's tree, from 1; row 0 is the root, the last token before this step.
+
+    ``text`` is of the id by itself, so that half a character is "�"; ``draft_only`` rows could not be accepted.
+    """
+
+    row: int
+    parent: int
+    id: int
+    text: str
+    origin: str
+    accepted: bool
+    draft_only: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One target forward, from 1; 0 is the prefill, which has no rows.
+
+    ``drafts`` is its tree without the root; None where the run was made without ``--trace``.
+    """
+
+    number: int
+    rows: int | None
+    tokens: list[Token]
+    drafts: list[DraftToken] | None = None
+
+    @cached_property
+    def branches(self) -> list[list[DraftToken]]:
+        """The rows that were not emitted, each in one chain: a row's first child goes on with it, others begin anew."""
+        chains: list[list[DraftToken]] = []
+        ends: dict[int, list[DraftToken]] = {}  # last row of a chain -> the chain
+        for draft in self.drafts or ():
+            if not draft.accepted:
+                chain = ends.pop(draft.parent, None)
+                if chain is None:
+                    chains.append(chain := [])
+                chain.append(draft)
+                ends[draft.row] = chain
+        return chains
+
+
+def steps(record: RequestRecord) -> list[Step]:
+    """The prefill and every target forward of a request, in order; UsageError where its trace does not tell them."""
+    trace = checked_trace(record)
+    tokens = list(_tokens(record, trace))
+    ends = accumulate(record.accepted_lengths, initial=1)
+    drafts: Sequence[Draft | None] = trace.drafts or [None] * record.target_forwards
+    found = [Step(0, None, tokens[:1])]
+    for number, ((start, end), rows, draft) in enumerate(zip(pairwise(ends), trace.rows, drafts, strict=True), 1):
+        found.append(Step(number, rows, tokens[start:end], None if draft is None else list(_drafted(draft, trace))))
+    return found
+
+
+def legend(found: Sequence[Step]) -> dict[str, str]:
+    """The origins that occur in these steps with what they mean; the method's own words last, and unexplained."""
+    said = {token.origin for step in found for token in (*step.tokens, *(step.drafts or ()))}
+    ours = {word: meaning for word, meaning in MEANINGS.items() if word in said}
+    return ours | dict.fromkeys(sorted(said - ours.keys()), "")
+
+
+def _tokens(record: RequestRecord, trace: TokenTrace) -> Iterator[Token]:
+    answer, texts = record.text_tokens, token_texts(record, trace)
+    for at, (token, letter, text) in enumerate(zip(record.output_ids, trace.origins, texts, strict=True)):
+        yield Token(token, text, origin_of(trace, letter), at >= answer)
+
+
+def _drafted(draft: Draft, trace: TokenTrace) -> Iterator[DraftToken]:
+    parents = parents_of(draft)
+    path, only = set(draft.path), set(draft.draft_only)
+    pieces = trace.pieces or {}
+    for row, (token, parent, letter) in enumerate(zip(draft.ids, parents, draft.origins, strict=True), 1):
+        yield DraftToken(row, parent, token, pieces.get(token, ""), origin_of(trace, letter), row in path, row in only)

@@ -1,0 +1,1 @@
+"""Charts: every picture, in one style."""

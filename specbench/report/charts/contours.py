@@ -1,0 +1,352 @@
+"""Speed over two options of a sweep: tokens per forward and tok/s, side by side.
+
+Jacobi Forcing's picture (its blog post, figure 7a) without a fitted surface: axes are logarithmic where options are,
+nothing is coloured outside measured cells, and the best cell is shown with its interval and its equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
+
+from specbench.report.charts import style
+from specbench.report.charts.labels import place
+from specbench.report.charts.sweep_cells import (
+    HALVED,
+    Floats,
+    bars,
+    check,
+    flags,
+    floats,
+    methods,
+    options,
+    shown,
+    values_of,
+)
+from specbench.results import BASELINE
+
+Scale = Literal["log", "linear"]
+
+MEASURED, SMALL, MISSING = "measured", "stopped early, on fewer prompts", "not measured"
+BEST, ALIKE = "best tok/s", "not told apart from the best"
+
+_QUANTITIES = (("tokens_per_forward", "tokens per forward"), ("decode_tok_s", "tok/s"))
+_STEPS = 16  # of the interpolation, between two neighbouring cells
+_LEVELS = 12
+_MARGIN = 0.08  # of an axis, beyond its outermost cells
+
+
+def axis_scale(values: npt.ArrayLike) -> Scale:
+    """The scale on which the values of an option stand more evenly: "log" for 8, 16, 32, "linear" for 0.5, 0.55, 0.6.
+
+    Linear where a value is not positive, and where the largest is less than twice the smallest.
+    """
+    at = np.unique(np.asarray(values, dtype=np.float64))
+    if len(at) < 2 or at[0] <= 0 or at[-1] < 2 * at[0]:
+        return "linear"
+    gaps, ratios = np.diff(at), np.diff(np.log2(at))
+    # Two values are as even on both scales.
+    return "log" if ratios.max() / ratios.min() <= gaps.max() / gaps.min() else "linear"
+
+
+def interpolate(
+    xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, values: npt.ArrayLike, steps: int = _STEPS
+) -> tuple[Floats, Floats, Floats]:
+    """Fill the rectangles of a grid that have all four corners, bilinearly on the scales of its axes.
+
+    ``values`` is [len(ys), len(xs)], nan where there is no cell. Returns x [k], y [m] and values [m, k] of a grid with
+    ``steps`` steps between neighbours; nan inside a rectangle that lacks a corner.
+    """
+    corners = np.asarray(values, dtype=np.float64)
+    fine = np.full(((len(ys) - 1) * steps + 1, (len(xs) - 1) * steps + 1), np.nan)
+    along = np.linspace(0.0, 1.0, steps + 1)
+    for row, column in product(range(len(ys) - 1), range(len(xs) - 1)):
+        rectangle = corners[row : row + 2, column : column + 2]
+        if np.isfinite(rectangle).all():
+            left, right = (lower + (upper - lower) * along[:, None] for lower, upper in rectangle.T)
+            top, first = row * steps, column * steps
+            fine[top : top + steps + 1, first : first + steps + 1] = left + (right - left) * along
+    return _finer(xs, steps), _finer(ys, steps), fine
+
+
+def _finer(values: Sequence[float] | Floats, steps: int) -> Floats:
+    log = axis_scale(values) == "log"
+    at = np.asarray(values, dtype=np.float64)
+    places = np.linspace(0, len(at) - 1, (len(at) - 1) * steps + 1)
+    found = np.interp(places, np.arange(len(at)), np.log2(at) if log else at)
+    return np.exp2(found) if log else found
+
+
+@style.styled()
+def contour(
+    cells: pd.DataFrame,
+    x: str,
+    y: str | None = None,
+    *,
+    facet: str | None = None,
+    grid: pd.DataFrame | None = None,
+    caption: str = "",
+) -> Figure:
+    """Tokens per forward (left) and tok/s (right) of one method at one concurrency, over one or two of its options.
+
+    Where the cells are no grid of at least two by two, lines with error bars take the place of the surface.
+
+    Args:
+        cells: the table of :mod:`specbench.report.charts.sweep_cells`; AR and rows without an axis value are left out.
+        x, y: numeric options. Without ``y`` it is a line over ``x``.
+        facet: an option with a row of panels for each of its values, on common colours.
+        grid: cells whose ``x`` and ``y`` make up the grid; what is not measured here is marked. Default: ``cells``.
+    """
+    check(cells)
+    places = [option for option in (x, y, facet) if option is not None]
+    mine = cells[(cells["method"] != BASELINE) & cells[places].notna().all(axis=1)]
+    if len(methods(mine)) != 1 or mine["concurrency"].nunique() != 1:
+        raise ValueError("a contour is of one method at one concurrency")
+    if mine.duplicated(places).any():
+        raise ValueError(f"several cells have the same {', '.join(places)}")
+    if not np.isfinite(floats(mine, "decode_tok_s")).any():
+        raise ValueError("no cell is measured")
+    around = mine if grid is None else grid
+    plane = _Plane(x, _values(around, x), y, _values(around, y))
+    slices = [("", mine)]
+    if facet is not None:
+        slices = [(f"{facet} {shown(value)}: ", mine[mine[facet] == value]) for value in values_of(mine, facet)]
+    height = style.HEIGHT + 0.6 if len(slices) == 1 else 3.1 * len(slices) + 1.2
+    figure, axes = style.panels(len(slices), 2, height=height, sharex="all", sharey="all" if plane.flat else "col")
+    for column, (quantity, name) in enumerate(_QUANTITIES):
+        levels = np.asarray(MaxNLocator(_LEVELS).tick_values(*_range(floats(mine, quantity))))
+        norm = Normalize(levels[0], levels[-1])
+        for row, (prefix, part) in enumerate(slices):
+            panel = axes[row, column]
+            panel.set_title(f"{prefix}{name}", loc="left")
+            if plane.flat:
+                _surface(panel, part, plane, quantity, levels, norm)
+            else:
+                _line(panel, part, plane, quantity)
+            if row == len(slices) - 1:
+                panel.set_xlabel(plane.across)
+            if column == 0 or not plane.flat:
+                panel.set_ylabel(plane.up if plane.flat else name)
+        if plane.flat:
+            figure.colorbar(
+                ScalarMappable(norm, style.COLOUR_MAP), ax=list(axes[:, column]), pad=0.02, aspect=30 * len(slices)
+            )
+    style.titled(figure, _title(mine, x, y, facet, caption), "\n\n" + _note(mine, plane))
+    for row, (_, part) in enumerate(slices):  # after all that moves the panels
+        for column, (quantity, _) in enumerate(_QUANTITIES):
+            _best(axes[row, column], part, plane, quantity)
+    _legend(figure)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """The options over which a figure is drawn, with the values of its grid."""
+
+    x: str
+    xs: Floats
+    y: str | None
+    ys: Floats
+
+    @property
+    def flat(self) -> bool:
+        """Whether it is a plane; otherwise it is a line."""
+        return len(self.xs) > 1 and len(self.ys) > 1
+
+    @property
+    def across(self) -> str:
+        """The option of the horizontal axis: of a line, the one that varies."""
+        return self.y if self.y and len(self.ys) > 1 and len(self.xs) == 1 else self.x
+
+    @property
+    def up(self) -> str:
+        return self.y or ""
+
+    @property
+    def along(self) -> Floats:
+        """Values on the horizontal axis."""
+        return self.xs if self.across == self.x else self.ys
+
+
+def _values(cells: pd.DataFrame, option: str | None) -> Floats:
+    if option is None:
+        return np.zeros(1)
+    found = np.unique(floats(cells[cells["method"] != BASELINE], option))
+    return found[np.isfinite(found)]
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    """Least and most of the known values, apart also where they are equal or there are none."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return 0.0, 1.0
+    low, high = float(known.min()), float(known.max())
+    return (low, high) if high > low else (low - 0.05 * abs(low) - 1e-3, high + 0.05 * abs(high) + 1e-3)
+
+
+def _surface(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, levels: Floats, norm: Normalize) -> None:
+    """Cells as points in their colours, and colour between them where it is known."""
+    measured = cells[np.isfinite(floats(cells, quantity))]
+    x, y, z = floats(measured, plane.x), floats(measured, plane.up), floats(measured, quantity)
+    values = np.full((len(plane.ys), len(plane.xs)), np.nan)
+    values[np.searchsorted(plane.ys, y), np.searchsorted(plane.xs, x)] = z
+    _axis(panel, "x", plane.xs)
+    _axis(panel, "y", plane.ys)
+    panel.grid(False)
+    fine_x, fine_y, fine = interpolate(plane.xs, plane.ys, values)
+    if np.isfinite(fine).any():
+        # corner_mask would round off the corners of a hole, that is colour a part of it.
+        masked = np.ma.masked_invalid(fine)
+        panel.contourf(fine_x, fine_y, masked, levels, norm=norm, cmap=style.COLOUR_MAP, corner_mask=False)
+        panel.contour(fine_x, fine_y, masked, levels, colors="white", linewidths=0.4, alpha=0.6, corner_mask=False)
+    small = _halved(measured)
+    drawn: dict[str, Any] = {"norm": norm, "cmap": style.COLOUR_MAP, "edgecolors": "white", "zorder": 3}
+    for which, size, label in ((~small, 46, MEASURED), (small, 16, SMALL)):
+        if which.any():
+            panel.scatter(x[which], y[which], s=size, c=z[which], linewidths=1.0, label=label, **drawn)
+    rows, columns = np.nonzero(np.isnan(values))
+    if len(rows):
+        _crosses(panel, plane.xs[columns], plane.ys[rows])
+    alike = flags(measured, "within_noise") & ~flags(measured, "best")
+    if alike.any():
+        _rings(panel, x[alike], y[alike])
+
+
+def _line(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> None:
+    """Cells as points with their intervals, joined where neighbours are measured."""
+    _axis(panel, "x", plane.along)
+    place = np.searchsorted(plane.along, floats(cells, plane.across))
+    values = np.full(len(plane.along), np.nan)
+    values[place] = floats(cells, quantity)
+    panel.plot(plane.along, values, color=style.PALETTE[0], zorder=2)
+    measured = cells[np.isfinite(floats(cells, quantity))]
+    x, z = floats(measured, plane.across), floats(measured, quantity)
+    if f"{quantity}_low" in measured:
+        panel.errorbar(x, z, bars(measured, quantity), fmt="none", ecolor=style.PALETTE[0], zorder=2)
+    small = _halved(measured)
+    for which, size, label in ((~small, 34, MEASURED), (small, 12, SMALL)):
+        if which.any():
+            panel.scatter(x[which], z[which], s=size, color=style.PALETTE[0], zorder=3, label=label)
+    if np.isnan(values).any():
+        missing = plane.along[np.isnan(values)]
+        _crosses(panel, missing, np.full(len(missing), 0.04), transform=panel.get_xaxis_transform())
+    alike = flags(measured, "within_noise") & ~flags(measured, "best")
+    if alike.any():
+        _rings(panel, x[alike], z[alike])
+
+
+def _halved(cells: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    return np.asarray(cells["stopped"].eq(HALVED), dtype=np.bool_)
+
+
+def _crosses(panel: Axes, x: Floats, y: Floats, **where: Any) -> None:
+    panel.scatter(x, y, s=30, marker="x", color=style.FAINT, linewidths=1.1, zorder=3, label=MISSING, **where)
+
+
+def _rings(panel: Axes, x: Floats, y: Floats) -> None:
+    """Rings in a colour that the map does not have, with a rim that sets them off from all that it has."""
+    panel.scatter(
+        x, y, s=130, facecolors="none", edgecolors=style.PALETTE[1], linewidths=1.8, zorder=4, label=ALIKE,
+        path_effects=[withStroke(linewidth=3.6, foreground="white")],
+    )  # fmt: skip
+
+
+def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> None:
+    """A star at the best cell, with its value and interval written beside it.
+
+    Where colour fills the panel, on the side with more room; beside a line, where the line is not.
+    """
+    measured = cells[np.isfinite(floats(cells, quantity))]
+    up = plane.up if plane.flat else quantity
+    for row in measured[flags(measured, "best")].to_dict("records"):
+        at = row[plane.across], row[up]
+        panel.scatter([at[0]], [at[1]], s=230, marker="*", color="white", edgecolors=style.INK, zorder=6, label=BEST)
+        text = f"{row[quantity]:.2f} TPF"
+        if quantity == "decode_tok_s":
+            text = f"{row['decode_tok_s']:.1f} tok/s"
+            if np.isfinite(row["decode_tok_s_low"]):
+                text += f"\n[{row['decode_tok_s_low']:.1f}, {row['decode_tok_s_high']:.1f}]"
+        if not plane.flat:
+            points = np.stack([floats(measured, plane.across), floats(measured, up)], axis=1)
+            place(panel, [at], [text], avoid=points, lines=[points[np.argsort(points[:, 0])]])
+            continue
+        right, top = panel.transAxes.inverted().transform(panel.transData.transform(at)) > 0.5
+        panel.annotate(
+            text, at, (-11 if right else 11, -11 if top else 11), textcoords="offset points",
+            ha="right" if right else "left", va="top" if top else "bottom", fontsize=style.SMALL_SIZE,
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": style.FAINT, "alpha": 0.92},
+            zorder=7,
+        )  # fmt: skip
+
+
+def _axis(panel: Axes, which: Literal["x", "y"], values: Floats) -> None:
+    """Scale, ticks and limits of an axis over an option's values."""
+    log = axis_scale(values) == "log"
+    ends = np.log2(values[[0, -1]]) if log else values[[0, -1]]
+    beyond = _MARGIN * (ends[1] - ends[0]) or 0.5
+    around = ends + np.array([-beyond, beyond])
+    low, high = np.exp2(around) if log else around
+    scale: dict[str, Any] = {"value": "log", "base": 2} if log else {"value": "linear"}
+    (panel.set_xscale if which == "x" else panel.set_yscale)(**scale)
+    style.plain_ticks(panel, values, which=which)
+    (panel.set_xlim if which == "x" else panel.set_ylim)(low, high)
+
+
+def _legend(figure: Figure) -> None:
+    """One legend for all panels, of what is drawn in any of them, on the empty lines at the head of the note.
+
+    By hand, because the layout would put legend and note on top of each other.
+    """
+    entries: dict[str, Any] = {}
+    for panel in figure.axes:
+        handles, labels = panel.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    order = [label for label in (MEASURED, SMALL, MISSING, BEST, ALIKE) if label in entries]
+    lines = len(figure.get_supxlabel().strip().splitlines())
+    above_note = (1.3 * lines * style.SMALL_SIZE / 72) / figure.get_figheight()
+    legend = figure.legend(
+        [entries[label] for label in order], order, loc="lower left", bbox_to_anchor=(0.0, above_note), ncols=len(order)
+    )
+    legend.set_in_layout(False)
+
+
+def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, caption: str) -> str:
+    """What is drawn over what, what is held fixed, and on the next line the caption."""
+    held = [option for option in options(cells) if option not in (x, y, facet)]
+    fixed = [f"{option} {shown(cells[option].dropna().iloc[0])}" for option in held]
+    where = [*fixed, f"concurrency {shown(cells['concurrency'].iloc[0])}"]
+    return f"{methods(cells)[0]} over {x}{f' and {y}' if y else ''} · {' · '.join(where)}\n{caption}"
+
+
+def _note(cells: pd.DataFrame, plane: _Plane) -> str:
+    """What qualifies the picture, a sentence each."""
+    measured = cells[np.isfinite(floats(cells, "decode_tok_s"))]
+    half = (
+        (floats(measured, "decode_tok_s_high") - floats(measured, "decode_tok_s_low"))
+        / 2
+        / floats(measured, "decode_tok_s")
+    )
+    known = half[np.isfinite(half)]
+    said = ["No cell has an interval."]
+    if len(known):
+        said = [f"95% intervals of tok/s: median ±{np.median(known):.1%}, widest ±{known.max():.1%}"]
+        said[0] += "." if len(known) == len(half) else f"; {len(half) - len(known)} of {len(half)} cells have none."
+    fewest, most = floats(measured, "prompts").min(), floats(measured, "prompts").max()
+    said.append(f"Prompts per cell: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
+    if plane.flat:
+        said.append("Colour between cells is interpolated where all four around are measured, and nowhere else.")
+    if not flags(cells, "best").any():
+        said.append("The best cell of this concurrency is not among these.")
+    return " ".join(said)

@@ -1,0 +1,197 @@
+"""Whether speculation still pays when the machine is busy: speedup over AR against concurrency, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from specbench.report.charts import style
+from specbench.report.charts.labels import place
+from specbench.report.charts.sweep_cells import FIGURES, HALVED, check, floats
+from specbench.results import BASELINE
+
+CROSSING, PREDICTED, OTHERS = "crosses 1", "predicted", "other settings"
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A place where a method's speedup over AR passes 1 between two measured concurrencies.
+
+    ``concurrency`` is where the line between them meets 1, linear in speedup over log2 of concurrency; ``stops``
+    whether it stops to pay there; ``sure`` whether the verdicts at both say so.
+    """
+
+    method: str
+    label: str
+    between: tuple[int, int]
+    concurrency: float
+    stops: bool
+    sure: bool
+
+    def __str__(self) -> str:
+        what = f"{'stops' if self.stops else 'starts'} paying between {self.between[0]} and {self.between[1]}"
+        return f"{what} (at about {self.concurrency:.3g}{'' if self.sure else ', within noise'})"
+
+
+def crossings(cells: pd.DataFrame) -> list[Crossing]:
+    """Every place where a setting's speedup over AR passes 1, settings in the order of the rows.
+
+    A speedup of exactly 1 does not pay. Nothing is said beyond the measured concurrencies.
+    """
+    check(cells)
+    found = []
+    for line in _lines(cells):
+        at, speedup = floats(line, "concurrency"), floats(line, "speedup")
+        shown = line["verdict"].isin(("faster", "slower")).tolist()
+        for i in range(len(line) - 1):
+            here, there = float(speedup[i]), float(speedup[i + 1])
+            if (here > 1) != (there > 1):
+                part = (here - 1) / (here - there)
+                where = 2 ** (np.log2(at[i]) + part * np.log2(at[i + 1] / at[i]))
+                found.append(
+                    Crossing(
+                        method=str(line["method"].iloc[i]),
+                        label=str(line["label"].iloc[i]),
+                        between=(int(at[i]), int(at[i + 1])),
+                        concurrency=float(where),
+                        stops=here > 1,
+                        sure=shown[i] and shown[i + 1],
+                    )
+                )
+    return found
+
+
+def foreseen(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that have a prediction, and for a speedup that of the prediction over AR's prediction."""
+    check(cells)
+    ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_decode_tok_s"]
+    speedup = floats(cells, "predicted_decode_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
+    # A prediction has no interval of its own: it lies where it lies.
+    verdict = np.where(speedup > 1, "faster", np.where(speedup < 1, "slower", "no difference shown"))
+    told = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, verdict=verdict)
+    return told[np.isfinite(speedup)]
+
+
+@style.styled()
+def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
+    """Speedup over AR against concurrency: measured with its interval, predicted where there is a prediction.
+
+    Of a method with many settings, those that are its fastest at some concurrency are told apart; the others are grey.
+    """
+    check(cells)
+    cells = cells.reset_index(drop=True)  # rows are told apart by their index
+    lines = list(_lines(cells))
+    if not lines:
+        raise ValueError("no cell has a speedup")
+    leading = _leading(lines)
+    shown = [line for line, leads in zip(lines, leading, strict=True) if leads]
+    others = [line for line, leads in zip(lines, leading, strict=True) if not leads]
+    figure, ((panel,),) = style.panels(height=5.2)
+    panel.set_xscale("log", base=2)
+    style.plain_ticks(panel, np.concatenate([floats(line, "concurrency") for line in lines]))
+    panel.axhline(1.0, color=style.BASELINE_COLOUR, linewidth=1.0, label="AR", zorder=1)
+    predicted = foreseen(pd.concat([cells[cells["method"] == BASELINE], *shown]))
+    for index, line in enumerate(shown):
+        look = style.series(index)
+        _draw(panel, line, look)
+        told = predicted[predicted.index.isin(line.index)]
+        if len(told):
+            at, speedup = floats(told, "concurrency"), floats(told, "speedup")
+            panel.plot(at, speedup, color=look["color"], linestyle="--", linewidth=1.1, zorder=3, label="_")
+    for number, line in enumerate(others):
+        at, speedup = floats(line, "concurrency"), floats(line, "speedup")
+        label = "_" if number else OTHERS  # in the legend once
+        panel.plot(at, speedup, color="#BBBBBB", linewidth=0.7, marker=".", markersize=3, zorder=1, label=label)
+    panel.set_xlabel("concurrency (sequences in one forward)")
+    panel.set_ylabel("speedup over AR at the same concurrency")
+    panel.margins(0.06)
+    found = [(passed, style.series(index)["color"]) for index, line in enumerate(shown) for passed in crossings(line)]
+    for number, (passed, colour) in enumerate(found):
+        panel.scatter(
+            [passed.concurrency], [1.0], s=46, marker="D", color="white", edgecolors=colour, linewidths=1.6, zorder=5,
+            label="_" if number else CROSSING,
+        )  # fmt: skip
+    if len(predicted):
+        panel.plot([], [], color=style.FAINT, linestyle="--", linewidth=1.1, label=PREDICTED)
+    panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    passages = [passed for passed, _ in found]
+    style.titled(
+        figure, f"Does it still pay when the machine is busy?\n{caption}", _note(shown, others, passages, predicted)
+    )
+    drawn_lines = [np.stack([floats(line, "concurrency"), floats(line, "speedup")], axis=1) for line in shown]
+    ends = np.stack([panel.get_xlim(), [1.0, 1.0]], axis=1)
+    place(
+        panel,
+        [(passed.concurrency, 1.0) for passed in passages],
+        [f"between {passed.between[0]} and {passed.between[1]}" for passed in passages],
+        avoid=np.concatenate(drawn_lines),
+        lines=[*drawn_lines, ends],
+    )
+    return figure
+
+
+def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any]) -> None:
+    at, speedup = floats(line, "concurrency"), floats(line, "speedup")
+    low, high = floats(line, "speedup_low"), floats(line, "speedup_high")
+    panel.plot(at, speedup, **look, zorder=4, label=str(line["label"].iloc[0]))
+    if np.isfinite(low).any():
+        panel.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0, zorder=2)
+        # A band needs two neighbours; the interval of a lone one is seen by its bar.
+        panel.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=0.9, zorder=3)
+
+
+def _lines(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of each setting of each method that have a speedup, by rising concurrency."""
+    mine = cells[(cells["method"] != BASELINE) & np.isfinite(floats(cells, "speedup"))]
+    setting = ["method", *(str(column) for column in cells.columns if column not in FIGURES)]
+    for _, line in mine.groupby(setting, sort=False, dropna=False):
+        if line["concurrency"].duplicated().any():
+            raise ValueError(f"{line['label'].iloc[0]} has several rows at one concurrency")
+        yield line.sort_values("concurrency")
+
+
+def _leading(lines: list[pd.DataFrame]) -> list[bool]:
+    """Whether each setting is its method's fastest at some concurrency; cells that were stopped early lead nothing."""
+    every = pd.concat(lines)
+    whole = every["speedup"].where(every["stopped"] != HALVED)
+    fastest = whole.groupby([every["method"], every["concurrency"]]).transform("max")
+    first = every.index[whole.eq(fastest)]
+    leads = [bool(line.index.isin(first).any()) for line in lines]
+    return leads if any(leads) else [True] * len(lines)
+
+
+def _note(
+    shown: list[pd.DataFrame], others: list[pd.DataFrame], passages: list[Crossing], predicted: pd.DataFrame
+) -> str:
+    said = [
+        "Bands: 95% intervals over prompts. Where a line crosses 1 is known between two measured concurrencies only."
+    ]
+    said += [f"{passed.label} {passed}." for passed in passages]
+    said += [aside for line in shown if (aside := _on_one_side(line))]
+    if len(predicted):
+        said.append(
+            "Predicted: tokens per forward and mean rows at the profile's step times; what drafting takes, rows of "
+            "padding and slots that stand empty are not in it."
+        )
+        said += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
+    if others:
+        settings = "setting is" if len(others) == 1 else "settings are"
+        said.append(f"{len(others)} further {settings} grey: never the fastest of the method.")
+    return " ".join(said)
+
+
+def _on_one_side(line: pd.DataFrame) -> str:
+    """A sentence on a line that does not cross 1; none of one that does."""
+    at, above = floats(line, "concurrency"), floats(line, "speedup") > 1
+    if above.any() and not above.all():
+        return ""
+    clear = line["verdict"] == ("faster" if above.all() else "slower")
+    pays = "pays" if above.all() else "does not pay"
+    where = f"where measured, from {at[0]:g} to {at[-1]:g}" if len(at) > 1 else f"at {at[0]:g}"
+    return f"{line['label'].iloc[0]} {pays} {where}{'' if clear.all() else ', in part within noise'}."

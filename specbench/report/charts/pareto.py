@@ -1,0 +1,101 @@
+"""Speed against right answers: which cells are the fastest for their accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from specbench.analysis import proportion_interval
+from specbench.report.charts import style
+from specbench.report.charts.labels import place
+from specbench.report.charts.sweep_cells import HALVED, Flags, Floats, bars, check, flags, floats, methods, shown
+from specbench.results import BASELINE
+
+FRONT, SMALL = "fastest for its accuracy", "stopped early, not compared"
+
+
+def front(speed: Floats, accuracy: Floats) -> Flags:
+    """[n] whether no other is at least as fast and as right, and better in one of the two."""
+    faster = speed[:, None] >= speed
+    better = accuracy[:, None] >= accuracy
+    strictly = (speed[:, None] > speed) | (accuracy[:, None] > accuracy)
+    return np.asarray(~(faster & better & strictly).any(axis=0), dtype=np.bool_)
+
+
+@style.styled()
+def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
+    """tok/s against the share of right answers, at one concurrency; AR is one of the points.
+
+    Cells that were stopped early answered fewer prompts: they are drawn small and take no part in the front. Cells
+    without accuracy are left out, and counted.
+    """
+    check(cells)
+    if cells["concurrency"].nunique() != 1:
+        raise ValueError("speeds of several concurrencies are no speeds of one thing")
+    scored = cells[np.isfinite(floats(cells, "accuracy")) & np.isfinite(floats(cells, "decode_tok_s"))]
+    if scored.empty:
+        raise ValueError("no cell has both speed and accuracy")
+    figure, ((panel,),) = style.panels(height=5.2)
+    speed, accuracy = floats(scored, "decode_tok_s"), floats(scored, "accuracy")
+    small = np.asarray(scored["stopped"].eq(HALVED), dtype=np.bool_)
+    wide, high = bars(scored, "decode_tok_s"), np.where(small, np.nan, _accuracy_bars(scored))
+    for index, method in enumerate([BASELINE, *methods(scored)]):
+        look = style.series(index - 1) if index else {"color": style.BASELINE_COLOUR, "marker": "o"}
+        mine = np.asarray(scored["method"].eq(method), dtype=np.bool_)
+        x, y = speed[mine], accuracy[mine]
+        panel.errorbar(x, y, high[:, mine], wide[:, mine], fmt="none", ecolor=look["color"], alpha=0.4, elinewidth=0.9)
+        for which, size, label in ((mine & ~small, 42, method), (mine & small, 12, f"{method}: {SMALL}")):
+            if which.any():
+                drawn = {"edgecolors": "white", "linewidths": 0.7, "zorder": 3, "label": label, **look}
+                panel.scatter(speed[which], accuracy[which], s=size, **drawn)
+    compared = np.flatnonzero(~small)
+    ahead = compared[front(speed[compared], accuracy[compared])]
+    ahead = ahead[np.argsort(speed[ahead], kind="stable")]
+    # From each point leftwards on its own level: so fast at most is one that is right at least as often.
+    steps = np.stack([np.repeat(speed[ahead], 2)[:-1], np.repeat(accuracy[ahead], 2)[1:]], axis=1)
+    panel.plot(*steps.T, color=style.INK, linewidth=1.1, zorder=2, label=FRONT)
+    panel.set_xlabel("tok/s")
+    panel.set_ylabel("right answers")
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    panel.margins(0.08)
+    panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    without = len(cells) - len(scored)
+    title = f"Speed and right answers · concurrency {shown(cells['concurrency'].iloc[0])}\n{caption}"
+    style.titled(figure, title, _note(scored, without))
+    named = _named(scored, ahead.tolist())
+    points = [(float(speed[i]), float(accuracy[i])) for i in named]
+    texts = [str(scored["label"].iloc[i]) for i in named]
+    place(panel, points, texts, avoid=np.stack([speed, accuracy], axis=1), lines=[steps] if len(steps) else [])
+    return figure
+
+
+def _accuracy_bars(cells: pd.DataFrame) -> Floats:
+    """[2, n] Wilson's interval of each accuracy over its prompts: repeats of a prompt are no further sample."""
+    found = []
+    for share, prompts in zip(floats(cells, "accuracy"), floats(cells, "prompts"), strict=True):
+        interval = proportion_interval(round(share * prompts), int(prompts)) if prompts > 0 else None
+        # A share that is no whole number of prompts may lie beyond the end of the nearest one's interval.
+        found.append((max(0.0, share - interval.low), max(0.0, interval.high - share)) if interval else (np.nan,) * 2)
+    return np.array(found).T
+
+
+def _named(cells: pd.DataFrame, ahead: Sequence[int]) -> list[int]:
+    """Rows that get their label written: the front, AR, the best, and the fastest of each method."""
+    speed = floats(cells, "decode_tok_s")
+    found = [*reversed(ahead)]
+    found += np.flatnonzero(cells["method"].eq(BASELINE) | flags(cells, "best")).tolist()
+    for method in methods(cells):
+        found.append(int(np.argmax(np.where(cells["method"].eq(method), speed, -np.inf))))
+    return list(dict.fromkeys(found))
+
+
+def _note(cells: pd.DataFrame, without: int) -> str:
+    said = ["Bars: 95% intervals of tok/s, and of the share of right answers by itself (Wilson, over prompts)."]
+    said.append("Methods answer the same prompts, so their shares differ by less than these bars say.")
+    if without:
+        said.append(f"{without} {'cell is' if without == 1 else 'cells are'} not shown: no accuracy or no speed.")
+    return " ".join(said)

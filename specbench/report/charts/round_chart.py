@@ -1,0 +1,128 @@
+"""Picture of a round: the tree that one forward verified, its depth across, the accepted path on the first line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from specbench.analysis import Round
+from specbench.report.answers.generation import escaped, shown
+from specbench.report.answers.round_tree import SIGNS, kind_of, scored, title
+from specbench.report.answers.states_grid import fitted
+from specbench.report.charts import sheet, style
+from specbench.results import BONUS
+
+ROWS = 40  # of a tree that are drawn, about
+DEPTH = 9  # of rows that are drawn; an accepted path is drawn to its end
+_BOX, _GAP, _LINE, _HIGH, _LEFT = 74.0, 36.0, 24.0, 18.0, 10.0
+_COLUMNS = int((_BOX - 12) / sheet.COLUMN)
+_STRIPE = 4.0  # of a box, in the colour of the row's origin
+_ORIGINS = len(style.PALETTE)  # that have a colour of their own; the rows of others have no stripe
+
+
+@style.styled(style.CARD)
+def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
+    """An SVG document of a round, with a legend of its signs and origins.
+
+    Of a wide tree its best rows are drawn, and the picture says how many are left out. ``name`` is unique in a page.
+    """
+    drawn = {row for row in found.best_rows(ROWS) if found.rows[row].accepted or found.rows[row].depth <= DEPTH}
+    places, lines = _places(found, drawn)
+    kinds = [kind for kind in SIGNS if kind in {_kind(found, row) for row in places}]
+    origins = list(dict.fromkeys(row.origin for row in found.rows[1:] if row.row in drawn))[:_ORIGINS]
+    top = 44.0 if titled else 14.0
+    deepest = max(column for column, _ in places.values())
+    width, height = max(760.0, _LEFT + (deepest + 1) * (_BOX + _GAP)), top + _LINE * lines + 62
+    figure, axes = sheet.sheet(width, height)
+    if titled:
+        sheet.words(axes, _LEFT, 16, style.cut(title(found), width - 20, bold=True), weight="bold", fontsize=12)
+    _edges(axes, found, places, top)
+    boxes, stripes = defaultdict(list), defaultdict(list)
+    for row, (column, line) in places.items():
+        left, above = _LEFT + column * (_BOX + _GAP), top + _LINE * line
+        boxes[_kind(found, row)].append((left, above, _BOX, _HIGH))
+        if row and row in drawn:
+            stripes[found.rows[row].origin].append((left, above, _STRIPE, _HIGH))
+    for kind, made in boxes.items():
+        sheet.boxes(axes, kind, made)
+    for at, origin in enumerate(origins):
+        sheet.filled(axes, style.PALETTE[at], stripes[origin])
+    for row, (column, line) in places.items():
+        kind, text = _kind(found, row), found.bonus if row == _BONUS_ROW else found.rows[row].text
+        colour = style.FAINT if kind in sheet.FAINT else style.INK
+        left, middle = _LEFT + column * (_BOX + _GAP) + _STRIPE + 3, top + _LINE * line + _HIGH / 2
+        sheet.words(axes, left, middle, fitted(f"{SIGNS[kind][0]}{shown(text or '')}", _COLUMNS), color=colour)
+    scores = any(row.score is not None for row in found.rows)
+    _legend(axes, kinds, origins, top + _LINE * lines + 16, scores=scores)
+    if left_out := len(found.rows) - len(drawn):
+        sheet.words(axes, _LEFT, height - 8, f"{left_out} more rows are not shown", color=style.FAINT)
+    return sheet.svg(figure, name, title(found))
+
+
+_BONUS_ROW = -1  # in the place of a row
+_Places = dict[int, tuple[int, int]]  # row -> column and line
+
+
+def _kind(found: Round, row: int) -> str:
+    return BONUS if row == _BONUS_ROW else kind_of(found.rows[row])
+
+
+def _places(found: Round, drawn: set[int]) -> tuple[_Places, int]:
+    """Where each row is drawn, and how many lines there are: a row's first child is on its line."""
+    places: _Places = {}
+    lines = 0
+    waiting: list[tuple[int, bool]] = [(0, False)]  # rows, and whether each begins a line
+    while waiting:
+        row, begins = waiting.pop()
+        lines += begins
+        places[row] = (found.accepted + 1 if row == _BONUS_ROW else found.rows[row].depth, lines)
+        if row == _BONUS_ROW:
+            continue
+        under = [child.row for child in found.children.get(row, ()) if child.row in drawn]
+        ends = found.rows[row].accepted and not any(found.rows[child].accepted for child in under)
+        under = [_BONUS_ROW] * (ends and found.bonus is not None) + under
+        waiting += [(child, at > 0) for at, child in reversed(list(enumerate(under)))]
+    return places, lines + 1
+
+
+def _edges(axes: Axes, found: Round, places: _Places, top: float) -> None:
+    """Lines from each row to those below it, and what the drafter gave them."""
+    paths: dict[bool, list[list[tuple[float, float]]]] = {False: [], True: []}
+    end = next((row.row for row in reversed(found.rows) if row.accepted and row.depth == found.accepted), 0)
+    for row, (column, line) in places.items():
+        if row == 0:
+            continue
+        parent = end if row == _BONUS_ROW else found.rows[row].parent
+        above = places[parent][1]
+        right, left = _LEFT + column * (_BOX + _GAP), _LEFT + column * (_BOX + _GAP) - _GAP
+        start, stop = top + _LINE * above + _HIGH / 2, top + _LINE * line + _HIGH / 2
+        on = row == _BONUS_ROW or found.rows[row].accepted
+        paths[on].append([(left, start), (left + 4, start), (left + 4, stop), (right, stop)])
+        said = "" if row == _BONUS_ROW else scored(found.rows[row])[1]
+        if said:
+            sheet.words(axes, right - 2, stop - 6, said, ha="right", fontsize=8.5, color=style.FAINT)
+    for on, lines in paths.items():
+        colour, wide = (style.INK, 1.6) if on else ("#B5B5B0", 0.8)
+        axes.add_collection(LineCollection(lines, colors=colour, linewidths=wide))
+
+
+def _legend(axes: Axes, kinds: list[str], origins: list[str], middle: float, *, scores: bool) -> None:
+    left = _LEFT
+    for kind in kinds:
+        sign, meaning = SIGNS[kind]
+        said = meaning.partition(":")[0]
+        sheet.boxes(axes, kind, [(left, middle - 8, 20, 16)])
+        sheet.words(axes, left + 5, middle, sign)
+        sheet.words(axes, left + 25, middle, said, fontsize=9.5)
+        left += 38 + 5.9 * len(said)
+    left = _LEFT
+    for at, origin in enumerate(origins):
+        said = fitted(escaped(origin), 14)
+        sheet.filled(axes, style.PALETTE[at], [(left, middle + 14, _STRIPE, 16)])
+        sheet.words(axes, left + 9, middle + 22, said, fontsize=9.5)
+        left += 26 + 5.9 * len(said)
+    if scores:
+        said = "%: what the drafter gave a token under its parent"
+        sheet.words(axes, left, middle + 22, said, fontsize=9.5, color=style.FAINT)

@@ -1,0 +1,100 @@
+"""Which pictures a sweep calls for, and the writing of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench.report.charts import style
+from specbench.report.charts.contours import contour
+from specbench.report.charts.crossing import crossing
+from specbench.report.charts.pareto import pareto
+from specbench.report.charts.sweep_cells import check, floats, is_numeric, methods, options, shown
+from specbench.results import BASELINE
+
+_PANELS = 4  # of one figure: more of them would be too small or too far apart to compare
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that is not drawn yet: figures of a large sweep together need too much memory."""
+
+    name: str
+    draw: Callable[[], Figure]
+
+
+def drawn_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells of a sweep's table that its pictures are of: those on the prompts to choose by."""
+    tuning = cells[(cells["set"] == "tuning") & cells["method"].notna()].drop(columns="set")
+    # jf and jf#2 are two methods to a picture: their cells may have equal options.
+    return tuning.assign(method=tuning["label"].str.split(" ").str[0])
+
+
+def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
+    """The pictures that a sweep calls for; what varies in it decides.
+
+    * A method of which two numeric options or more vary: contours over the two that have most values, for each
+      concurrency and each combination of the other options that vary. Of these, one with at most four values makes
+      panels of one figure. A method with one such option: a line over it.
+    * Several concurrencies: speedup over concurrency, in one picture.
+    * Accuracy: speed against accuracy, for each concurrency.
+    """
+    check(cells)
+    found = [picture for method in methods(cells) for picture in _contours(cells, method, caption)]
+    mine = cells[(cells["method"] != BASELINE) & np.isfinite(floats(cells, "speedup"))]
+    if mine["concurrency"].nunique() > 1:
+        found.append(Picture("crossing", partial(crossing, cells, caption=caption)))
+    busy = cells["concurrency"].nunique() > 1
+    for concurrency, part in cells.groupby("concurrency"):
+        scored = np.isfinite(floats(part, "accuracy")) & np.isfinite(floats(part, "decode_tok_s"))
+        if (scored & part["method"].ne(BASELINE)).any():
+            name = f"pareto-c{shown(concurrency)}" if busy else "pareto"
+            found.append(Picture(name, partial(pareto, part, caption=caption)))
+    return _told_apart(found)
+
+
+def write_sweep_charts(cells: pd.DataFrame, folder: Path, caption: str = "") -> list[Path]:
+    """Draw what :func:`called_for` lists into an existing folder, a PNG each, and return the files in that order."""
+    return [style.save(picture.draw(), folder / f"{picture.name}.png") for picture in called_for(cells, caption)]
+
+
+def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Picture]:
+    mine = cells[cells["method"] == method]
+    varying = {option: count for option, count in options(mine).items() if count > 1}
+    # sorted() is stable: of options with as many values the first column goes first.
+    axes = sorted((option for option in varying if is_numeric(mine[option])), key=lambda option: -varying[option])[:2]
+    if not axes:
+        return
+    others = [option for option in varying if option not in axes]
+    facet = max((o for o in others if varying[o] <= _PANELS), key=lambda option: varying[option], default=None)
+    sliced = [option for option in others if option != facet]
+    busy = cells["concurrency"].nunique() > 1
+    for values, part in mine.groupby([*sliced, "concurrency"], sort=False, dropna=False):
+        if not np.isfinite(floats(part.dropna(subset=[*axes]), "decode_tok_s")).any():
+            continue
+        *settings, concurrency = values
+        name = ["contour", method, *axes, *(f"{o}_{shown(v)}" for o, v in zip(sliced, settings, strict=True))]
+        name += [f"c{shown(concurrency)}"] if busy else []
+        draw = partial(contour, part, *axes, facet=facet, grid=mine, caption=caption)
+        yield Picture(re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(name)), draw)
+
+
+def _told_apart(found: list[Picture]) -> list[Picture]:
+    """The same pictures; a name that another has already, as "a/b" and "a-b" make it, gets a number."""
+    taken: set[str] = set()
+    named = []
+    for picture in found:
+        name, number = picture.name, 1
+        while name.lower() in taken:  # some file systems do not tell K from k
+            number += 1
+            name = f"{picture.name}-{number}"
+        taken.add(name.lower())
+        named.append(Picture(name, picture.draw))
+    return named

@@ -1,0 +1,81 @@
+"""Speed against what the training took: which training is the cheapest for its speedup (Jacobi Forcing, Fig. 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench.report.charts import style
+from specbench.report.charts.labels import place
+from specbench.report.charts.pareto import front
+from specbench.report.charts.sweep_cells import bars, floats
+from specbench.results import BASELINE
+
+#: What is drawn: the first of these that all trainings have, with its unit.
+_AXES = (("flops", "floating-point operations of the training"), ("tokens_seen", "tokens of the training"))
+
+
+def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> Path | None:
+    """Write the picture into a folder; None where fewer than two trainings were measured."""
+    if cells.empty or _drawn(cells)["training"].nunique() < 2:
+        return None
+    return style.save(training_cost(cells, caption=caption), folder / "training-cost.png")
+
+
+@style.styled()
+def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
+    """Speedup over plain decoding of the same weights, against the cost of the training; 0 is the untrained model.
+
+    The lowest concurrency of :class:`specbench.sweeps.trained.ReadTrainings` is drawn.
+    """
+    drawn = _drawn(cells)
+    if drawn.empty:
+        raise ValueError("no cell has both a speedup and a cost")
+    column, said = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
+    cost, speed = floats(drawn, column), floats(drawn, "speedup")
+    figure, ((panel,),) = style.panels(height=5.2)
+    # A colour for each training and a marker for each configuration: two trainings may cost the same.
+    trainings, labels = drawn["training"].unique().tolist(), drawn["label"].unique().tolist()
+    for at in range(len(drawn)):
+        training, label = drawn["training"].iloc[at], drawn["label"].iloc[at]
+        colour = style.series(trainings.index(training))["color"]
+        marker = style.series(labels.index(label))["marker"]
+        high = bars(drawn, "speedup")[:, [at]]
+        panel.errorbar(cost[[at]], speed[[at]], high, fmt="none", ecolor=colour, alpha=0.4, elinewidth=0.9)
+        panel.scatter(
+            cost[at], speed[at], s=42, color=colour, marker=marker, edgecolors="white", linewidths=0.7, zorder=3
+        )
+    for index, training in enumerate(trainings):
+        panel.plot([], [], color=style.series(index)["color"], linewidth=5, label=str(training))
+    for index, label in enumerate(labels):
+        panel.scatter([], [], s=42, color=style.INK, marker=style.series(index)["marker"], label=str(label))
+    ahead = np.flatnonzero(front(speed, -cost))
+    ahead = ahead[np.argsort(cost[ahead], kind="stable")]
+    steps = np.stack([np.repeat(cost[ahead], 2)[1:], np.repeat(speed[ahead], 2)[:-1]], axis=1)
+    panel.plot(*steps.T, color=style.INK, linewidth=1.1, zorder=2, label="cheapest for its speedup")
+    panel.axhline(
+        1.0, color=style.BASELINE_COLOUR, linewidth=0.9, linestyle=":", label=f"{BASELINE} of the same weights"
+    )
+    panel.set_xlabel(said)
+    panel.set_ylabel("speedup")
+    panel.margins(0.08)
+    panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    style.titled(
+        figure, f"Speedup and cost of training\n{caption}", "Bars: 95% intervals of the speedup, over prompts."
+    )
+    points_named = [(float(cost[at]), float(speed[at])) for at in ahead]
+    names = [str(drawn["training"].iloc[at]) for at in ahead]
+    place(panel, points_named, names, avoid=np.stack([cost, speed], axis=1), lines=[steps] if len(steps) else [])
+    return figure
+
+
+def _drawn(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells on the prompts to choose by, at the first concurrency, that have a speedup and a cost."""
+    if cells.empty:
+        raise ValueError("no cell has both a speedup and a cost")
+    mine = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
+    mine = mine[mine["concurrency"] == mine["concurrency"].min()]
+    return mine[np.isfinite(floats(mine, "speedup")) & np.isfinite(floats(mine, "tokens_seen"))]

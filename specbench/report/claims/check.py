@@ -1,0 +1,239 @@
+"""Check of published rows: which of them a run repeats, which it does not, and which it cannot speak of.
+
+A figure is repeated where the 95% interval of ours covers it, to within half a unit of its last digit, or where ours,
+if it has no interval, is within :data:`TOLERANCE` of it. What was measured on something else gets a reason as its
+verdict. Tokens per forward do not depend on the GPU; speeds do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from specbench.common import UsageError, registry
+from specbench.models import names
+from specbench.report.claims.worth import Setting, half_unit, other_gpu, same_model, setting
+from specbench.report.gathering import Run, read_whole_run
+from specbench.results import BASELINE
+
+if TYPE_CHECKING:
+    from specbench.report.claims.catalog import Catalog, Claim
+    from specbench.results import Group, MethodSpec, MethodSummary
+
+Verdict = Literal["repeated", "not repeated", "not comparable"]
+
+#: By how much a figure without an interval may differ from the published one, as a share of that.
+TOLERANCE = 0.10
+
+#: Half the width of an interval over its figure, from which it covers too much to say that anything was repeated.
+WIDEST = 0.25
+
+#: Models are of one size up to this ratio of their parameters: 7B and 8B are, 8B and 13B are not.
+_SIZE_CLASS = 1.25
+
+_PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)B\b")
+
+#: What the publications ran in, one or the other.
+_PUBLISHED_DTYPES = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One printed figure (TPF, speedup, tok/s, score, …) of a published row and the same of our row that is most like
+    it.
+
+    ``why`` says why it is not comparable, or what to bear in mind.
+    """
+
+    claim: Claim
+    row: str
+    figure: str
+    published: Decimal
+    ours: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Ours:
+    """A figure of ours that may be compared; without an interval ``prompts`` are too few, or there is none for it."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    has_interval: bool = False
+
+
+def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
+    """What :func:`check` says of a run folder; it has to be finished."""
+    run = read_whole_run(folder)
+    if not run.complete:
+        raise UsageError(f"{folder} is not finished; repeat its command to go on, and then check it")
+    return check(catalog, run)
+
+
+def check(catalog: Catalog, run: Run) -> list[Check]:
+    """Every figure of every published row of the methods that a run has; those that can be compared come first."""
+    here = setting(run)
+    found: list[tuple[int, Check]] = []
+    for claim in catalog.claims:
+        specs = [spec for spec in run.config.methods if spec.name == claim.method]
+        if not specs:
+            continue
+        spec = min(specs, key=lambda spec: len(_other_options(claim, spec)))  # the first of several
+        row = next(row for row in run.rows if row.method == spec.label)
+        apart, remarks = _apart(catalog, claim, here, spec, row), _remarks(catalog, claim, here)
+        for name, published in _figures(claim):
+            why = list(dict.fromkeys([*apart, *_apart_in(catalog, claim, name, here, run, row)]))
+            ours = _ours(claim, name, run, row)
+            if not why:
+                why = [*_untold(claim, name, ours, run)]
+            found.append((len(why), _judged(claim, spec.label, name, published, ours, why, remarks)))
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: else in the catalog's order
+
+
+def _figures(claim: Claim) -> Iterator[tuple[str, Decimal]]:
+    printed = {"TPF": claim.tpf, "speedup": claim.speedup, "tok/s": claim.tok_s, "score": claim.accuracy}
+    for name, figure in {**printed, **claim.also}.items():
+        # AR's tokens per forward and its speedup over itself are 1 by definition.
+        if figure is not None and not (claim.method == BASELINE and name in ("TPF", "speedup")):
+            yield name, figure
+
+
+def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row: MethodSummary) -> list[str]:
+    """Why no figure of a row is comparable."""
+    model, task, config = here.config.model, here.config.task, here.config
+    why = []
+    if model.dummy:
+        why.append("model: dummy weights")
+    elif not (same_model(claim.model, model.name) or _same_size(catalog, claim, here)):
+        why.append(f"model: {model.name}, not {claim.model or 'told there'}")
+    if (trained := _trained_for(here)) is not None and trained != claim.trained_for:
+        why.append(f"weights: trained for {trained or 'no method'}, there for {claim.trained_for or 'no method'}")
+    if claim.task.partition(":")[0] != task.name:
+        why.append(f"task: {task.name}, not {claim.task or 'told there'}")
+    elif (part := claim.task.partition(":")[2]) and part not in row.groups:
+        why.append(f"task: no prompts of {part}")
+    if config.concurrency != claim.batch:
+        why.append(f"batch: {config.concurrency}, not {claim.batch}")
+    if claim.temperature is None or float(claim.temperature) != config.sampling.temperature:
+        told = "told there" if claim.temperature is None else claim.temperature
+        why.append(f"temperature: {config.sampling.temperature:g}, not {told}")
+    why += [f"{name}: {mine}, not {theirs}" for name, (mine, theirs) in _other_options(claim, spec).items()]
+    if row.simulated:
+        why.append(f"acceptance was simulated, {row.simulated}")
+    elif row.lossless is not None and row.lossless.verdict == "lossy":
+        why.append("the run's text is not AR's (lossy)")
+    return why
+
+
+def _apart_in(catalog: Catalog, claim: Claim, name: str, here: Setting, run: Run, row: MethodSummary) -> Iterator[str]:
+    """Why one figure of a row is not comparable beyond that."""
+    if name in ("speedup", "tok/s"):
+        if said := other_gpu(catalog, claim, here):
+            yield f"GPU: {said}"
+        if (dtype := run.config.model.dtype) not in _PUBLISHED_DTYPES:
+            yield f"dtype: {dtype}, not of 16 bits"
+        if run.summary.unsure:
+            yield "the run was disturbed"
+        if run.config.trace:
+            yield "the run was traced, which slows its steps"
+    if name == "score":
+        if claim.metric != "%":
+            yield f"metric: {claim.metric}"
+        elif row.accuracy is None:
+            yield "the run was not scored (specbench score does it)"
+        if not same_model(claim.model, here.config.model.name):  # of a size they may be as fast, and not as good
+            yield f"model: {here.config.model.name}, not {claim.model or 'told'}"
+
+
+def _remarks(catalog: Catalog, claim: Claim, here: Setting) -> list[str]:
+    remarks = []
+    if not same_model(claim.model, here.config.model.name) and _same_size(catalog, claim, here):
+        remarks.append(f"another model of its size: {here.config.model.name}, not {claim.model}")
+    return [*remarks, *([f"TPF there: {claim.tpf_is}"] if claim.tpf_is else [])]
+
+
+def _ours(claim: Claim, name: str, run: Run, row: MethodSummary) -> _Ours:
+    """The figure of a row, counted as there where we know how."""
+    task, _, part = claim.task.partition(":")
+    group: Group | None = row.groups.get(part or "overall") if task == "spec-bench" else None
+    if name == "TPF":
+        if group is not None:
+            return _Ours(group.specbench_mat)
+        tally = run.tallies[row.method]
+        found = tally.tokens_per_forward() if tally.requests and tally.forwards else None
+        ends = found.interval if found is not None else None
+        low, high = (ends.low, ends.high) if ends is not None else (None, None)
+        return _Ours(row.tokens_per_forward, low, high, has_interval=True)
+    if name == "speedup":
+        if group is not None:
+            return _Ours(group.specbench_speedup)
+        speedup = row.speedup
+        return _Ours(speedup.value, speedup.low, speedup.high, has_interval=True) if speedup else _Ours(None)
+    if name == "tok/s":
+        return _Ours((group or row).decode_tok_s)
+    if name == "score":
+        right = row.accuracy
+        if right is None or right.low is None or right.high is None:
+            return _Ours(None)
+        return _Ours(100 * right.value, 100 * right.low, 100 * right.high, has_interval=True)
+    return _Ours(row.measures.get(name))
+
+
+def _untold(claim: Claim, name: str, ours: _Ours, run: Run) -> Iterator[str]:
+    """Why ours says nothing about it although it is of the same thing."""
+    if ours.value is None:
+        yield f"the run has no {name} of {claim.method}"
+    elif ours.has_interval and (ours.low is None or ours.high is None):
+        yield f"too few prompts for an interval: {run.config.task.prompts}"
+    elif ours.low is not None and ours.high is not None and (ours.high - ours.low) / 2 > WIDEST * ours.value:
+        yield f"too few prompts: the interval is [{ours.low:.2f}, {ours.high:.2f}]"
+
+
+def _judged(
+    claim: Claim, label: str, name: str, published: Decimal, ours: _Ours, why: list[str], remarks: list[str]
+) -> Check:
+    verdict: Verdict = "not comparable"
+    if not why and ours.value is not None:
+        half, there = float(half_unit(published)), float(published)
+        low, high = ours.low, ours.high
+        if low is None or high is None:
+            low, high = (there * (1 - TOLERANCE), there * (1 + TOLERANCE))
+            repeated = low <= ours.value <= high
+        else:
+            repeated = low - half <= there <= high + half
+        verdict = "repeated" if repeated else "not repeated"
+    said = why or [line for line in remarks if name == "TPF" or not line.startswith("TPF there")]
+    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(said))
+
+
+def _same_size(catalog: Catalog, claim: Claim, here: Setting) -> bool:
+    said = _PARAMETERS.search(claim.model)
+    there = float(said[1]) * 1e9 if said else float(catalog.parameters.get(claim.model, 0))
+    ratio = here.config.model.parameters / there if there else 0
+    return 1 / _SIZE_CLASS < ratio < _SIZE_CLASS
+
+
+def _trained_for(here: Setting) -> str | None:
+    """The method that the run's target weights were trained for, empty for none; None where that is not recorded."""
+    alias: Mapping[str, Any] = names.aliases().get(here.config.model.name, {})
+    if not alias:
+        return None if here.config.model.base else ""  # an adapter of the user's own
+    method = str(alias.get("method", ""))
+    # A head is trained beside the target, which stays what it was.
+    if not method or "head" in alias.get("options", {}) or not registry.method(method).info.get("recipe"):
+        return ""
+    return method
+
+
+def _other_options(claim: Claim, spec: MethodSpec) -> dict[str, tuple[Any, Any]]:
+    """Options that the publication tells and that are others here: name -> ours and theirs."""
+    theirs = {name: float(value) if isinstance(value, Decimal) else value for name, value in claim.options.items()}
+    return {name: (spec.options.get(name), value) for name, value in theirs.items() if spec.options.get(name) != value}

@@ -1,0 +1,265 @@
+"""Published rows beside the measured ones of the same method, unlike as they may be, and what they come to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from specbench.report.charts import cards, style
+from specbench.report.claims.worth import (
+    Range,
+    Setting,
+    Worth,
+    at_the_bound,
+    differences,
+    nearest,
+    same_tpf,
+    setting,
+    worth,
+)
+from specbench.report.document import NOTHING, Cell, Column, Figure, Row, Section, Source, Table, Words
+from specbench.report.tables import cell
+from specbench.report.tables.run_table import settings, withheld
+from specbench.results import BASELINE
+
+if TYPE_CHECKING:
+    from specbench.analysis import Ratio
+    from specbench.report.claims.catalog import Catalog, Claim
+    from specbench.report.gathering import Gathered, Run
+    from specbench.results import MethodSummary, Speedup
+
+
+#: Published rows of a method that its picture shows, those most like the measured ones first.
+_DRAWN = 10
+#: A table of more rows is folded.
+_OPEN = 12
+
+_FORMULA = (
+    "there: as printed. step ratio = speedup / TPF. of bandwidth: the publication's own AR over the AR tok/s that the "
+    "GPU's datasheet bandwidth allows (bf16 weights read once a token); a range where boards of that name differ. over "
+    "bound AR: its printed tok/s over that AR. at the bound: TPF × step ratio with AR and the method both at the "
+    "roofline of that GPU, weights only, a step of as many rows as here; the most that any engine could make of it. A "
+    "strong engine lies between the last two. here: the run named, TPF with a 95% bootstrap over prompts."
+)
+
+_LIKENESS = (
+    "Rows are matched by method. Where model, task or GPU differ the figures stand beside each other and prove nothing "
+    "about each other: TPF hangs on model and task, a speedup on all three."
+)
+
+
+@dataclass(frozen=True)
+class _Mine:
+    """The first row of a method in a run: its default setting, or the one named first."""
+
+    run: Run
+    row: MethodSummary
+    others: int
+    apart: str
+    setting: Setting
+    tpf: Ratio | None
+
+
+_Pair = tuple["Claim", _Mine]
+
+
+def claims_section(found: Gathered, catalog: Catalog) -> Section:
+    """A section for each method that was measured and has been published."""
+    mine = _by_method(found)
+    published = {claim.method for claim in catalog.claims}
+    pairs = {name: _ordered(catalog, name, some) for name, some in mine.items() if name in published}
+    figures = [made for name, some in pairs.items() if (made := _figure(catalog, name, some))]
+    lines = [_LIKENESS]
+    if missing := [method for method in mine if method not in published]:
+        lines.append(f"Nothing published is known here of {', '.join(missing)}.")
+    others = sorted(published - set(mine) - {BASELINE})
+    lines.append(f"Published, but not in these runs: {', '.join(others)}; specbench claims lists them.")
+    tables = [_table(catalog, name, some) for name, some in pairs.items()]
+    return Section("claims", "Published claims", [Words(lines), *figures, *tables])
+
+
+def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
+    made: dict[str, list[_Mine]] = {}
+    for run in found.runs:
+        shown = {row.method: row for row in run.rows if not withheld(run, row)}
+        for name in dict.fromkeys(spec.name for spec in run.config.methods if spec.name != BASELINE):
+            labels = [spec.label for spec in run.config.methods if spec.name == name and spec.label in shown]
+            if labels:
+                made.setdefault(name, []).append(_mine(run, shown[labels[0]], len(labels) - 1))
+    return made
+
+
+def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
+    tally = run.tallies[row.method]
+    tpf = tally.tokens_per_forward() if tally.requests and not row.simulated else None
+    return _Mine(run, row, others, settings(run.config.methods)[row.method], setting(run), tpf)
+
+
+def _ordered(catalog: Catalog, method: str, mine: Sequence[_Mine]) -> list[_Pair]:
+    """Each claim with what it is most like; those most alike first, the rows of a publication together."""
+    settled = [each.setting for each in mine]
+    together: dict[str, list[tuple[int, _Pair]]] = defaultdict(list)
+    for claim in catalog.claims:
+        if claim.method == method:
+            ours = mine[nearest(catalog, claim, settled)]
+            together[_part(claim)].append((len(differences(catalog, claim, ours.setting)), (claim, ours)))
+    # sorted() is stable: else they stay in the catalog's order.
+    parts = sorted(together.values(), key=lambda rows: min(unlike for unlike, _ in rows))
+    return [pair for rows in parts for _, pair in sorted(rows, key=lambda row: row[0])]
+
+
+def _figure(catalog: Catalog, method: str, pairs: Sequence[_Pair]) -> Figure | None:
+    bars = list(_bars(catalog, pairs))
+    if not bars:
+        return None
+    drawn, left = bars[:_DRAWN], len(bars) - _DRAWN
+    more = f" {left} further rows are in the table." if left > 0 else ""
+    says = "; ".join(f"{bar.label}: claimed {bar.claimed:.2f}, over bound AR {bar.over_bound:.2f}" for bar in drawn)
+    runs = list(dict.fromkeys(each.run.id for _, each in pairs))
+    title = f"{method}: claimed, and over a strong AR"
+    name = f"claims-{method}"
+    return Figure(name, title, style.svg(cards.dumbbells(drawn), name, says), says, Source(runs, _FIGURE + more))
+
+
+def _table(catalog: Catalog, method: str, pairs: Sequence[_Pair]) -> Table:
+    runs = list(dict.fromkeys(each.run.id for _, each in pairs))
+    body = [_row(catalog, *pair) for pair in pairs]
+    title = f"{method}: {len(pairs)} published {'row' if len(pairs) == 1 else 'rows'}"
+    return Table(f"claims {method}", title, _COLUMNS, body, Source(runs, _FORMULA), folded=len(pairs) > _OPEN)
+
+
+_FIGURE = (
+    "Dot: the speedup as printed. Ring: its printed tok/s over the AR that the GPU's bandwidth allows. Triangle: its "
+    "TPF with AR and the method both at the roofline, at the rows measured here."
+)
+
+_COLUMNS = [
+    Column("published", "published", words=True),
+    Column("tpf_there", "TPF there"), Column("speedup_there", "speedup there"),
+    Column("step_ratio_there", "step ratio there"), Column("ar_tok_s_there", "AR there, tok/s"),
+    Column("over_bound_ar", "over bound AR"), Column("at_the_bound", "at the bound"),
+    Column("tpf_here", "TPF here"), Column("same_tpf", "same TPF?", words=True),
+    Column("speedup_here", "speedup here"), Column("step_ratio_here", "step ratio here"),
+    Column("differs", "what differs", words=True),
+]  # fmt: skip
+
+
+def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
+    comes_to, part = worth(catalog, claim), claim.task.partition(":")[2]
+    group = mine.row.groups.get(part) if part else None
+    figures = group or mine.row
+    apart = differences(catalog, claim, mine.setting)
+    tpf = cell.figure(figures.tokens_per_forward, 2)
+    if group is None and mine.tpf is not None and mine.tpf.interval is not None:
+        low, high = mine.tpf.interval.low, mine.tpf.interval.high
+        tpf = replace(tpf, low=low, high=high, under=f"[{low:.2f}, {high:.2f}]")
+    return Row(
+        [
+            Cell(
+                claim.model or "model not told",
+                under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting, *_also(claim)) if w),
+            ),
+            _printed(claim.tpf),
+            _printed(claim.speedup),
+            cell.figure(comes_to.step_ratio, 2),
+            _baseline(claim, comes_to),
+            _range(comes_to.over_bound),
+            _range(_bound(catalog, claim, mine)),
+            tpf,
+            Cell(_same(claim, mine, apart)),
+            _speedup(figures.speedup, mine, claim, catalog),
+            cell.figure(mine.row.step_ratio, 2) if group is None else NOTHING,
+            Cell("; ".join(_differs(claim, mine, apart)), under=mine.run.id),
+        ],
+        mine.run.id,
+        claim.id,
+        _part(claim),
+        url=claim.url,
+    )
+
+
+def _also(claim: Claim) -> list[str]:
+    return [f"{name} {figure}" for name, figure in claim.also.items()]
+
+
+def _part(claim: Claim) -> str:
+    """What a publication says of several rows."""
+    said = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
+    return " · ".join(words for words in said if words)
+
+
+def _same(claim: Claim, mine: _Mine, apart: dict[str, str]) -> str:
+    """The answer, given only where both were measured on one thing and ours has an interval."""
+    if claim.tpf is None:
+        return ""
+    if unlike := [name for name in ("model", "task") if name in apart]:
+        return f"other {' and '.join(unlike)}"
+    if mine.row.simulated:
+        return "accepted by lot"
+    if claim.task.partition(":")[2] or mine.tpf is None or mine.tpf.interval is None:
+        return "no interval"
+    return same_tpf(claim, mine.tpf.interval.low, mine.tpf.interval.high)
+
+
+def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:
+    """Ours, with its projection onto the claim's GPU below it where there is one."""
+    shown = cell.one_line(found)
+    for content in mine.run.projections:
+        projected: Any = content["rows"].get(mine.row.method, {}).get("speedup")
+        if projected and content["gpu"] in catalog.gpus.get(claim.gpu, ()):
+            band = f"{projected['value']:.2f} ({projected['low']:.2f} to {projected['high']:.2f})"
+            return replace(shown, under=f"projected onto {content['gpu']}: {band}")
+    return shown
+
+
+def _differs(claim: Claim, mine: _Mine, apart: dict[str, str]) -> Iterator[str]:
+    yield from (f"{name}: {words}" for name, words in apart.items())
+    if mine.row.simulated:
+        yield f"acceptance simulated, {mine.row.simulated}"
+    if mine.others:
+        yield f"here {mine.row.method} ({mine.apart}), the first of {mine.others + 1} settings"
+    if claim.note:
+        yield claim.note
+
+
+def _bars(catalog: Catalog, pairs: Sequence[_Pair]) -> Iterator[cards.Dumbbell]:
+    for claim, mine in pairs:
+        over = worth(catalog, claim).over_bound
+        if claim.speedup is None or over is None:
+            continue
+        bound = _bound(catalog, claim, mine)
+        label = ", ".join(word for word in (claim.model, claim.task, claim.gpu, claim.setting) if word)
+        yield cards.Dumbbell(label, float(claim.speedup), _middle(over), None if bound is None else _middle(bound))
+
+
+def _bound(catalog: Catalog, claim: Claim, mine: _Mine) -> Range | None:
+    if claim.tpf is None or not mine.row.rows_per_step:
+        return None
+    return at_the_bound(catalog, claim, float(claim.tpf), mine.row.rows_per_step)
+
+
+def _middle(found: Range) -> float:
+    return (found.low * found.high) ** 0.5
+
+
+def _baseline(claim: Claim, comes_to: Worth) -> Cell:
+    share = comes_to.baseline_share
+    if claim.baseline_tok_s is None:
+        return NOTHING
+    low, high = (f"{100 * end:.0f}" for end in (share.low, share.high)) if share else ("", "")
+    under = "" if share is None else f"{low}% of bandwidth" if low == high else f"{low}–{high}% of bandwidth"
+    return Cell(str(claim.baseline_tok_s), float(claim.baseline_tok_s), under=under)
+
+
+def _printed(figure: Decimal | None) -> Cell:
+    return NOTHING if figure is None else Cell(str(figure), float(figure))
+
+
+def _range(found: Range | None) -> Cell:
+    if found is None:
+        return NOTHING
+    low, high = f"{found.low:.2f}", f"{found.high:.2f}"
+    return Cell(low if low == high else f"{low}–{high}", _middle(found), found.low, found.high)

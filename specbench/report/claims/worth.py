@@ -1,0 +1,163 @@
+"""Published rows next to measured ones: how alike they are, and what a claim is worth over a strong baseline.
+
+A speedup is TPF × step ratio, and over a baseline that waits for its own launches a forward of many rows looks free. So
+a claim is shown as printed; as its printed tok/s over the AR that the GPU's bandwidth allows; and as its TPF with both
+at the bound of the roofline, the most that any engine could make of it. A strong engine's speedup lies between the last
+two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from specbench.common import parse_count
+from specbench.hardware import ModelShape, bound_s, datasheet, gpus, step_cost
+from specbench.models import names
+from specbench.report.claims.catalog import BYTES_PER_WEIGHT, Catalog, Claim, half_unit
+from specbench.results import RunConfig, device_name, known_text
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Run
+
+
+@dataclass(frozen=True)
+class Range:
+    """From the slowest to the fastest board that a publication may mean."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a claim comes to; None where the publication does not give what it takes.
+
+    ``step_ratio`` is its speedup over its TPF; ``baseline_share`` its AR's tok/s, and ``over_bound`` its own, over the
+    AR that the bandwidth allows.
+    """
+
+    step_ratio: float | None
+    baseline_share: Range | None
+    over_bound: Range | None
+
+
+def worth(catalog: Catalog, claim: Claim) -> Worth:
+    """What a claim comes to by its own figures and the datasheet of its GPU."""
+    bounds = [bandwidth.tok_s for bandwidth in catalog.bandwidth(claim)]
+    baseline = _divided(claim.baseline_tok_s)
+    speed = _divided(claim.tok_s)
+    if speed is None and baseline is not None and claim.speedup is not None:
+        speed = baseline * float(claim.speedup)
+    ratio = float(claim.speedup / claim.tpf) if claim.speedup is not None and claim.tpf is not None else None
+    return Worth(ratio, _over(baseline, bounds), _over(speed, bounds))
+
+
+def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Range | None:
+    """The speedup if AR and the method both ran at the roofline: TPF × (AR's bound over that of ``rows`` rows).
+
+    Weights are read once a step and multiplied once a row; cache, attention and drafting are left out. None where model
+    size, GPU or its peak is not known.
+    """
+    parameters = catalog.parameters.get(claim.model)
+    if parameters is None:
+        return None
+    shape = ModelShape(
+        matmul=parameters, head=0, embedding=0, embedding_width=0, tied=False, small=0, attention=(),
+        weight_bytes=BYTES_PER_WEIGHT, cache_bytes=BYTES_PER_WEIGHT,
+    )  # fmt: skip
+    found = []
+    for board in catalog.gpus.get(claim.gpu, ()):
+        ceilings = datasheet(gpus.find(board), "bfloat16") or datasheet(gpus.find(board), "float16")
+        if ceilings is not None:
+            one, many = (bound_s(step_cost(shape, count, 0), ceilings) for count in (1, max(1, round(rows))))
+            found.append(tpf * one / many)
+    return Range(min(found), max(found)) if found else None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a measured row was measured on."""
+
+    config: RunConfig
+    device: str
+    memory_bytes: int | None
+
+
+def setting(run: Run) -> Setting:
+    """What the rows of a run were measured on."""
+    memory = known_text(run.run, "environment", "device", "memory_bytes")
+    return Setting(run.config, device_name(run.run), parse_count(memory) if memory else None)
+
+
+def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:
+    """In what a claim and a measured row are not alike: model, task, GPU -> words; empty where all three agree.
+
+    What the publication does not say counts as a difference: rows are alike only where that is known.
+    """
+    model, task = mine.config.model, mine.config.task
+    found = {}
+    if not same_model(claim.model, model.name):
+        found["model"] = f"{model.name}, not {claim.model or 'told'}"
+    elif model.dummy:
+        found["model"] = "dummy weights"
+    if claim.task.partition(":")[0] != task.name:
+        found["task"] = f"{task.name}, not {claim.task or 'told'}"
+    if said := other_gpu(catalog, claim, mine):
+        found["GPU"] = said
+    return found
+
+
+def other_gpu(catalog: Catalog, claim: Claim, mine: Setting) -> str:
+    """In what the GPUs are not alike; empty where it is a board that the publication may mean."""
+    gpu = gpus.identify(mine.device, mine.memory_bytes)
+    if gpu is None or gpu.name not in catalog.gpus.get(claim.gpu, ()):
+        return f"{mine.device}, not {claim.gpu or 'told'}"
+    return ""
+
+
+def nearest(catalog: Catalog, claim: Claim, settings: Sequence[Setting]) -> int:
+    """Index of the setting that differs in the least from a claim; the last of several, which is the newest."""
+    counts = [len(differences(catalog, claim, setting)) for setting in settings]
+    return max(at for at, count in enumerate(counts) if count == min(counts))
+
+
+def same_tpf(claim: Claim, low: float, high: float) -> str:
+    """Whether a measured TPF, with its interval, is the one printed, as far as the printed digits tell."""
+    if claim.tpf is None:
+        return ""
+    half, printed = float(half_unit(claim.tpf)), float(claim.tpf)
+    if printed + half < low:
+        return "higher here"
+    return "lower here" if printed - half > high else "the same"
+
+
+@cache  # asked for every claim of every run, and the aliases come with the package
+def same_model(published: str, name: str) -> bool:
+    """Whether a model of ours is the one a publication names: by its own name, or its alias's hub id or base.
+
+    Publications leave out what tells releases of a model apart: that it follows instructions, or a version.
+    """
+    alias: Mapping[str, object] = names.aliases().get(name, {})
+    hubs = [str(alias.get(field, "")).rpartition("/")[2] for field in ("hub", "base")]
+    ours = [_letters(each) for each in (name.removeprefix("config:"), *hubs)]
+    there = re.compile(re.escape(_letters(published)) + r"(v[\d.]+)?(instruct|base)?")
+    return bool(published) and any(there.fullmatch(mine) for mine in ours)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
+
+
+def _divided(figure: object) -> float | None:
+    return None if figure is None else float(str(figure))
+
+
+def _over(figure: float | None, bounds: Sequence[float]) -> Range | None:
+    if figure is None or not bounds:
+        return None
+    shares = [figure / bound for bound in bounds]
+    return Range(min(shares), max(shares))

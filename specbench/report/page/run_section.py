@@ -1,0 +1,187 @@
+"""Run section: what one run's speed is made of, in tables and pictures, and generations as coloured tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from specbench.analysis import disturbance_line
+from specbench.report.charts import cards, style
+from specbench.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
+from specbench.report.page.trajectories import rounds, traces, trajectories
+from specbench.report.tables import cell
+from specbench.report.tables.cell import name as named
+from specbench.report.tables.columns import METHOD, PROMPTS, SPEEDUP, STEP_RATIO, TPF
+from specbench.report.tables.fair_baseline import engine_blocks
+from specbench.report.tables.notes import notes
+from specbench.report.tables.run_parts import part_blocks
+from specbench.report.tables.run_parts import phases as phase_table
+from specbench.report.tables.run_table import withheld
+from specbench.report.tables.run_title import run_title, simulated_title
+from specbench.report.tables.session import session_turns
+from specbench.report.tables.text_quality import made_by_loops
+from specbench.results import PHASES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
+
+    from specbench.report.gathering import Run
+    from specbench.results import MethodSummary
+
+
+def run_section(run: Run) -> Section:
+    """Everything about a run but its rows in the headline table."""
+    shown = [row for row in run.rows if not withheld(run, row)]
+    blocks: list[Block] = []
+    if run.config.simulated:
+        asked = {label: spec.model_dump() for label, spec in run.config.simulated.items()}
+        blocks.append(Words([simulated_title(asked)], "warning"))
+    if disturbed := disturbance_line(run.summary):
+        blocks.append(Words([f"{disturbed[0].upper()}{disturbed[1:]}."], "warning"))
+    blocks += [*engine_blocks(run), *_figures(run, shown)]
+    blocks += [
+        block for block in part_blocks(run, shown) if not (isinstance(block, Table) and block.only == "terminal")
+    ]
+    blocks += [*traces(run), *trajectories(run), *rounds(run)]
+    config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
+    loops = [said for row in shown for said in made_by_loops(row)]
+    if said := [*loops, *notes(config, run.summary, alone=False)]:
+        blocks.append(Words(said, "notes"))
+    return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=run_title(run).line)
+
+
+def _figures(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
+    if found := [factors for row in shown if (factors := _factors(row))]:
+        yield _decomposition(run, found)
+    yield from _positions(run, [row for row in shown if not row.simulated])
+    yield from _session(run, [row for row in shown if row.session and not row.simulated])
+    if traced := [row for row in shown if row.phases]:
+        yield _phases(run, traced)
+    kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
+    if kept := {method: counts for method, counts in kept.items() if counts.total()}:
+        yield _accepted(run, kept)
+    scored = [row for row in shown if row.accuracy and row.decode_tok_s and not row.simulated]
+    if len(scored) > 1:
+        yield _against_accuracy(run, scored)
+
+
+def _factors(row: MethodSummary) -> cards.Factors | None:
+    if row.baseline or not (row.tokens_per_forward and row.step_ratio and row.speedup and row.speedup.value > 0):
+        return None
+    return cards.Factors(named(row), row.tokens_per_forward, row.step_ratio, row.speedup)
+
+
+def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
+    source = Source(
+        [run.id],
+        "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
+        "forward over the method's. Diamond: the speedup with its 95% interval.",
+    )
+    columns = [
+        METHOD, TPF, STEP_RATIO, SPEEDUP, Column("prompts_median_speedup", "median of prompts"),
+        Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
+    ]  # fmt: skip
+    body = [Row([Cell(f.label), *_factors_of(f)], run.id, f.label) for f in found]
+    title = "What the speedup is made of"
+    behind = Table("decomposition", title, columns, body, source)
+    says = "; ".join(
+        f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup.value:.2f}" for f in found
+    )
+    return _card(run, "decomposition", cards.decomposition(found), says, behind)
+
+
+def _factors_of(found: cards.Factors) -> list[Cell]:
+    each = found.speedup.per_prompt
+    of_prompts = [each.median, each.geometric_mean] if each else [None, None]
+    figures = [found.tokens_per_forward, found.step_ratio, found.speedup.value, *of_prompts]
+    return [cell.figure(figure, 2) for figure in figures]
+
+
+def _phases(run: Run, traced: list[MethodSummary]) -> Figure:
+    steps = {row.method: {name: (row.phases or {}).get(f"{name}_s", 0.0) for name in PHASES} for row in traced}
+    says = "Stacked bars of milliseconds by phase; the table has the figures."
+    return _card(run, "phases", cards.phases(steps), says, phase_table(run.id, traced))
+
+
+def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
+    source = Source([run.id], "Share of a method's target forwards after prefill that kept 1, 2, … tokens; mean = TPF.")
+    found = {method: cards.shares(counts) for method, counts in kept.items()}
+    heads = list(next(iter(found.values())))
+    columns = [METHOD, *(Column(f"kept_{k}", cards.kept_word(k)) for k in heads)]
+    body = [
+        Row([Cell(method), *(cell.share(share) for share in spread.values())], run.id, method)
+        for method, spread in found.items()
+    ]
+    title = "Tokens kept by a forward"
+    behind = Table("accepted", title, columns, body, source)
+    says = "Histograms of the tokens that a forward kept; the table has the figures."
+    return _card(run, "accepted", cards.accepted(kept), says, behind)
+
+
+def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
+    metric = run.config.task.metric or "right answers"
+    formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
+    source = Source([run.id], formula)
+    methods = {row.method: (row.decode_tok_s or 0.0, row.accuracy) for row in scored if row.accuracy}
+    says = "; ".join(f"{label}: {speed:.1f} tok/s, {right.value:.0%}" for label, (speed, right) in methods.items())
+    name = f"{run.id}-accuracy"
+    drawn = style.svg(cards.scatter(methods, metric), name, says)
+    # Its figures are the headline table's own.
+    return Figure(name, "Speed against accuracy", drawn, says, source)
+
+
+def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure:
+    name = f"{run.id}-{kind}"
+    return Figure(name, behind.title, style.svg(drawn, name, says), says, behind.source, behind)
+
+
+_POSITIONS = (
+    "Tokens after an answer's first, in windows of its length; a forward that kept tokens on both sides of an end is "
+    "shared out. Speedup in a window: of the answers that reach it on both sides, with its 95% interval. So far: of "
+    "their beginnings up to there, as a smaller token budget would have it."
+)
+
+
+def _positions(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
+    """The curve of a run's methods; none where no answer has a second window."""
+    curves = {named(row): [at for at in row.positions if at.speedup] for row in shown}
+    curves = {label: found for label, found in curves.items() if len(found) > 1}
+    if not curves:
+        return
+    source = Source([run.id], _POSITIONS)
+    columns = [
+        METHOD, Column("tokens", "tokens", words=True), PROMPTS, TPF, SPEEDUP, Column("so_far", "so far"),
+    ]  # fmt: skip
+    body = []
+    for label, found in curves.items():
+        for at in found:
+            window = f"{at.start + 1} to {at.end}"
+            figures = [
+                cell.count(at.prompts),
+                cell.figure(at.tokens_per_forward, 2),
+                cell.one_line(at.speedup),
+                cell.one_line(at.so_far),
+            ]
+            body.append(Row([Cell(label), Cell(window), *figures], run.id, label, key=f"{label} / {window}"))
+    title = "Speedup over the place in the answer"
+    behind = Table("positions", title, columns, body, source)
+    says = "; ".join(
+        f"{label}: " + ", ".join(f"{at.speedup.value:.2f} up to {at.end}" for at in found if at.speedup)
+        for label, found in curves.items()
+    )
+    yield _card(run, "positions", cards.positions(curves), says, behind)
+
+
+def _session(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
+    """The curve of a run's methods over its sessions; none of a run without chained problems."""
+    curves = {named(row): row.session.windows_tok_s for row in shown if row.session and row.session.windows_tok_s}
+    if not curves:
+        return
+    speeds = {
+        named(row): [cell.figure(speed, 1).text for speed in (row.session.average_tok_s, row.session.peak_tok_s)]
+        for row in shown
+        if row.session
+    }
+    says = "; ".join(f"{label}: average {average}, peak {peak} tok/s" for label, (average, peak) in speeds.items())
+    window = next(row.session.window_tokens for row in reversed(shown) if row.session)
+    yield _card(run, "session", cards.session(curves, window), says, session_turns(run, shown))

@@ -1,0 +1,1 @@
+"""Renderers: terminal, HTML, Markdown and CSV of the same document."""

@@ -1,0 +1,138 @@
+"""Data frames of runs as CSV, JSON, Markdown or LaTeX, for other tools."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import pandas as pd
+
+from specbench.analysis import load, load_methods, load_positions
+from specbench.common import check_writable, escape_control, unknown_name, write_text_atomic
+from specbench.report.render.csv import csv_cell
+
+_DIGITS = 6  # of figures that people read; CSV and JSON have all
+_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would end a row of a table for people
+
+
+def export_tables(
+    runs: Sequence[Path],
+    to: str,
+    out: Path | None = None,
+    *,
+    rows: Literal["requests", "methods", "positions"] = "requests",
+    columns: Sequence[str] = (),
+) -> None:
+    """Write runs and sweeps as one table in long format, in one of the :data:`EXPORT_FORMATS`.
+
+    Args:
+        out: a file; None is stdout.
+        rows: what has a row of its own: a request, a method, or a method's window of the answer.
+        columns: these columns only; all of them where there are none.
+    """
+    if to not in EXPORT_FORMATS:
+        raise unknown_name("format in --to", to, EXPORT_FORMATS)
+    if out is not None:
+        check_writable(out.parent)
+    frame = {"requests": load, "methods": load_methods, "positions": load_positions}[rows](*runs)
+    for name in columns:
+        if name not in frame.columns:
+            raise unknown_name("column in --columns", name, frame.columns)
+    frame = frame[list(dict.fromkeys(columns))] if columns else frame
+    if out is None:
+        EXPORT_FORMATS[to](frame, sys.stdout)
+        return
+    text = io.StringIO()
+    EXPORT_FORMATS[to](frame, text)
+    write_text_atomic(out, text.getvalue())
+
+
+def _csv(frame: pd.DataFrame, file: TextIO) -> None:
+    file.write(frame_csv(frame))
+
+
+def frame_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
+    """A table as CSV that a spreadsheet opens without computing anything in it; ``float_format`` as ``%.6g``.
+
+    RFC 4180 but for its line ends; missing values are empty, texts as :func:`csv_cell` has them.
+    """
+    safe = {at: frame.iloc[:, at] for at in range(frame.shape[1])}
+    safe = {at: column if _plain_values(column) else column.map(csv_cell) for at, column in safe.items()}
+    made = pd.DataFrame(safe, index=frame.index)
+    made.columns = pd.Index([csv_cell(str(name)) for name in frame.columns])
+    return str(made.to_csv(index=False, lineterminator="\n", float_format=float_format))
+
+
+def _plain_values(column: pd.Series[Any]) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
+
+
+def _json(frame: pd.DataFrame, file: TextIO) -> None:
+    """An array of objects, one a line; missing values are null."""
+    between = "["
+    for row in _rows(frame):
+        finite = {name: None if _endless(value) else value for name, value in row.items()}
+        file.write(f"{between}\n{json.dumps(finite, allow_nan=False)}".replace("\x7f", "\\u007f"))
+        between = ","
+    file.write("[]\n" if between == "[" else "\n]\n")
+
+
+def _markdown(frame: pd.DataFrame, file: TextIO) -> None:
+    """A pipe table; numbers to the right."""
+    numbers = {name: _is_number(frame[name]) for name in frame.columns}
+    names = [name if str(name).isidentifier() else _cell(str(name)) for name in frame.columns]
+    lines = [names, ["---:" if numbers[name] else "---" for name in frame.columns]]
+    lines += [[_cell(value) for value in row.values()] for row in _rows(frame)]
+    for cells in lines:
+        file.write(f"| {' | '.join(cells)} |\n")
+
+
+def _latex(frame: pd.DataFrame, file: TextIO) -> None:
+    """A booktabs table, to be set with ``\\usepackage{booktabs}``."""
+    columns = "".join("r" if _is_number(frame[name]) else "l" for name in frame.columns)
+    names = [_plain(str(name)) for name in frame.columns]
+    shown = pd.DataFrame([list(map(_plain, row.values())) for row in _rows(frame)], columns=names, dtype=object)
+    file.write(shown.to_latex(index=False, escape=True, column_format=columns))
+
+
+def _rows(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Rows of Python's own values; None where there is none."""
+    columns = [frame[name].astype(object).where(frame[name].notna(), None) for name in frame.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(map(str, frame.columns), values, strict=True))
+
+
+def _endless(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(column)) and not pd.api.types.is_bool_dtype(column)
+
+
+def _plain(value: Any) -> str:
+    """A value in one line, as people read it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.{_DIGITS}g}" if isinstance(value, float) else escape_control(_BROKEN.sub(" ", str(value)))
+
+
+def _cell(value: Any) -> str:
+    """The same where a pipe would end the cell, and a tag be taken for one."""
+    return re.sub(r"([\\|<`*_\[\]])", r"\\\1", _plain(value)) if isinstance(value, str) else _plain(value)
+
+
+EXPORT_FORMATS: Mapping[str, Callable[[pd.DataFrame, TextIO], None]] = {
+    "csv": _csv,
+    "json": _json,
+    "md": _markdown,
+    "latex": _latex,
+}

@@ -1,0 +1,1 @@
+"""Tables: what commands and pages show, as one object that every format is rendered from."""

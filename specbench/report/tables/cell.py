@@ -1,0 +1,147 @@
+"""Figures of runs as words and as cells: one way to write each, in sentences and tables alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specbench.report.document import NOTHING, Cell, Tone
+
+if TYPE_CHECKING:
+    from specbench.results import Accuracy, Lossless, MethodSummary, Rate, Speedup
+
+
+ONE = Cell("1", 1.0)  # a baseline's speedup over itself
+_TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
+
+
+def name(row: MethodSummary) -> str:
+    """A row's method, marked where its acceptance was simulated or it failed, and where its precision is another."""
+    if row.simulated:
+        return f"{row.method} (simulated)"
+    return f"{row.method} ({', '.join(marks)})" if (marks := _marks(row)) else row.method
+
+
+def _marks(row: MethodSummary) -> list[str]:
+    facts = row.other.facts if row.other else None
+    asked = str(row.options.get("dtype", "auto")) if row.other else "auto"
+    other = [asked] if facts and asked != "auto" else []
+    return [*other, *(["failed"] if row.failed else [])]
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def speedup(ratio: Speedup | None) -> str:
+    """Value and interval."""
+    if ratio is None:
+        return "–"
+    if ratio.interval is None:
+        return f"{ratio.value:.2f} (too few)"
+    low, high = ratio.interval
+    return f"{ratio.value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def percent(share: float) -> str:
+    """A share with two digits where one would say too little."""
+    return f"{share:.1%}" if share < 0.0295 else f"{share:.0%}"
+
+
+def figure(value: float | None, digits: int | None) -> Cell:
+    """A figure with so many digits; with as many as it takes where that is None."""
+    if value is None:
+        return NOTHING
+    return Cell(f"{value:g}" if digits is None else number(value, digits), value)
+
+
+def known(value: float | None, digits: int) -> Cell:
+    """A figure of a data frame, which is None or nan where there is none."""
+    return NOTHING if value is None or value != value else figure(float(value), digits)
+
+
+def count(value: int) -> Cell:
+    """A whole number."""
+    return Cell(str(value), value)
+
+
+def share(value: float | None) -> Cell:
+    """A part of a whole, in percent."""
+    return NOTHING if value is None else Cell(f"{value:.0%}", value)
+
+
+def ratio(found: Speedup | None) -> Cell:
+    """A speedup with its interval below it, or beside it where there is no room below."""
+    if found is None:
+        return NOTHING
+    under = "no interval"
+    if found.interval is not None:
+        under = f"[{number(found.low, 2)}, {number(found.high, 2)}]"
+    line = speedup(found)
+    return Cell(number(found.value, 2), found.value, found.low, found.high, under=under, line=line)
+
+
+def one_line(found: Speedup | None) -> Cell:
+    """A speedup with its interval beside it."""
+    if found is None:
+        return NOTHING
+    line = speedup(found)
+    return Cell(line, found.value, found.low, found.high, line=line)
+
+
+def verdict(found: Speedup | None) -> Cell:
+    """What may be said of a speedup: nothing without an interval."""
+    if found is None:
+        return NOTHING
+    if found.interval is None:
+        return Cell("no verdict", under="too few prompts", tone="faint")
+    return Cell(found.verdict, tone=_TONES.get(found.verdict, ""))
+
+
+def accuracy(found: Accuracy | None) -> Cell:
+    """Right answers of those scored, and their share with Wilson's interval."""
+    if found is None:
+        return Cell("not scored", tone="faint")
+    under = f"{found.value:.0%}"
+    if found.low is not None and found.high is not None:
+        under += f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    return Cell(f"{found.passed}/{found.scored}", found.value, found.low, found.high, under=under)
+
+
+def lossless(row: MethodSummary) -> Cell:
+    """The graded verdict, or that the acceptance was no target's."""
+    if row.simulated:
+        return Cell(f"simulated {row.simulated}", tone="bad")
+    return graded(row.lossless)
+
+
+def graded(found: Lossless | None) -> Cell:
+    """The graded verdict; counts where it is not exact throughout."""
+    if found is None:
+        return Cell("not checked", tone="faint")
+    if found.verdict == "exact":
+        return Cell("exact")
+    differing = found.numeric_tie + found.lossy
+    tone: Tone = "bad" if found.verdict == "lossy" else ""
+    return Cell(f"{found.verdict} {differing}/{differing + found.exact}", tone=tone)
+
+
+def rate(found: Rate | None) -> Cell:
+    """Prompts of one grade among those graded, with Wilson's interval of their share."""
+    if found is None:
+        return NOTHING
+    text, under = f"{found.count}/{found.of}", ""
+    if found.low is not None and found.high is not None:
+        under = f"[{100 * found.low:.0f}%, {100 * found.high:.0f}%]"
+    value = found.count / found.of if found.of else None
+    return Cell(text, value, found.low, found.high, under=under, line=f"{text} {under}".strip())
+
+
+def banded(found: Mapping[str, Any] | None, digits: int) -> Cell:
+    """A projected figure with its band."""
+    if found is None:
+        return NOTHING
+    value, low, high = (found[end] for end in ("value", "low", "high"))
+    line = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return Cell(line, value, low, high, line=line)

@@ -1,0 +1,93 @@
+"""A dry run: rows, memory and step time of each configuration, as predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.report.document import Block, Cell, Column, Row, Table, Title, Tone, Words
+from specbench.report.tables.step_cost import milliseconds
+
+_MIB = 2**20
+
+
+def dry_run_report(content: Mapping[str, Any]) -> list[Block]:
+    """The table of what :func:`specbench.planning.dry_runs.dry_run` returns."""
+    title = Title(
+        "dry run: predicted without running anything", f"{content['model']} {content['dtype']} · {content['device']}"
+    )
+    several = {each["concurrency"] for each in content["cells"]} != {1}
+    columns = [
+        Column("configuration", "configuration", words=True), *([Column("at", "at a time")] if several else []),
+        Column("rows", "rows"), Column("weights_mib", "weights"), Column("cache_mib", "cache"),
+        Column("step_mib", "step"), Column("mib", "MiB"),
+        Column("step_ms", "ms ≥" if content["steps"] == "bound" else "ms"), Column("times_ar", "× ar"),
+    ]  # fmt: skip
+    body = []
+    for each in content["cells"]:
+        parts = [each["weight_bytes"], each["cache_bytes"], each["step_bytes"]]
+        total = _mib(None if None in parts else sum(parts))
+        texts = [
+            each["label"], *([str(each["concurrency"])] if several else []), f"{each['rows']:,}", *map(_mib, parts),
+            f"{'! ' if each['fits'] is False else ''}{total}", _step(each), _over(each),
+        ]  # fmt: skip
+        tone: Tone = "bad" if each["fits"] is False else ""
+        body.append(Row([Cell(text, tone=tone) for text in texts]))
+    return [title, Table("dry run", "", columns, body), Words(_legend(content), "notes")]
+
+
+def _legend(content: Mapping[str, Any]) -> list[str]:
+    cells = content["cells"]
+    lines = [
+        "rows: of the largest tree. MiB: of weights, KV cache and a step of that configuration alone, for "
+        f"{content['capacity']:,} tokens a sequence; step: masks, activations and logits, at most, for not all are "
+        "there at a time."
+    ]
+    if any(cell["weight_bytes"] is None for cell in cells):
+        lines.append("The memory use of this model is known only after loading it.")
+    if any(cell["fits"] is False for cell in cells):
+        room = content["memory_bytes"] / _MIB
+        lines.append(f"!: more than the {room:,.0f} MiB of {content['device']}; such a configuration does not fit.")
+    if content["steps"] == "bound":
+        lines.append(
+            f"ms: at least, a step of so many rows behind {content['context']} tokens, by bandwidth and peak of "
+            f"{content['device']}'s datasheet (roofline); measured steps take longer."
+        )
+    elif content["steps"] != "none":
+        said = {
+            "measured": "by a stored profile of it",
+            "projected": f"onto {content['device']}, of which none is stored: from one of another device and the "
+            "datasheet, as --project does. In brackets from one of its stories to the other, and so × ar",
+        }[content["steps"]]
+        made = "projected" if content["steps"] == "projected" else "predicted"
+        lines.append(f"ms: a step of so many rows behind {content['context']} tokens, {made} {said}.")
+    if any(cell["measured_rows"] is False for cell in cells):
+        lines.append("~: outside of what the profile measured, where the nearest point's share of its bound is kept.")
+    if content["hint"]:
+        lines.append(content["hint"])
+    return lines
+
+
+def _mib(nbytes: float | None) -> str:
+    return "-" if nbytes is None else f"{nbytes / _MIB:,.0f}"
+
+
+def _over(cell: Mapping[str, Any]) -> str:
+    if cell["times_ar"] is None:
+        return "-"
+    if cell["times_ar_low"] is None:
+        return _times(cell["times_ar"])
+    return f"{_times(cell['times_ar_low'])}-{_times(cell['times_ar_high'])}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _step(cell: Mapping[str, Any]) -> str:
+    if cell["step_s"] is None:
+        return "-"
+    band = ""
+    if cell["step_low_s"] is not None:
+        band = f" ({milliseconds(cell['step_low_s'])}-{milliseconds(cell['step_high_s'])})"
+    return f"{'' if cell['measured_rows'] else '~'}{milliseconds(cell['step_s'])}{band}"

@@ -1,0 +1,257 @@
+"""Notes: the sentences that qualify a run's table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specbench.analysis import FILLINGS, minimum_clusters, prompts_for
+from specbench.decoding import SEEN
+from specbench.report.tables.cell import name, number, percent, speedup
+from specbench.report.tables.text_quality import made_by_loops
+from specbench.results import (
+    BASELINE,
+    BROKEN,
+    KEPT,
+    AccuracyDifference,
+    MethodSummary,
+    RepeatCheck,
+    RunSummary,
+    Speedup,
+    TaskSpec,
+)
+
+LEGEND = (
+    "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
+    "token over the method's, with its 95% paired-bootstrap interval over prompts. e2e: the same with the prefill."
+)
+
+
+def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) -> list[str]:
+    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend."""
+    found = []
+    described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
+    for row in summary.rows:
+        for figure, value in row.measures.items() if alone else ():
+            found.append(f"{name(row)}: {value:.2f} {described[row.method].get(figure, figure)}.")
+        if row.draft_forwards and alone:
+            drafting = row.draft_forwards / max(1, row.target_forwards)
+            found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
+        ratio = row.speedup
+        if row.method == BASELINE or ratio is None:
+            continue
+        if row.again:
+            found.append(_again(row, row.again))
+            continue
+        if row.drafted_as:
+            found.append(
+                f"{name(row)} drafted what {row.drafted_as} did, in every forward: as it is set, it is the same."
+            )
+        if row.method in summary.engine.get("calibrated", []):
+            found.append(
+                f"{name(row)}: auto settings, by step times stored before it began: trees of "
+                f"{number(row.rows_per_step, 1)} rows in the mean."
+            )
+        parts = ""  # of an engine whose forwards nobody counted
+        if row.tokens_per_forward is not None and row.step_ratio is not None:
+            parts = f" = {row.tokens_per_forward:.2f} TPF × {row.step_ratio:.2f} step-time ratio"
+        if alone:
+            found.append(
+                f"{name(row)}: {ratio.verdict}; {number(ratio.value, 2)}{parts}{_spread(ratio)}.{tells(ratio)}"
+            )
+        elif said := tells(ratio):
+            found.append(f"{name(row)}:{said}")
+        if asked := row.simulated:
+            if row.tokens_per_forward is not None and row.tokens_per_forward < 0.9 * asked.mean:
+                found.append(
+                    f"{name(row)}: {row.tokens_per_forward:.2f} tokens a forward where {asked.mean:g} were asked for; "
+                    "its trees offer no more here, or answers are too short."
+                )
+            continue  # its answers end at the budget, and AR's where they end
+        if row.length_changed:
+            found.append(f"{row.method}: {row.length_changed} answers have another length than AR's.")
+        if row.prompt_changed:
+            found.append(f"{row.method}: {row.prompt_changed} later turns follow other answers than AR's.")
+        if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
+            found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
+    found += _over_base(run, summary)
+    found += _calibration(summary)
+    found += [said for row in summary.rows for said in made_by_loops(row)] if alone else []
+    real = [row for row in summary.rows if not row.simulated]
+    truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
+    if total and truncated / total > 0.02:
+        found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
+    if unverified := TaskSpec.model_validate(run["task"]).unverified:
+        found.insert(0, f"{unverified}.")
+    if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
+        found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
+    if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"]):
+        found.append(seldom)
+    if few := few_blocks(next((row.speedup.blocks for row in real if row.speedup), None), run["concurrency"]):
+        found.append(few)
+    found += _throttled(summary)
+    found += _of_losslessness(run, real)
+    found += _of_other_texts(run, real)
+    if not summary.complete:
+        found.append("This run is not complete; repeat its command to go on.")
+    return [*found, LEGEND] if alone else found
+
+
+def seldom_filled(prompts: int, concurrency: int) -> str:
+    """A sentence where so many prompts say little of a concurrency; empty where they say enough."""
+    if concurrency == 1 or prompts >= FILLINGS * concurrency:
+        return ""
+    if prompts < concurrency:
+        said = f"{prompts} prompts do not fill {concurrency} slots"
+    else:
+        often = "once" if prompts == concurrency else f"{prompts / concurrency:.2g} times"
+        said = f"{prompts} prompts fill {concurrency} slots {often}"
+    return (
+        f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
+        f"use --limit {FILLINGS * concurrency} or more."
+    )
+
+
+def few_blocks(blocks: int | None, concurrency: int) -> str:
+    """A sentence where so few blocks of sequences stepped together allow no interval; empty where they do."""
+    least = minimum_clusters()
+    if concurrency == 1 or blocks is None or blocks >= least:
+        return ""
+    were = f"{blocks} blocks were" if blocks != 1 else "1 block was"
+    return (
+        f"No interval: {were} timed, {concurrency} sequences together, and an interval takes {least} blocks; "
+        f"use --limit {prompts_for(least, concurrency)}."
+    )
+
+
+def _over_base(run: Mapping[str, Any], summary: RunSummary) -> Iterator[str]:
+    """What a fine-tuned model is worth beside the one that it was made from."""
+    for row in summary.rows:
+        over = row.over_base
+        if over and over.speedup:
+            right = f"; {gained(over.accuracy_difference)}" if over.accuracy_difference else ""
+            base = f"AR of {run['base']['name']}, which {run['model']['name']} was made from"
+            yield f"{name(row)} over {base}: {over.speedup.verdict}, {speedup(over.speedup)}{right}."
+
+
+def _calibration(summary: RunSummary) -> Iterator[str]:
+    """How well the scores of a row's drafts match the target, for each row whose drafts have scores."""
+    for row in summary.rows:
+        if row.branches and not row.again:
+            found = row.branches
+            gap = f"{abs(found.gap_median):.1f} nats {'more' if found.gap_median >= 0 else 'less'} likely"
+            yield (
+                f"{row.method} scores its best branch ({found.tokens:.1f} tokens) {gap} "
+                f"than the target does (median of {found.branches} trees); the gap is under {KEPT:g} nats in "
+                f"{found.kept_share:.0%} and {BROKEN:g} or more in {found.broken_share:.0%} of them."
+            )
+
+
+def _again(row: MethodSummary, again: RepeatCheck) -> str:
+    """What a method's second row in a run says of the run itself: the A/A check."""
+    ratio, twice = again.speedup, f"{name(row)} is {again.of} once more"
+    if ratio.interval is None:
+        return f"{twice}; too few prompts to say how noisy this run is."
+    low, high = ratio.interval
+    if low <= 1 <= high:
+        return f"{twice}: {speedup(ratio)}, no difference, as it has to be.{tells(ratio)}"
+    off = max(abs(low - 1), abs(high - 1))
+    return f"{twice} and yet {speedup(ratio)}: something disturbed this run; trust no difference below {off:.0%}."
+
+
+def _spread(ratio: Speedup) -> str:
+    """How single prompts fared, where the summary says so."""
+    each = ratio.per_prompt
+    if each is None:
+        return ""
+    what = "prompts" if ratio.blocks is None else "blocks"
+    won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} {what}"
+    won += "" if each.p_value is None else f" (sign test p = {each.p_value:.2g})"
+    return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}{won}"
+
+
+def tells(ratio: Speedup) -> str:
+    """Where nothing was shown: which difference would have been, and how many prompts would show the one seen."""
+    if "faster" in ratio.verdict or "slower" in ratio.verdict:
+        return ""
+    parts = []
+    own = ratio.interval
+    if own is None and ratio.blocks is None:
+        parts.append(f"an interval takes {minimum_clusters()} prompts")
+    if ratio.among and own and not own[0] <= 1 <= own[1]:
+        parts.append(f"by itself its interval leaves out 1, and among {ratio.among.rows} rows that is no evidence")
+    if seen := ratio.detectable:
+        parts.append(f"these prompts tell differences of {percent(seen)} or more")
+    measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
+    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
+        parts.append(f"about {_rounded(needed.prompts)} would tell the difference seen")
+    return f" {'; '.join(parts).capitalize()}." if parts else ""
+
+
+def _rounded(count: int) -> int:
+    """A count with its first two digits, rounded up: it is an estimate."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // unit) * unit
+
+
+def gained(difference: AccuracyDifference) -> str:
+    """How many more answers are right than AR's, on the same prompts."""
+    points = f"{100 * difference.value:+.1f} points"
+    if difference.interval is not None:
+        low, high = difference.interval
+        points += f" [{100 * low:+.1f}, {100 * high:+.1f}]"
+    split = f"{difference.gained} prompts gained, {difference.lost} lost, McNemar p = {difference.p_value:.2g}"
+    return f"{difference.verdict}: {points} of right answers; {split}"
+
+
+def _of_losslessness(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> list[str]:
+    """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
+    found = []
+    graded = [row.lossless.rates for row in rows if row.method != BASELINE and row.lossless and row.lossless.rates]
+    exact = [rates.get("exact") for rates in graded]
+    if exact and all(share and share.count == share.of and share.low is not None for share in exact):
+        fewest = min((share for share in exact if share), key=lambda share: share.of)
+        found.append(f"Exact on all {fewest.of} prompts: 95% interval of such prompts {fewest.low:.0%} to 100%.")
+    if run["sampling"]["temperature"] > 0:
+        own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]
+        found += [
+            f"{label} draws noise of its own: check-lossless --seeds 0:49 tests its distribution." for label in own
+        ]
+    return found
+
+
+#: Share of answers in a method's other texts from which on it is said: by chance there is next to none.
+_SEEN = 0.05
+
+
+def _of_other_texts(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Of rows that draft from more than their request's own text: what their figures hang on."""
+    stateful = {spec["label"] for spec in run["methods"] if spec.get("stateful")}
+    for row in rows:
+        if row.method in stateful:
+            yield (
+                f"{name(row)} learns from the requests before: its figures are of these prompts in this order, and its "
+                "interval takes them for independent, which they are not."
+            )
+        if (seen := row.measures.get(SEEN, 0.0)) >= _SEEN:
+            yield (
+                f"{name(row)}: {seen:.0%} of its answers stand word for word in what it drafts from; such a corpus may "
+                "hold the target's own answers to this task, and its speed is of reading them off."
+            )
+
+
+def _short(value: Any) -> str:
+    """An option's value; of a hash, as much as tells two apart."""
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _throttled(summary: RunSummary) -> list[str]:
+    """The warning that some times are not those of the GPU at its clocks, in one line."""
+    seen = [row.gpu for row in summary.rows if row.gpu]
+    count = sum(gpu.throttled for gpu in seen)
+    if not count:
+        return []
+    reasons = ", ".join(dict.fromkeys(reason for gpu in seen for reason in gpu.throttle_reasons))
+    total = sum(row.requests for row in summary.rows)
+    return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]

@@ -1,0 +1,200 @@
+"""Tables of a run: every method beside its AR twin, and what further tables its figures call for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from specbench.analysis import UNSURE
+from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words, seen_on
+from specbench.report.tables import cell
+from specbench.report.tables.cell import name, speedup
+from specbench.report.tables.columns import E2E, NAME, SPEEDUP, STEP_RATIO, TOK_S, TOKENS, TPF, VERDICT, cells_of, on
+from specbench.report.tables.fair_baseline import engine_blocks
+from specbench.report.tables.notes import LEGEND, notes
+from specbench.report.tables.run_parts import part_blocks
+from specbench.report.tables.run_title import run_title, simulated_title
+from specbench.report.tables.text_quality import aside
+from specbench.results import BASELINE, RunConfig
+
+if TYPE_CHECKING:
+    from specbench.results import MethodSpec, MethodSummary, RunSummary
+
+
+FORMULA = (
+    f"{LEGEND} step ratio: AR's seconds per forward over the method's, so that speedup = TPF × step ratio. "
+    "e2e: the same speedup with prefill, all tokens over all seconds. cut: answers that ended at the token budget."
+)
+_LOSSY = "not AR's text (lossy): no speed without its quality"
+#: Letters of an engine's row that stand in one line of a terminal.
+_LABEL = 10
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A run that was just measured or read, for the terminal."""
+
+    run: Mapping[str, Any]
+    config: RunConfig
+    summary: RunSummary
+    judged: Sequence[Mapping[str, Any]] = ()
+    projections: Sequence[Mapping[str, Any]] = ()
+    id: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return self.summary.complete
+
+
+def run_report(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
+    """What the terminal shows of one run: title, tables and notes."""
+    config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
+    found = _Finished(run, config, summary, judged)
+    asked = {label: spec.model_dump() for label, spec in config.simulated.items()}
+    blocks: list[Block] = [run_title(found).over_tables(*([simulated_title(asked)] if asked else []))]
+    blocks.append(replace(headline("", [found], withholding=False), source=Source()))
+    blocks += [*engine_blocks(found), *part_blocks(found, summary.rows)]
+    unjudged = [] if judged or asked or config.task.metric else [_not_judged(config)]
+    blocks.append(Words([*unjudged, *notes(run, summary)], "notes"))
+    return seen_on("terminal", blocks)
+
+
+def _not_judged(config: RunConfig) -> str:
+    """No figure of a task without a metric stands for quality."""
+    return "Answers are not judged" + ("; specbench score RUN --judge MODEL rates them." if config.task.judge else ".")
+
+
+def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Table:
+    """The table of one task; the rows of a run stand together, those that are lossy last.
+
+    ``withholding``: a lossy row without accuracy, or a judge's rating where the task has no verdict, shows no speed:
+    text that is not AR's can be as fast as one likes.
+    """
+    metric = next((run.config.task.metric for run in runs if run.config.task.metric), "")
+    simulated = any(run.config.simulated for run in runs)
+    shown: Medium = "page" if simulated or not (metric or any(run.judged for run in runs)) else ""
+    columns = [
+        NAME, *on("terminal", TOKENS), TPF, TOK_S, SPEEDUP, *on("page", VERDICT, STEP_RATIO), E2E,
+        Column("accuracy", metric or "score", only=shown),
+        Column("lossless", "lossless", words=True, short="acceptance" if simulated else ""), Column("cut_share", "cut"),
+    ]  # fmt: skip
+    made = [row for run in runs for row in _rows(run, withholding)]
+    return Table(f"headline {task}", "", columns, made, Source([run.id for run in runs], FORMULA))
+
+
+def withheld(run: Any, row: MethodSummary) -> bool:
+    """Whether a row's speed is not to be shown: other text than AR's, and nobody has said how good it is."""
+    return _is_lossy(row) and row.accuracy is None and rating(run, row.method) is None
+
+
+def _is_lossy(row: MethodSummary) -> bool:
+    """Whether its text is another than AR's; of a lottery's text there is nothing to say."""
+    return row.lossless is not None and row.lossless.verdict == "lossy" and not row.simulated
+
+
+def settings(specs: Sequence[MethodSpec]) -> dict[str, str]:
+    """What tells the rows of one method apart, by label: the options that are not the same in all of them."""
+    found = {}
+    for spec in specs:
+        others = [other.options for other in specs if other.name == spec.name]
+        apart = [key for key in spec.options if any(other.get(key) != spec.options[key] for other in others)]
+        found[spec.label] = ", ".join(f"{key} {_short(spec.options[key])}" for key in apart)
+    return found
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _rows(run: Any, withholding: bool) -> Iterator[Row]:
+    apart = settings(run.config.methods)
+    ordered = sorted(run.summary.rows, key=_is_lossy) if withholding else run.summary.rows
+    for row in ordered:
+        part = f"{run.id} · {_LOSSY if _is_lossy(row) else run_title(run).line}"
+        cells = _cells(run, row, apart[row.method], withholding and withheld(run, row))
+        yield Row(cells, run.id, row.method, part, strong=row.baseline)
+
+
+def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]:
+    quality = cell.accuracy(row.accuracy) if not row.simulated else NOTHING
+    judged = rating(run, row.method)
+    if row.accuracy is None and judged is not None:
+        quality = judged
+    text = cell.lossless(row)
+    if run.config.simulated and not row.simulated:
+        text = replace(text, line="the target's")
+    *speeds, end_to_end = cells_of([TPF, TOK_S, SPEEDUP, VERDICT, STEP_RATIO, E2E], row)
+    speeds.append(replace(end_to_end, line=""))  # two intervals would not fit 80 columns
+    if hidden:
+        said = Cell("withheld", under="lossy and not scored", tone="bad")
+        speeds = [*[NOTHING] * 3, said, *[NOTHING] * 2]
+    cut = cell.share(row.truncated / row.requests if row.requests else None)
+    method = Cell(name(row), under=apart, line=_name_line(row, run.summary))
+    return [method, cell.count(row.tokens), *speeds, quality, text, cut]
+
+
+def _name_line(row: MethodSummary, summary: RunSummary) -> str:
+    """A row's name in a terminal, with the size of its trees where nobody has set it."""
+    auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
+    shown = f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else name(row)
+    # An engine and its mode are two words, and two lines where one would take the room of the figures.
+    return shown.replace(":", ":\n", 1) if row.other and len(shown) > _LABEL else shown
+
+
+def rating(run: Any, method: str) -> Cell | None:
+    """The mean rating by the first judge who gave one."""
+    for judged in run.judged:
+        score = judged["methods"].get(method, {}).get("score")
+        if score is not None:
+            return replace(cell.figure(score, 2), under="judge's rating, 1 to 10")
+    return None
+
+
+def finding(summary: RunSummary) -> str:
+    """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
+
+    Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty with nothing but AR.
+    """
+    rows = [
+        row
+        for row in summary.rows
+        if row.method != BASELINE and row.speedup and not (row.simulated or row.again or row.failed)
+    ]
+    if not rows:
+        return ""
+    by_verdict: dict[str, list[MethodSummary]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0)):
+        assert row.speedup is not None
+        by_verdict[row.speedup.verdict].append(row)
+    parts = [
+        f"{_WORDS[verdict]}: {', '.join(f'{name(row)} {speedup(row.speedup)}{aside(row)}' for row in some)}"
+        for verdict in _WORDS
+        if (some := by_verdict[verdict])
+    ]
+    graded = [row for row in rows if row.lossless]
+    other = [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]
+    texts = f"; not every text of {', '.join(other)} is {BASELINE}'s" if other else f"; all texts are {BASELINE}'s"
+    return f"Found: {'; '.join(parts)}{texts if graded else ''}.{_as_good(summary)}"
+
+
+def _as_good(summary: RunSummary) -> str:
+    """The rows that may be as fast as the fastest; empty where nobody asked which is."""
+    fastest = summary.fastest
+    if fastest is None or fastest.among < 2 or not fastest.told_apart or summary.unsure:
+        return ""
+    others = [method for method in fastest.as_good if method != fastest.method]
+    if not others:
+        return f" {fastest.method} is the fastest of {fastest.among}."
+    return f" As good as the fastest, {fastest.method}, by these prompts: {', '.join(others)}."
+
+
+_WORDS = {
+    "faster": f"faster than {BASELINE}",
+    "slower": f"slower than {BASELINE}",
+    "no difference shown": "no difference shown",
+    "too few prompts": "too few prompts to say",
+}
+_WORDS |= {f"{UNSURE}{verdict}": f"{UNSURE}{words}" for verdict, words in _WORDS.items()}

@@ -1,0 +1,251 @@
+"""Tables of a sweep, what can be said of them, and a recommendation with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis import UNSURE
+from specbench.hardware import free_rows
+from specbench.report.charts.sweep_cells import FAILED, HALVED, LARGE
+from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
+from specbench.report.tables import cell
+from specbench.report.tables.columns import PROMPTS, SPEEDUP, TOK_S, TPF
+from specbench.report.tables.notes import few_blocks, seldom_filled
+from specbench.report.tables.run_title import sweep_title
+from specbench.results import BASELINE, device_name
+
+#: Configurations of one concurrency that a table shows; the file has all.
+SHOWN = 20
+
+
+SWEPT = (
+    "tok/s and TPF as for runs; speedup over AR at the same concurrency on the same prompts, 95% paired bootstrap over "
+    "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; within noise: multiple "
+    "comparisons with the best do not rule it out."
+)
+
+
+def sweep_report(run: Mapping[str, Any], cells: pd.DataFrame) -> list[Block]:
+    """What the terminal shows of a sweep: its title, the fastest at each concurrency, and what can be said of them."""
+    blocks = sweep_blocks("", cells)
+    shown = [replace(block, source=Source()) if isinstance(block, Table) else block for block in blocks]
+    return [sweep_title(run).over_tables(), *shown, Words([SWEPT], "notes")]
+
+
+def sweep_blocks(name: str, cells: pd.DataFrame) -> list[Block]:
+    """A table for each concurrency, and its sentences."""
+    blocks: list[Block] = []
+    for _, at in cells.groupby("concurrency"):
+        blocks.append(_table(name, at, int(at["concurrency"].iloc[0])))
+        memory = [line for line in at["memory"].dropna() if line][:1] if "memory" in at else []
+        more = len(ranked(at)) - SHOWN
+        lines = [*memory, *sentences(at), *([f"{more} slower configurations are in cells.csv."] if more > 0 else [])]
+        blocks += [Words(lines, "notes")] if lines else []
+    return blocks
+
+
+def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
+    columns = [
+        Column("cell", "configuration", words=True), Column("set", "prompts of", words=True, only="page"),
+        PROMPTS, TPF, TOK_S,
+        SPEEDUP, Column("rows_per_step", "rows"),
+        Column("accuracy", "accuracy", only="page"), Column("found", "", words=True),
+    ]  # fmt: skip
+    plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
+    body = [_row(name, row) for row in pd.concat([plain, ranked(at).head(SHOWN), held_out]).to_dict("records")]
+    return Table(f"sweep c{concurrency}", f"Concurrency {concurrency}", columns, body, Source([name], SWEPT))
+
+
+def _row(name: str, row: Mapping[Any, Any]) -> Row:
+    plain = row["method"] == BASELINE
+    figures = [
+        cell.known(row["tokens_per_forward"], 2),
+        cell.known(row["decode_tok_s"], 1),
+        cell.ONE if plain else estimate(row, "speedup"),
+        cell.known(row["rows_per_step"], 0),
+        cell.share(None if pd.isna(row["accuracy"]) else row["accuracy"]),
+        Cell(found(row)),
+    ]
+    head = [Cell(str(row["label"])), Cell(str(row["set"])), cell.count(int(row["prompts"]))]
+    key = f"{row['label']} / {row['set']}"
+    # In a terminal a sentence has the figures of held-out prompts.
+    only: Medium = "" if row["set"] == "tuning" else "page"
+    return Row([*head, *figures], name, str(row["label"]), strong=plain, key=key, only=only)
+
+
+def estimate(row: Mapping[Any, Any], column: str) -> Cell:
+    """A figure of a configuration with its interval, where it has one."""
+    if pd.isna(row[column]):
+        return NOTHING
+    low, high = (None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high"))
+    line = interval(row, column)
+    return Cell(line, float(row[column]), low, high, line=line)
+
+
+def ranked(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that were measured on the prompts to choose by, the fastest first; plain decoding is none."""
+    measured = _measured(cells)
+    return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
+
+
+def found(row: Mapping[Any, Any]) -> str:
+    """What became of a cell, in words."""
+    said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
+    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
+
+
+def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """Why a cell's figures are of a disturbed machine; empty where they are not, and of older tables."""
+    why = row.get("disturbed", "")
+    return "" if pd.isna(why) else str(why)
+
+
+def sentences(cells: pd.DataFrame) -> list[str]:
+    """What one concurrency's cells say, in words."""
+    tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
+    measured, large, failed = _measured(cells), tuning[tuning["stopped"] == LARGE], tuning[tuning["stopped"] == FAILED]
+    found = []
+    best = measured[measured["best"].astype(bool)]
+    if len(measured) and (why := _why(measured.iloc[0])):
+        found.append(f"Disturbed: {why}; what is best here is unsure.")
+    if len(best):
+        row = best.iloc[0]
+        concurrency = int(row["concurrency"])
+        compared, dropped = compared_cells(measured)
+        of = f"{len(compared)} cells" if len(compared) != 1 else "1 cell"
+        found.append(f"Best of {of}: {row['label']}, {_chosen(row, len(compared))}{_near(compared)}.")
+        if len(dropped):
+            least, most = int(dropped["prompts"].min()), int(dropped["prompts"].max())
+            after = f"{least}" if least == most else f"{least} to {most}"
+            found.append(f"{_dropped(len(dropped), f'after {after} prompts')}.")
+        again = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
+        if len(again):
+            other = again.iloc[0]
+            found.append(
+                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}, "
+                f"{other['verdict']}."
+            )
+        if seldom := seldom_filled(int(measured["prompts"].max()), concurrency):
+            found.append(seldom)
+        if few := few_blocks(None if pd.isna(row["blocks"]) else int(row["blocks"]), concurrency):
+            found.append(few)
+    if len(large):
+        found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
+    found += [f"Failed: {row['label']}: {row['fault']}." for row in failed.to_dict("records")]
+    return found
+
+
+def _measured(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that have figures on the prompts to choose by."""
+    without = cells["stopped"].isin([LARGE, FAILED])
+    return cells[(cells["set"] == "tuning") & ~without & (cells["method"] != BASELINE)]
+
+
+def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The cells that are on all the prompts and were compared, and those that halving dropped before."""
+    halved = measured["stopped"] == HALVED
+    return measured[~halved], measured[halved]
+
+
+def _chosen(row: Mapping[Any, Any] | pd.Series[Any], rows: int) -> str:
+    """The best cell's speedup, with the interval that allows for its having been chosen."""
+    if pd.isna(row["chosen_low"]):
+        return f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
+    ends = f"{row['speedup']:.2f} [{row['chosen_low']:.2f}, {row['chosen_high']:.2f}]"
+    allows = f" (the interval allows for the choice among {rows})" if rows > 1 else ""
+    return f"{row['verdict']}, speedup {ends}{allows} on {int(row['prompts'])} prompts"
+
+
+def _dropped(count: int, when: str) -> str:
+    """What halving has dropped, of which nothing is said."""
+    if count == 1:
+        return f"1 slower one was dropped {when} and is not compared"
+    return f"{count} slower ones were dropped {when} and are not compared"
+
+
+def _near(compared: pd.DataFrame) -> str:
+    """Which cells the prompts do not tell apart from the best."""
+    if len(compared) < 2:
+        return ""
+    if not compared["within_noise"].any():
+        return "; too few prompts to tell cells apart"
+    near = compared[compared["within_noise"].astype(bool) & ~compared["best"].astype(bool)]
+    others = len(compared) - 1
+    if others == 1:
+        label = _some(list(near["label"]))
+        return (
+            f"; the other one is within noise of it: {label}" if label else "; the other one is not within noise of it"
+        )
+    if not len(near):
+        return f"; none of the {others} others is within noise of it"
+    return f"; {len(near)} of the {others} others within noise of it: {_some(list(near['label']))}"
+
+
+def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
+    """A figure with its interval, where there is one."""
+    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if pd.isna(value):
+        return "–"
+    return f"{value:.2f} (too few)" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _some(labels: list[str]) -> str:
+    more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
+    return ", ".join(labels[:4]) + more
+
+
+_TOLERANCE = 0.10
+
+
+def sweep_advice(
+    run: Mapping[str, Any], cells: pd.DataFrame, curve: Sequence[tuple[int, float]], method: str
+) -> dict[str, Any]:
+    """What to use, JSON-ready; ``curve`` holds (rows, seconds) of steps measured here.
+
+    ``best`` (its row), ``set`` (what to give ``--set``), ``faster`` (whether the interval on the held-out prompts says
+    so, and nothing disturbed it), ``free_rows``, ``said`` (sentences).
+    """
+    tuning = _measured(cells)
+    best = tuning[tuning["best"].astype(bool)]
+    model = run["model"]
+    where = f"{run['task']['name']}, {model['name']} {model['dtype']}, {device_name(run)}"
+    free = free_rows(dict(curve), _TOLERANCE)
+    if not len(best):
+        return {"best": None, "set": [], "faster": False, "free_rows": free, "said": [f"{where}: nothing measured."]}
+    row = best.iloc[0]
+    held = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
+    judged = held.iloc[0] if len(held) else row
+    faster, why = judged["verdict"] == "faster", _why(judged)
+    options = str(row["label"]).split(" ")[1:]
+    settings = [f"{method}.{word}" for word in options]
+    compared, dropped = compared_cells(tuning)
+    said = [
+        f"{where}:",
+        f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
+        f"prompts {'that it was not chosen by' if len(held) else 'that it was chosen by'}.",
+        f"Why: {judged['tokens_per_forward']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step "
+        f"of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
+    ]
+    if near := _near(compared):
+        said.append(f"Of {len(compared)} settings on all prompts it is the fastest{near}.")
+    if len(dropped):
+        said.append(f"{_dropped(len(dropped), 'before')}.")
+    if faster:
+        said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
+    elif judged["verdict"] == f"{UNSURE}faster":
+        said.append(
+            f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
+        )
+    else:
+        said.append("No setting tried is shown to be faster than ar here.")
+    return {
+        "best": {key: None if pd.isna(value) else value for key, value in judged.to_dict().items()},
+        "set": settings,
+        "faster": faster,
+        "free_rows": free,
+        "said": said,
+    }
