@@ -219,7 +219,7 @@ class Steps:
         self._engine.step(self._trees())
         if self._captured:
             assert self._engine._graphs
-            (graph,) = self._engine._graphs._graphs.values()
+            (graph,) = self._engine._graphs.graphs.values()
             self._shape = graph.shape
             self._out = outcome_of(self._trees(), self._shape)
             graph._host_out[:] = self._out
@@ -227,7 +227,7 @@ class Steps:
             self._shape = pack.Shape(row_bucket(rows * sequences), sequences)
             self._out = outcome_of(self._trees(), self._shape)
             computed = Computed(torch.from_numpy(self._out))
-            self._engine._program.run = lambda *args, **given: computed  # type: ignore[method-assign]
+            self._engine._eager.program.run = lambda *args, **given: computed  # type: ignore[method-assign]
             self._engine.cache.commit = lambda *args: None  # type: ignore[method-assign]
         self._packed = np.zeros(self._shape.width_in, dtype=np.int32)
         self._engine.detach()

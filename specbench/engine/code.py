@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
 from specbench.common import EnvironmentRefused, SpecbenchError
 from specbench.engine import compiled, memory, products
+from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu.layers import OwnLayers
@@ -16,13 +18,14 @@ from specbench.engine.fast_paths import reason
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.merged import Linear
 from specbench.engine.parts import Unlike
+from specbench.engine.rotary import HeldRotary
 
 #: Layers of our own, by the kind of device.
 OF_DEVICE: dict[str, type[OwnLayers] | type[FusedLayers]] = {"cpu": OwnLayers, "cuda": FusedLayers}
 
 
 class LayerCode:
-    """Switches a model between its own layers and the engine's.
+    """Switches a model between its own attention and layers and the engine's.
 
     Args:
         native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
@@ -30,6 +33,7 @@ class LayerCode:
         captured: whether steps are captured, which on a CPU holds operations of torch alone.
 
     Attributes:
+        native_attention: the model's own, by its name in transformers.
         linears: what computes products: "own", "onednn" or "torch".
         why: why the layers are not our own; empty where they are.
     """
@@ -44,13 +48,17 @@ class LayerCode:
         products: Linear = nn.functional.linear,
     ) -> None:
         self._model, self._compile, self._asked = model, compile, native is True
-        self._attention: str = model.config._attn_implementation
+        self.native_attention: str = model.config._attn_implementation
+        if self.native_attention == interface.NAME:
+            raise ValueError("this model already serves an engine; close() that one first")
+        self._rotary = HeldRotary(model)
         self._parts: list[Any] = []
         self._products = products
         self._fused: FusedLayers | None = None
-        self.linears, self.why = "torch", self._barred(native, captured)
+        self.linears, self._barred = "torch", self._why_barred(native, captured)
+        self.why = self._barred
 
-    def _barred(self, native: bool | None, captured: bool) -> str:
+    def _why_barred(self, native: bool | None, captured: bool) -> str:
         """Why our own code is out of the question."""
         if native is False:
             return "not asked for"
@@ -63,6 +71,8 @@ class LayerCode:
 
     def settle(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
         """Chooses, checks what is chosen against the model's own forward, and leaves it attached."""
+        self._leave()
+        self.why = self._barred
         if not self.why:
             try:
                 layers: OwnLayers | FusedLayers
@@ -85,16 +95,12 @@ class LayerCode:
                 # Unless the layers are what is wrong, the check says so again.
                 wrong = isinstance(error, UnsupportedAttention) and error.__cause__ is None
                 self.why = "its layers compute something else than their parts say" if wrong else reason(error)
-            self.detach()
+            self._leave()
         if self._asked:
             raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
         kind = products.kind_for(self._model)
-        engines = self._model.config._attn_implementation
-        self._model.set_attn_implementation(self._attention)  # products are found by a forward without an engine
-        try:
+        with self.apart():  # products are found by a forward without an engine
             linears = products.Linears(self._model, kind)
-        finally:
-            self._model.set_attn_implementation(engines)
         self._take([linears, compiled.Fused(self._model, self._compile)], kind)
         try:
             check()
@@ -102,7 +108,7 @@ class LayerCode:
             stated = isinstance(error, SpecbenchError) and error.__cause__ is None
             if stated or not self._compile or memory.ran_out(error):
                 raise
-            self.detach()
+            self._leave()
             self._take([linears], kind)
             check()  # raises again what is no fault of the compiler's
             why = f"cannot compile this model's layers: {reason(error)}; leave --compile out"
@@ -110,17 +116,34 @@ class LayerCode:
 
     def _take(self, parts: list[Any], linears: str) -> None:
         self._parts, self.linears = parts, linears
-        self.attach()
+        for part in parts:
+            part.attach()
+
+    def _leave(self) -> None:
+        for part in reversed(self._parts):
+            part.detach()
+        self._parts = []
 
     def attach(self) -> None:
-        """Runs the engine's layers from now on."""
-        for part in self._parts:
+        """Runs the engine's attention and layers from now on."""
+        self._model.set_attn_implementation(interface.NAME)
+        for part in (self._rotary, *self._parts):
             part.attach()
 
     def detach(self) -> None:
-        """Gives the model its own layers back."""
-        for part in reversed(self._parts):
+        """Gives the model its own attention and layers back."""
+        for part in (*reversed(self._parts), self._rotary):
             part.detach()
+        self._model.set_attn_implementation(self.native_attention)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """The model as it is without an engine."""
+        self.detach()
+        try:
+            yield
+        finally:
+            self.attach()
 
     def release(self) -> None:
         """Drops the engine's layers, which hold its cache; they are detached."""

@@ -82,7 +82,7 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
     reading = _Reading(engine, groups)
     logits = engine.model(
         input_ids=tokens,
-        position_ids=engine.within(position),
+        position_ids=position if engine.positions is None else position.clamp(max=engine.positions - 1),
         past_key_values=reading,
         use_cache=True,
         step=reading.attend,

@@ -17,11 +17,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from specbench.engine import checks
 from specbench.engine.attention import interface
 from specbench.engine.attention.backends import TritonAttention
-from specbench.engine.attention.interface import Calls
-from specbench.engine.cache import ShapeRecorder, StaticCache
+from specbench.engine.cache import StaticCache
+from specbench.engine.checks import declared
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.pack import Shape
 from specbench.engine.parts import Unlike
@@ -146,17 +145,16 @@ class MetaStep:
         from specbench.engine.kernels.ops import TritonOps  # triton is not everywhere
 
         if reach is not None:
-            checks.check_declared(model, reach)
+            declared.check_declared(model, reach)
         model.set_attn_implementation(interface.NAME)
-        self.model, self.calls = model, Calls()
+        self.model = model
         self._layers = decoder_layers(model)
         HeldRotary(model).attach()
-        self._program, recorder = Program(model, ops or TritonOps(META)), ShapeRecorder()
-        with nullcontext() if reach is None else checks.refusing(), launches(lambda *_: None):
-            self._program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention, calls=self.calls)
+        self._program = Program(model, ops or TritonOps(META))
+        with nullcontext() if reach is None else declared.refusing(), launches(lambda *_: None):
+            shapes, self.calls = declared.learn_layers(self._program, TritonAttention, META, height=1)
         if reach is not None:
-            checks.check_windows(model, self.calls.windows, reach)
-        shapes = recorder.shapes
+            declared.check_windows(model, self.calls.windows, reach)
         self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
         self._group = max(count // shapes[layer][0] for layer, count in self.calls.heads.items() if layer in shapes)
         self.cache = StaticCache(shapes, slots, capacity, model.dtype, META)

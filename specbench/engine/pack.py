@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
@@ -26,6 +26,8 @@ from specbench.engine.block import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
 Ints = npt.NDArray[np.int32]
+#: By slot a next token for each row of its tree that takes the place of the computed one, or COMPUTED.
+Forced = Mapping[int, Sequence[int]]
 
 _NONE: Mapping[int, Verdict] = MappingProxyType({})
 _NOTHING = repeat(None)
@@ -99,6 +101,11 @@ class Batch:
             row += count
         return cls(ordered, counts, first, row, vocabulary)
 
+    @cached_property
+    def proposals(self) -> dict[int, TokenTree]:
+        """The trees that say from what they were drawn."""
+        return {slot: tree for slot, tree in self.trees.items() if tree.proposal is not None}
+
     def parts(self, rows: Tensor) -> Sequence[Tensor]:
         """Views of what each slot has of ``rows`` [N, …]; padding is left out."""
         return rows[: self.rows].split_with_sizes(self.counts)
@@ -130,7 +137,7 @@ def fill(
     shape: Shape,
     batch: Batch,
     lengths: Sequence[int],
-    forced: Mapping[int, Sequence[int]] | None = None,
+    forced: Forced | None = None,
 ) -> None:
     """Writes the trees of a step into ``packed`` int32 [shape.width_in].
 
@@ -138,7 +145,6 @@ def fill(
         packed: what is in it is overwritten, padding included.
         shape: with room for all rows of the batch.
         lengths: cached tokens of each slot.
-        forced: by slot, next token after each row of its tree, or COMPUTED.
 
     Raises:
         BadTree: a token that the model does not have, or parents that do not come before their children: a device
@@ -182,7 +188,7 @@ def fill(
         _force(instead, batch, forced)
 
 
-def _force(instead: Ints, batch: Batch, forced: Mapping[int, Sequence[int]]) -> None:
+def _force(instead: Ints, batch: Batch, forced: Forced) -> None:
     """Writes next tokens in place of computed ones."""
     if all(len(forced.get(slot, ())) == count for slot, count in zip(batch.trees, batch.counts, strict=True)):
         instead[:] = _joined([forced[slot] for slot in batch.trees], batch.rows)

@@ -129,14 +129,15 @@ class SkinnyProducts:
         self.why_not, self._settled = why, {}
 
     @torch.inference_mode()
-    def settle(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time) -> None:
+    def settle(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time | None = None) -> None:
         """Chooses for every shape that no earlier run has chosen for.
 
         ``weights``: those of each shape, [N, K], of different layers: they are read one after the other, so that the
-        memory is timed and not a cache that holds one of them.
+        memory is timed and not a cache that holds one of them. ``time``: default is :func:`cuda_time`.
         """
-        if self.why_not or self._final:
+        if self.why_not or self._final or not weights:
             return
+        time = time or cuda_time(self._device)
         for shape, each in weights.items():
             if shape not in self._settled:
                 self._settled[shape] = self._choose(shape, each, time)

@@ -119,10 +119,12 @@ class Program:
     """Runs a model over the rows of token trees.
 
     ``positions`` that the model has: rows after them get the last one; None is as many as there are rows.
+    ``vocabulary``: token ids that the model takes are below it.
     """
 
     def __init__(self, model: Any, ops: Ops, positions: int | None = None) -> None:
         self._model = model
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._last = None if positions is None else positions - 1
         self._layers = decoder_layers(model)
         # A model whose last layers store nothing may run them for the rows that are kept alone, so that what is tapped

@@ -45,7 +45,7 @@ def test_close_frees_cache_and_graphs(captured: bool, fused: bool, monkeypatch: 
     engine.prepare(2, context=3)
     held: list[weakref.ref[Any]] = [weakref.ref(engine.cache)]
     if engine._graphs is not None:
-        held += [weakref.ref(each) for each in (engine._graphs, *engine._graphs._graphs.values())]
+        held += [weakref.ref(each) for each in (engine._graphs, *engine._graphs.graphs.values())]
     assert len(memory(held)) == (4 if captured else 1)
     engine.close()
     assert memory(held) == []

@@ -98,10 +98,10 @@ def test_memory_that_ends_in_a_step_is_said_in_a_sentence(monkeypatch: pytest.Mo
     with attached(supported("llama"), capacity=40, max_rows=8) as engine:
         slot = engine.alloc()
         engine.prefill(slot, [1, 2, 3])
-        monkeypatch.setattr(engine._program, "run", no_memory)
+        monkeypatch.setattr(engine._eager.program, "run", no_memory)
         with pytest.raises(TreesTooLarge, check=wording):
             engine.step({slot: TokenTree.chain([5, 6])})
-        monkeypatch.setattr(engine._program, "run", broken)
+        monkeypatch.setattr(engine._eager.program, "run", broken)
         with pytest.raises(RuntimeError, check=wording):
             engine.step({slot: TokenTree.chain([5, 6])})
 

@@ -310,7 +310,7 @@ def test_company_stops_and_budgets_change_no_text(engine: Engine, sampling: Samp
     assert alone[3].output_ids == whole.output_ids[:7]
     assert [record.output_tokens for record in alone[1:]] == [25, 1, 7, 9, 2, 1]
     for shared in (engine, method.shared.engine):
-        assert all(length is None for length in shared._lengths)
+        assert all(length is None for length in shared._slots.lengths)
 
 
 def test_greedy_it_is_ar_token_for_token(engine: Engine) -> None:
