@@ -27,7 +27,7 @@ class Answering:
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """Asked by models that make their own position ids; ours always come with the call.
 
-        A model that counts on it elsewhere is noticed after long texts (:func:`specbench.engine.checks.forward.check_far`).
+        A model that counts on it elsewhere is noticed after long texts (:mod:`specbench.engine.checks.forward`).
         """
         return 0
 

@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError
-from specbench.engine import compiled, memory, products
+from specbench.engine import compiled, memory
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu.layers import OwnLayers
 from specbench.engine.fast_paths import reason
 from specbench.engine.fused_layers import FusedLayers
-from specbench.engine.merged import Linear
 from specbench.engine.parts import Unlike
+from specbench.engine.products import Linears, kind_for
 from specbench.engine.rotary import HeldRotary
+from specbench.engine.skinny import SkinnyProducts
 
 #: Layers of our own, by the kind of device.
 OF_DEVICE: dict[str, type[OwnLayers] | type[FusedLayers]] = {"cpu": OwnLayers, "cuda": FusedLayers}
@@ -31,6 +32,7 @@ class LayerCode:
         native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
             where that can be had.
         captured: whether steps are captured, which on a CPU holds operations of torch alone.
+        products: what multiplies few rows.
 
     Attributes:
         native_attention: the model's own, by its name in transformers.
@@ -45,15 +47,15 @@ class LayerCode:
         compile: bool,
         native: bool | None,
         captured: bool,
-        products: Linear = nn.functional.linear,
+        products: SkinnyProducts,
     ) -> None:
-        self._model, self._compile, self._asked = model, compile, native is True
+        self.model, self._compile, self._asked = model, compile, native is True
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
             raise ValueError("this model already serves an engine; close() that one first")
         self._rotary = HeldRotary(model)
         self._parts: list[Any] = []
-        self._products = products
+        self.products = products
         self._fused: FusedLayers | None = None
         self.linears, self._barred = "torch", self._why_barred(native, captured)
         self.why = self._barred
@@ -64,22 +66,22 @@ class LayerCode:
             return "not asked for"
         if self._compile:
             return "torch.compile was asked for"
-        device = self._model.device.type
+        device = self.model.device.type
         if device not in OF_DEVICE:
             return "our own layers are for CPUs and CUDA"
         return "captured steps hold operations of torch alone" if captured and device == "cpu" else ""
 
-    def settle(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
+    def choose(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
         """Chooses, checks what is chosen against the model's own forward, and leaves it attached."""
         self._leave()
         self.why = self._barred
         if not self.why:
             try:
                 layers: OwnLayers | FusedLayers
-                if OF_DEVICE[self._model.device.type] is FusedLayers:
-                    layers = FusedLayers(self._model, cache, calls, self._products)
+                if OF_DEVICE[self.model.device.type] is FusedLayers:
+                    layers = FusedLayers(self.model, cache, calls, self.products)
                 else:
-                    layers = OwnLayers(self._model, cache, calls)
+                    layers = OwnLayers(self.model, cache, calls)
                 self._take([layers], "own" if isinstance(layers, OwnLayers) else "torch")
                 if isinstance(layers, FusedLayers):
                     self._fused = layers
@@ -98,10 +100,10 @@ class LayerCode:
             self._leave()
         if self._asked:
             raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
-        kind = products.kind_for(self._model)
+        kind = kind_for(self.model)
         with self.apart():  # products are found by a forward without an engine
-            linears = products.Linears(self._model, kind)
-        self._take([linears, compiled.Fused(self._model, self._compile)], kind)
+            linears = Linears(self.model, kind)
+        self._take([linears, compiled.Fused(self.model, self._compile)], kind)
         try:
             check()
         except Exception as error:
@@ -126,7 +128,7 @@ class LayerCode:
 
     def attach(self) -> None:
         """Runs the engine's attention and layers from now on."""
-        self._model.set_attn_implementation(interface.NAME)
+        self.model.set_attn_implementation(interface.NAME)
         for part in (self._rotary, *self._parts):
             part.attach()
 
@@ -134,7 +136,7 @@ class LayerCode:
         """Gives the model its own attention and layers back."""
         for part in (*reversed(self._parts), self._rotary):
             part.detach()
-        self._model.set_attn_implementation(self.native_attention)
+        self.model.set_attn_implementation(self.native_attention)
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -155,7 +157,7 @@ class LayerCode:
 
     def report(self) -> dict[str, Any]:
         """What was chosen, for the records."""
-        device = self._model.device.type
+        device = self.model.device.type
         found: dict[str, Any] = {"linears": self.linears}
         if self._fused is not None and self._fused in self._parts:
             return {**found, **self._fused.report()}

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import BadTree
 from specbench.engine import graphs as capturing
 from specbench.engine import memory, room
 from specbench.engine.attention.choice import Attentions
-from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.block import DrawnDrafts
-from specbench.engine.buckets import ROW_BUCKETS, scratch_cells
-from specbench.engine.cache import StaticCache
-from specbench.engine.checks import declared, forward, layer
+from specbench.engine.buckets import ROW_BUCKETS
+from specbench.engine.checks import declared
 from specbench.engine.code import LayerCode
 from specbench.engine.graphs import CaptureFailed, Follower, settle
-from specbench.engine.ops import TorchOps
+from specbench.engine.loading import load_stepper
 from specbench.engine.pack import Batch, Forced
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.engine.skinny import SkinnyProducts
-from specbench.engine.slots import Slots
-from specbench.engine.step import Program, unmarked
-from specbench.engine.stepper import EagerStepper, GraphStepper
+from specbench.engine.step import unmarked
+from specbench.engine.stepper import GraphStepper
 from specbench.engine.sums import WideSums
 from specbench.engine.tuner import Tuner, eager_step_seconds
 
 CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
-PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
 
 
 class Engine:
@@ -96,8 +91,8 @@ class Engine:
         self._notes: list[str] = []
         self._at_close: list[Callable[[], None]] = []
         captured = on_gpu if graphs is None else graphs
-        self._products = SkinnyProducts(self.device, pinned=deterministic)
-        self.code = LayerCode(model, compile=compile, native=native, captured=captured, products=self._products)
+        products = SkinnyProducts(self.device, pinned=deterministic)
+        self.code = LayerCode(model, compile=compile, native=native, captured=captured, products=products)
         self.attentions = Attentions(backend, model, pinned=deterministic)
         # Rows after the last position that a model has emit nothing that is kept: they sit on that one.
         self.positions = declared.check_declared(model, capacity)
@@ -108,13 +103,14 @@ class Engine:
         self._sums = WideSums()
         self.attach()
         try:
-            self._load(slots, sampling or Sampling(), padded=on_gpu if pad_rows is None else pad_rows)
+            self._eager, self.calls, self.rounding = load_stepper(
+                self.code, self.attentions, sampling or Sampling(), slots, capacity, self._max_rows, self.positions,
+                padded=on_gpu if pad_rows is None else pad_rows,
+            )  # fmt: skip
+            self._slots, self.cache = self._eager.slots, self._eager.slots.cache
             if capture is not None:
                 self._graphs = GraphStepper(self._eager, capture, self._notes.append)
-                self._tuner = Tuner(
-                    self._graphs, self._eager, self.code, self._products, self._max_rows,
-                    rounding=self.rounding, pinned=deterministic,
-                )  # fmt: skip
+                self._tuner = Tuner(self._graphs, self._eager, self.code, self._max_rows, self.rounding, deterministic)
         except BaseException as error:
             self.close()
             if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
@@ -123,45 +119,6 @@ class Engine:
             raise EnvironmentRefused(
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
             ) from error
-
-    def _load(self, slots: int, sampling: Sampling, *, padded: bool) -> None:
-        """Learns the model's layers, makes the cache, and takes the fastest code that computes what the model does."""
-        model, attentions, capacity = self.model, self.attentions, self.capacity
-        plain, reference = Program(model, TorchOps(), self.positions), attentions.backend("reference")
-        shapes, self.calls = declared.learn_layers(plain, reference, self.device)
-        declared.check_windows(model, self.calls.windows, capacity + self._max_rows)
-        attentions.check_shapes(shapes, self.calls.heads)
-        widths, free = memory.widths(model, shapes), memory.free_bytes(self.device)
-
-        def assert_room() -> None:
-            dense = attentions.tree == "reference"
-            room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
-
-        assert_room()
-        self.cache = StaticCache(shapes, slots, capacity + scratch_cells(self._max_rows), model.dtype, self.device)
-        self._slots = Slots(self.cache, slots, capacity)
-        layer.check_layers(model, shapes, self.calls, reference, self.apart)
-        # What the model's own forward after a long text is given is a copy, for two branches, and made once more.
-        most = None if free is None else (free - self.cache.nbytes) // max(1, 8 * int(widths.token_bytes))
-        longest = min(each for each in (capacity, self.positions, most) if each is not None)
-
-        def check() -> None:
-            self.rounding = forward.check_forward(model, self._eager, self.apart)
-            forward.check_far(model, longest, self._eager, self.apart)
-
-        def settle() -> None:
-            program = Program(model, attentions.ops(), self.positions)
-            self._eager = EagerStepper(plain, program, self._slots, attentions, sampling, padded=padded)
-            self.code.settle(self.cache, self.calls, check)
-
-        try:
-            settle()
-        except Exception as error:
-            stated = isinstance(error, SpecbenchError) and not isinstance(error, UnsupportedAttention)
-            if stated or memory.ran_out(error) or not attentions.fall_back(error):
-                raise
-            assert_room()
-            settle()
 
     def attach(self) -> None:
         """Gives the model the engine's attention and layers; :meth:`detach` takes them back."""
@@ -268,17 +225,7 @@ class Engine:
         if tree.tokens[0] != ids[-1]:
             raise BadTree(f"the tree of a prefill starts at the last prompt token {ids[-1]}, not {tree.tokens[0]}")
         self._check_rows(tree)
-        head = list(ids[:-1])
-        hidden: list[Tensor] = []
-        while head and len(head) + len(tree) > PREFILL_CHUNK:
-            *chunk, last = head[:PREFILL_CHUNK]
-            head = head[PREFILL_CHUNK:]
-            chunked = self._eager.prefill(slot, chunk, TokenTree.chain([last]), taps=taps).hidden
-            hidden += [] if chunked is None else [chunked]
-        result = self._eager.prefill(slot, head, tree, top_k, taps)
-        if hidden and result.hidden is not None:
-            result = replace(result, hidden=torch.cat([*hidden, result.hidden]))
-        return result
+        return self._eager.prefill(slot, list(ids[:-1]), tree, top_k, taps)
 
     def step(
         self,
@@ -388,7 +335,7 @@ class Engine:
 
     def multiply_as(self, products: Sequence[Mapping[str, Any]]) -> None:
         """Multiplies as an earlier engine did, by what it reported of its ``products``; times no product itself."""
-        self._products.keep(products, only=True)
+        self.code.products.keep(products, only=True)
 
     @property
     def calibration_context(self) -> int:
@@ -431,8 +378,8 @@ class Engine:
         ``weights`` of a shape that the target has too are timed on the target's, which are more.
         """
         if self._graphs is not None:
-            self._products.settle({**weights, **self.code.weights()})
-        return self._products
+            self.code.products.choose({**weights, **self.code.weights()})
+        return self.code.products
 
     @property
     def notes(self) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,43 +35,11 @@ class Ancestry:
 Outcomes = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-class Ops(Protocol):
-    """The device work of a step. No call reads device data on the host, so that all of it can be captured.
-
-    Shapes and meanings of the arguments are those of :class:`TorchOps`, which every other implementation has to equal.
-    """
-
-    def ancestry(self, parents: Tensor, layout: Layout) -> Ancestry: ...
-    def write(
-        self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor
-    ) -> None: ...
-    def choose(self, logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor: ...
-    def filtered(self, logits: Tensor, sampling: Sampling) -> Tensor: ...
-    def draw(self, kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor: ...
-    def accept(
-        self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
-    def commit(
-        self, buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor
-    ) -> None: ...
-    def take(
-        self,
-        outcome: Outcomes,
-        firsts: Tensor,
-        hidden: Tensor,
-        follows: Tensor,
-        new: Tensor,
-        anchor: Tensor,
-        tokens: Tensor,
-        features: Tensor,
-    ) -> None: ...
-    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]: ...
-    def same_graph(self, sampling: Sampling) -> Sampling: ...
-    def set_sampling(self, sampling: Sampling) -> None: ...
-
-
 class TorchOps:
-    """The oracle."""
+    """The device work of a step by torch: the oracle, which every other implementation has to equal.
+
+    No call reads device data on the host, so that all of it can be captured.
+    """
 
     def ancestry(self, parents: Tensor, layout: Layout) -> Ancestry:
         """Depths and ancestors of ``parents`` [N]; roots and padding rows name themselves."""
@@ -172,6 +139,10 @@ class TorchOps:
 
     def set_sampling(self, sampling: Sampling) -> None:
         """Tells what the next steps sample with, where that is not baked in."""
+
+
+#: What every implementation is.
+Ops = TorchOps
 
 
 def ancestors(parents: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
 from specbench.engine.step import Kind, Mark, Program, unmarked
 
+PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
+
 
 class EagerStepper:
     """Runs a step launch by launch.
@@ -116,7 +118,19 @@ class EagerStepper:
     def prefill(
         self, slot: int, head: list[int], tree: TokenTree, top_k: int = 0, taps: tuple[int, ...] = ()
     ) -> StepResult:
-        """Feeds prompt tokens and the tree under the last of them in one forward and commits both."""
+        """Feeds the tokens of a prompt before its last, and the tree under that one, and commits both."""
+        hidden: list[Tensor] = []
+        while head and len(head) + len(tree) > PREFILL_CHUNK:
+            *chunk, last = head[:PREFILL_CHUNK]
+            head = head[PREFILL_CHUNK:]
+            result = self._prefill(slot, chunk, TokenTree.chain([last]), 0, taps)
+            hidden += [] if result.hidden is None else [result.hidden]
+        result = self._prefill(slot, head, tree, top_k, taps)
+        if hidden and result.hidden is not None:
+            result = replace(result, hidden=torch.cat([*hidden, result.hidden]))
+        return result
+
+    def _prefill(self, slot: int, head: list[int], tree: TokenTree, top_k: int, taps: tuple[int, ...]) -> StepResult:
         start, batch = self.slots.length(slot), Batch.of({slot: tree}, self.plain.vocabulary)
         kind, shape = Kind(self._sampling, top_k, taps), Shape(len(tree), len(self.slots))
         cache = self.slots.cache

@@ -18,7 +18,6 @@ from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.checks import forward
 from specbench.engine.code import LayerCode
 from specbench.engine.fast_paths import WORTH
-from specbench.engine.skinny import SkinnyProducts
 from specbench.engine.step import Kind
 from specbench.engine.stepper import EagerStepper, GraphStepper
 
@@ -40,13 +39,11 @@ class Tuner:
         graphs: GraphStepper,
         eager: EagerStepper,
         code: LayerCode,
-        products: SkinnyProducts,
         max_rows: int,
-        *,
         rounding: float,
         pinned: bool,
     ) -> None:
-        self._graphs, self._eager, self._code, self._products = graphs, eager, code, products
+        self._graphs, self._eager, self._code, self._products = graphs, eager, code, code.products
         self._attentions, self._slots, self._max_rows = eager.attentions, eager.slots, max_rows
         self._rounding, self._pinned = rounding, pinned
         self._earlier: Sequence[Mapping[str, Any]] = ()
@@ -80,8 +77,8 @@ class Tuner:
             self._collected = True
         wanted = probabilities and not self._eager.sampling.greedy
         try:
-            self._products.settle(self._code.weights())  # before anything holds a kernel
-            self._attentions.settle(lambda name: self._one_row_seconds(name, context))
+            self._products.choose(self._code.weights())  # before anything holds a kernel
+            self._attentions.choose(lambda name: self._one_row_seconds(name, context))
             for steps in self._attentions.steps(max_rows, len(self._slots)):
                 kind = self._eager.kind(steps.attention, steps.tall, top_k, taps, forced, wanted)
                 self.tune(steps, kind, min(context, self._slots.capacity))
