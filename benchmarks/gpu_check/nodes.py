@@ -211,12 +211,12 @@ def _steps(
 ) -> list[StepNodes]:
     """The steps of a model whose layers are as they are at the moment."""
     from specbench.engine import Sampling
-    from specbench.engine.step import Kind
+    from specbench.engine.step import StepKind
 
     without_cache = shape.model_copy(update={"attention": ()})
     found: list[StepNodes] = []
     for count, sampling in [*((count, Sampling()) for count in rows), (rows[-1], Sampling(_TEMPERATURE))]:
-        kind = Kind(sampling, attention="triton", tall=meta.tall(count))
+        kind = StepKind(sampling, attention="triton", tall=meta.tall(count))
         nodes = meta.nodes(count * slots, kind, again=bool(found))
         cost, weights = step_cost(shape, count, context, slots), step_cost(without_cache, count, context, slots)
         found.append(

@@ -101,7 +101,7 @@ class LayerCode:
         if self._asked:
             raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
         kind = kind_for(self.model)
-        with self.apart():  # products are found by a forward without an engine
+        with self.detached():  # products are found by a forward without an engine
             linears = Linears(self.model, kind)
         self._take([linears, compiled.Fused(self.model, self._compile)], kind)
         try:
@@ -139,7 +139,7 @@ class LayerCode:
         self.model.set_attn_implementation(self.native_attention)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def detached(self) -> Iterator[None]:
         """The model as it is without an engine."""
         self.detach()
         try:

@@ -128,9 +128,9 @@ class Engine:
         """Gives the model back its own attention and layers, until :meth:`attach`."""
         self.code.detach()
 
-    def apart(self) -> AbstractContextManager[None]:
+    def detached(self) -> AbstractContextManager[None]:
         """The model as it is without an engine."""
-        return self.code.apart()
+        return self.code.detached()
 
     def at_close(self, work: Callable[[], None]) -> None:
         """Runs ``work`` when the engine is closed, so that what was made for it on its device is freed with it."""

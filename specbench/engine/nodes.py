@@ -25,7 +25,7 @@ from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.pack import Shape
 from specbench.engine.parts import Unlike
 from specbench.engine.rotary import HeldRotary
-from specbench.engine.step import Computed, Kind, Program, decoder_layers
+from specbench.engine.step import Computed, Program, StepKind, decoder_layers
 
 META = torch.device("meta")
 # Shared bytes that a program may take, and multiprocessors: of an H200.
@@ -179,7 +179,7 @@ class MetaStep:
         with launches(lambda *_: None):
             return widest > tile_height(widest, self._group, False, META, self._kv_heads)
 
-    def run(self, rows: int, kind: Kind) -> Computed:
+    def run(self, rows: int, kind: StepKind) -> Computed:
         """A step of so many rows, within :func:`launches`; nothing is computed."""
         from specbench.engine.kernels.tree_attention import tile_height  # triton is not everywhere
 
@@ -187,7 +187,7 @@ class MetaStep:
         shape = Shape(rows, self._slots, height)
         return self._program.run(_packed(shape), shape, kind, self.cache, TritonAttention)
 
-    def nodes(self, rows: int, kind: Kind, *, again: bool = False) -> Nodes:
+    def nodes(self, rows: int, kind: StepKind, *, again: bool = False) -> Nodes:
         """What a step of so many rows launches, when it has run before: what is allocated once is there by then.
 
         ``again``: a step of this object has been counted already, so that none need run before.

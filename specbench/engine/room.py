@@ -86,7 +86,7 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
     return StepMemory(slots * cells * widths.token_bytes, masks + activations + logits)
 
 
-def assert_room(
+def assert_trees_fit(
     widths: Widths | None, rows: int, capacity: int, slots: int, free: float | None, *, dense: bool = True
 ) -> None:
     """Raise TreesTooLarge where steps of such trees find no memory and steps of a single row do.

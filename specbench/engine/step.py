@@ -82,7 +82,7 @@ def unmarked(phase: str) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class StepKind:
     """What a step computes beside its shape; every kind has graphs of its own.
 
     Attributes:
@@ -139,7 +139,7 @@ class Program:
         self,
         packed: Tensor,
         shape: pack.Shape,
-        kind: Kind,
+        kind: StepKind,
         cache: StaticCache,
         backend: MakeBackend,
         *,
@@ -230,7 +230,7 @@ class Program:
         with tapped(self._layers, taps) as outputs, _all_rows(self._drops_rows):
             yield LogitChunks(self._model, arguments, kept), outputs
 
-    def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> Chosen:
+    def _choose(self, logits: Tensor, positions: Tensor, kind: StepKind) -> Chosen:
         """Next token of every row, and what else is wanted of its logits [1, n, V]."""
         sampling = kind.sampling
         if not kind.top_k and not kind.probabilities:

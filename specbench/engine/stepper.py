@@ -21,7 +21,7 @@ from specbench.engine.memory import ran_out
 from specbench.engine.pack import Batch, Forced, Outcome, Shape
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
-from specbench.engine.step import Kind, Mark, Program, unmarked
+from specbench.engine.step import Mark, Program, StepKind, unmarked
 
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
 
@@ -67,20 +67,20 @@ class EagerStepper:
         taps: tuple[int, ...] = (),
         forced: bool = False,
         probabilities: bool = False,
-    ) -> Kind:
+    ) -> StepKind:
         """What a step computes, with as much of the sampling as its operations take from there."""
         # With top-k the scores are made by torch, which bakes the sampling in; of probabilities it is the temperature.
         sampling = self._sampling if top_k else self.program.ops.same_graph(self._sampling)
         if probabilities:
             sampling = replace(sampling, temperature=self._sampling.temperature)
-        return Kind(sampling, top_k, taps, forced, attention, tall, probabilities)
+        return StepKind(sampling, top_k, taps, forced, attention, tall, probabilities)
 
-    def shape(self, rows: int, kind: Kind) -> Shape:
+    def shape(self, rows: int, kind: StepKind) -> Shape:
         """The arrays of a step of so many rows."""
         return Shape(rows, len(self.slots), self.attentions.height(rows, kind.attention, kind.tall))
 
     def run(
-        self, batch: Batch, kind: Kind, forced: Forced | None = None, mark: Mark = unmarked
+        self, batch: Batch, kind: StepKind, forced: Forced | None = None, mark: Mark = unmarked
     ) -> dict[int, StepResult]:
         """One step; what each slot emits."""
         lengths = self.slots.cached
@@ -132,7 +132,7 @@ class EagerStepper:
 
     def _prefill(self, slot: int, head: list[int], tree: TokenTree, top_k: int, taps: tuple[int, ...]) -> StepResult:
         start, batch = self.slots.length(slot), Batch.of({slot: tree}, self.plain.vocabulary)
-        kind, shape = Kind(self._sampling, top_k, taps), Shape(len(tree), len(self.slots))
+        kind, shape = StepKind(self._sampling, top_k, taps), Shape(len(tree), len(self.slots))
         cache = self.slots.cache
         out = self.plain.run(
             self._packed(batch, shape), shape, kind, cache, self.attentions.backend(self.attentions.of_prompt(tree)),
@@ -146,7 +146,7 @@ class EagerStepper:
     def logits(self, slot: int, tree: TokenTree, attention: str = "", tall: bool = True) -> Tensor:
         """Logits [rows, V] of a tree as a step computes them; nothing is committed."""
         batch = Batch.of({slot: tree})
-        kind = Kind(self._sampling, attention=attention or self.attentions.tree, tall=tall)
+        kind = StepKind(self._sampling, attention=attention or self.attentions.tree, tall=tall)
         shape = self.shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
         logits = self.program.logits(
             self._packed(batch, shape), shape, self.slots.cache, self.attentions.backend(kind.attention, kind.tall),
@@ -193,14 +193,14 @@ class GraphStepper:
         self._eager, self.capture, self._note = eager, capture, note
         self._device = eager.slots.cache.device
         self._probabilities = LastProbabilities()
-        self.graphs: dict[tuple[int, Kind], StepGraph] = {}
-        self.padded_to: dict[tuple[int, Kind], int] = {}
-        self.failed: set[tuple[int, Kind]] = set()
+        self.graphs: dict[tuple[int, StepKind], StepGraph] = {}
+        self.padded_to: dict[tuple[int, StepKind], int] = {}
+        self.failed: set[tuple[int, StepKind]] = set()
         self.captures = Captures()
         self.followers: list[Follower] = []
 
     def run(
-        self, batch: Batch, kind: Kind, forced: Forced | None = None, mark: Mark = unmarked
+        self, batch: Batch, kind: StepKind, forced: Forced | None = None, mark: Mark = unmarked
     ) -> dict[int, StepResult]:
         """One step; what each slot emits."""
         eager, slots = self._eager, self._eager.slots
@@ -223,7 +223,7 @@ class GraphStepper:
         mark("commit")
         return results
 
-    def _find(self, batch: Batch, kind: Kind, lengths: list[int], forced: Forced | None) -> StepGraph | None:
+    def _find(self, batch: Batch, kind: StepKind, lengths: list[int], forced: Forced | None) -> StepGraph | None:
         """The graph for a step, with its input filled in; None for a step that has to run eagerly."""
         if batch.rows > ROW_BUCKETS[-1]:
             return None
@@ -246,7 +246,7 @@ class GraphStepper:
             return None
         return graph
 
-    def graph(self, rows: int, kind: Kind) -> StepGraph:
+    def graph(self, rows: int, kind: StepKind) -> StepGraph:
         """The graph of a bucket; not captured yet when it is first asked for."""
         key, eager = (rows, kind), self._eager
         if key not in self.graphs:

@@ -18,7 +18,7 @@ from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.checks import forward
 from specbench.engine.code import LayerCode
 from specbench.engine.fast_paths import WORTH
-from specbench.engine.step import Kind
+from specbench.engine.step import StepKind
 from specbench.engine.stepper import EagerStepper, GraphStepper
 
 #: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
@@ -47,7 +47,7 @@ class Tuner:
         self._attentions, self._slots, self._max_rows = eager.attentions, eager.slots, max_rows
         self._rounding, self._pinned = rounding, pinned
         self._earlier: Sequence[Mapping[str, Any]] = ()
-        self._seconds: dict[tuple[int, Kind], float] = {}
+        self._seconds: dict[tuple[int, StepKind], float] = {}
         self._collected = False
 
     def keep(self, steps: Sequence[Mapping[str, Any]], products: Sequence[Mapping[str, Any]]) -> None:
@@ -87,7 +87,7 @@ class Tuner:
                 "no memory left to capture steps in CUDA graphs; lower --concurrency, or use --graphs off"
             ) from error
 
-    def tune(self, steps: Steps, kind: Kind, context: int) -> None:
+    def tune(self, steps: Steps, kind: StepKind, context: int) -> None:
         """Captures and times every bucket that some steps can need, and keeps those that are worth it.
 
         A bucket is passed over where a larger one takes less time, as it does where a library has a slow kernel for
@@ -115,7 +115,7 @@ class Tuner:
 
     def report(self) -> dict[str, Any]:
         """What was captured, measured and chosen, for the summary of a run."""
-        curves: dict[Kind, dict[int, float]] = defaultdict(dict)
+        curves: dict[StepKind, dict[int, float]] = defaultdict(dict)
         for (rows, kind), seconds in sorted(self._seconds.items(), key=lambda item: item[0][0]):
             curves[kind][rows] = seconds
         captures, padded_to = self._graphs.captures, self._graphs.padded_to
@@ -142,7 +142,7 @@ class Tuner:
         most = min(max(most, min(_FEW, self._max_rows)), ROW_BUCKETS[-1])
         return [bucket for bucket in ROW_BUCKETS if row_bucket(min(fewest, most)) <= bucket <= row_bucket(most)]
 
-    def _earlier_choices(self, kind: Kind, buckets: Collection[int]) -> Mapping[int, int]:
+    def _earlier_choices(self, kind: StepKind, buckets: Collection[int]) -> Mapping[int, int]:
         """Bucket -> the bucket that an earlier run padded it to, as far as it is one that its rows fit in."""
         mine = _described(kind)
         for choice in ({"probabilities": False, **each} for each in self._earlier):  # older runs had none
@@ -152,11 +152,11 @@ class Tuner:
                 return {rows: padded for rows, padded in pairs if rows <= padded and padded in buckets}
         return {}
 
-    def _chosen_seconds(self, rows: int, kind: Kind) -> float:
+    def _chosen_seconds(self, rows: int, kind: StepKind) -> float:
         """Measured time of the step that ``rows`` rows get, host copies included."""
         return self._seconds[self._graphs.padded_to[row_bucket(rows), kind], kind]
 
-    def _time(self, rows: int, widest: int, kind: Kind, context: int) -> float:
+    def _time(self, rows: int, widest: int, kind: StepKind, context: int) -> float:
         """Seconds of a step of ``rows`` rows in chains of ``widest`` each; the last has what is left."""
         if (rows, kind) not in self._seconds:
             slots, graph = len(self._slots), self._graphs.graph(rows, kind)
@@ -198,7 +198,7 @@ def eager_step_seconds(stepper: EagerStepper, max_rows: int, context: int) -> li
             tree = TokenTree.chain([0] * min(bucket, max_rows))
             kind = stepper.kind(*stepper.attentions.of([tree]))
 
-            def step(tree: TokenTree = tree, kind: Kind = kind) -> None:
+            def step(tree: TokenTree = tree, kind: StepKind = kind) -> None:
                 stepper.run(pack.Batch.of({slot: tree}), kind)
                 slots.rewind(slot, context)
 
@@ -221,7 +221,7 @@ def median_seconds(work: Callable[[], object], times: int) -> float:
     return sorted(taken)[times // 2]
 
 
-def _described(kind: Kind) -> dict[str, Any]:
+def _described(kind: StepKind) -> dict[str, Any]:
     """A kind of step in the words of a record."""
     return {
         "attention": kind.attention,

@@ -17,7 +17,7 @@ from torch import nn
 
 from specbench.common import EnvironmentRefused
 from specbench.engine import settle
-from specbench.engine.products import Kind, Linears
+from specbench.engine.products import LinearKind, Linears
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.hardware.profile import MeasuredCeilings
 
@@ -29,7 +29,7 @@ _SETTLE_S = 0.25  # of the probe's readings: right behind torch's work one came 
 def measure_ceilings(
     device: torch.device,
     dtype: torch.dtype,
-    linears: Kind = "torch",
+    linears: LinearKind = "torch",
     seconds: float = 10.0,
     say: Callable[[str], None] = lambda line: None,
 ) -> MeasuredCeilings:
@@ -54,7 +54,7 @@ def _opened(device: torch.device, stack: ExitStack, say: Callable[[str], None]) 
 
 
 def _measured(
-    device: torch.device, dtype: torch.dtype, linears: Kind, seconds: float, probe: BandwidthProbe | None
+    device: torch.device, dtype: torch.dtype, linears: LinearKind, seconds: float, probe: BandwidthProbe | None
 ) -> MeasuredCeilings:
     if device.type == "cuda":
         nbytes, size = min(4 << 30, torch.cuda.mem_get_info(device)[0] // 4), 8192

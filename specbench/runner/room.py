@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import Method
-from specbench.engine.room import TreesTooLarge, Widths, assert_room
+from specbench.engine.room import TreesTooLarge, Widths, assert_trees_fit
 from specbench.hardware import ModelShape, gpus
 from specbench.hardware.limits import free_ram_bytes, ram_bytes
 from specbench.models import configured_shape, names
@@ -51,7 +51,7 @@ class Room:
             room -= self.shape.parameters * self.shape.weight_bytes
         widths = Widths.of(self.shape) if self.shape else None
         try:
-            assert_room(widths, widest.max_rows, self.capacity, self.slots, room, dense=self.dense)
+            assert_trees_fit(widths, widest.max_rows, self.capacity, self.slots, room, dense=self.dense)
         except TreesTooLarge as error:
             return f"{widest.label}: {error}; {way_out(widest)}"
         return None

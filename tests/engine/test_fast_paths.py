@@ -275,7 +275,7 @@ def test_products_sum_in_float32_while_an_engine_is_open(monkeypatch: pytest.Mon
             setattr(matmul, name, True)
         first = Engine(supported("llama"), capacity=40, max_rows=4)
         second = Engine(supported("qwen2"), capacity=40, max_rows=4)
-        with first.apart():
+        with first.detached():
             assert allowed() == [False, False]
         first.close()
         first.close()

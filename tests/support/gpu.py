@@ -22,7 +22,7 @@ from specbench.engine import sampler
 from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.pack import Shape
-from specbench.engine.step import Kind
+from specbench.engine.step import StepKind
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
@@ -108,7 +108,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
 def step(
     recipe: Any,
-    kind: Kind,
+    kind: StepKind,
     monkeypatch: pytest.MonkeyPatch,
     dtype: torch.dtype = torch.bfloat16,
     *,

@@ -54,7 +54,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 #: Makes the model what it is without an engine.
-Apart = Callable[[], AbstractContextManager[None]]
+Detached = Callable[[], AbstractContextManager[None]]
 
 
 def relative_error(found: Tensor, expected: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def relative_error(found: Tensor, expected: Tensor) -> Tensor:
     return (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
 
 
-def check_forward(model: Any, stepper: EagerStepper, apart: Apart) -> float:
+def check_forward(model: Any, stepper: EagerStepper, detached: Detached) -> float:
     """Refuse a model whose logits over a tree after a short text are not its own.
 
     Returns how far scores may be off, as a share of their norm: the tolerance, or what was found where that is more.
@@ -75,7 +75,7 @@ def check_forward(model: Any, stepper: EagerStepper, apart: Apart) -> float:
             # Past the checks of a user's prompt: the scratch cells have room for it.
             stepper.prefill(slot, text[: PREFIX - 1], TokenTree.chain([text[PREFIX - 1]]))
             ours = stepper.logits(slot, TokenTree(text[PREFIX:], PARENTS))
-        with apart(), torch.inference_mode():
+        with detached(), torch.inference_mode():
             own = _own_logits(model, text)
         if not all(bool(logits.isfinite().all()) for logits in own):
             dtype = str(model.dtype).removeprefix("torch.")
@@ -86,12 +86,12 @@ def check_forward(model: Any, stepper: EagerStepper, apart: Apart) -> float:
         if errors.max() <= tolerance(model.dtype):
             return tolerance(model.dtype)
     found = float(errors.max())
-    if found > _allowed(model, tolerance(model.dtype), apart, lambda: _own_logits(model, probe_text(model))):
+    if found > _allowed(model, tolerance(model.dtype), detached, lambda: _own_logits(model, probe_text(model))):
         raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {found:.2g})")
     return found
 
 
-def check_far(model: Any, longest: int, stepper: EagerStepper, apart: Apart) -> None:
+def check_far(model: Any, longest: int, stepper: EagerStepper, detached: Detached) -> None:
     """Refuse a model whose logits are not its own after long texts, whose keys and values are noise.
 
     A model that takes no cache but its own is left to the other checks.
@@ -113,7 +113,7 @@ def check_far(model: Any, longest: int, stepper: EagerStepper, apart: Apart) -> 
                 return _own_logits_after(model, tokens, stored)
 
             try:
-                with apart(), torch.inference_mode():
+                with detached(), torch.inference_mode():
                     expected = own()
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
                 if memory.ran_out(error):
@@ -123,7 +123,7 @@ def check_far(model: Any, longest: int, stepper: EagerStepper, apart: Apart) -> 
             if worst <= floor:
                 break
         else:
-            if worst <= _allowed(model, floor, apart, own):
+            if worst <= _allowed(model, floor, detached, own):
                 continue
             raise UnsupportedAttention(
                 f"the engine's forward after {length} tokens differs from the model's own (relative error "
@@ -153,9 +153,9 @@ def _lengths(values: Any, name: str = "") -> Iterator[int]:
             yield values
 
 
-def _allowed(model: Any, floor: float, apart: Apart, forward: Callable[[], list[Tensor]]) -> float:
+def _allowed(model: Any, floor: float, detached: Detached, forward: Callable[[], list[Tensor]]) -> float:
     """The largest relative error that this model's own rounding explains."""
-    with apart(), torch.inference_mode():
+    with detached(), torch.inference_mode():
         expected = torch.cat(forward())
         with _other_order(model):
             again = torch.cat(forward())

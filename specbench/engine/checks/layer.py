@@ -21,7 +21,7 @@ from specbench.engine import memory, pack
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.cache import LayerShape, StaticCache
-from specbench.engine.checks.forward import BRANCHES, PARENTS, PREFIX, Apart, as_batch, probe_text
+from specbench.engine.checks.forward import BRANCHES, PARENTS, PREFIX, Detached, as_batch, probe_text
 from specbench.engine.ops import TorchOps
 from specbench.engine.step import decoder_layers
 
@@ -37,12 +37,12 @@ def check_layers(
     shapes: dict[int, LayerShape],
     calls: Calls,
     backend: Callable[[Visibility], Backend],
-    apart: Apart,
+    detached: Detached,
 ) -> None:
     """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks."""
     if model.dtype not in (torch.bfloat16, torch.float16):
         return  # the forward's own check is as exact
-    with apart(), torch.inference_mode(), _whole_float32():
+    with detached(), torch.inference_mode(), _whole_float32():
         for layer, index, inputs in _inputs(model, shapes, calls):
             try:
                 off = _difference(layer, index, inputs, shapes[index], backend)
