@@ -72,10 +72,8 @@ def test_nodes_are_those_of_a_step_that_has_run_before(tiny: NodeCount) -> None:
     for step in tiny.steps:
         meta = MetaStep(on_meta(recipe), capacity=1100, fused=step.fused)
         sampling = Sampling(0.8 if step.sampled else 0.0)
-        how = {"attention": "triton", "tall": step.rows > 8}  # 2 heads to a KV head
-        alone = meta.nodes(step.rows, StepKind(sampling, **how))
-            step.rows, StepKind(sampling, attention="triton", tall=step.rows > 8)
-        )  # 2 heads to a KV head
+        kind = StepKind(sampling, attention="triton", tall=step.rows > 8)  # 2 heads to a KV head
+        alone = meta.nodes(step.rows, kind)
         assert [*step.layers] == [*map(len, alone.of_layers())]
         assert step.outside == len(alone.others())
         assert step.nodes == len(alone.seen)
