@@ -17,7 +17,7 @@ from specbench.engine.cpu.layers import OwnLayers
 from specbench.engine.fast_paths import reason
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.parts import Unlike
-from specbench.engine.products import Linears, kind_for
+from specbench.engine.products import Linears, linear_kind
 from specbench.engine.rotary import HeldRotary
 from specbench.engine.skinny import SkinnyProducts
 
@@ -100,7 +100,7 @@ class LayerCode:
             self._leave()
         if self._asked:
             raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
-        kind = kind_for(self.model)
+        kind = linear_kind(self.model)
         with self.detached():  # products are found by a forward without an engine
             linears = Linears(self.model, kind)
         self._take([linears, compiled.Fused(self.model, self._compile)], kind)

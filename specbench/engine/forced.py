@@ -42,21 +42,23 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[float]]:
+def log_probabilities(engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]) -> list[list[float]]:
     """How probable given tokens are after each token of each chain, as logarithms to base e; the cache stays as it is.
 
     Under the plain softmax of the logits, in float32, whatever the engine's temperature, top-k and top-p.
 
-    ``said``: for each chain a token after each of its tokens.
+    ``following``: for each chain a token after each of its tokens.
     """
-    return [[value for value, _ in chain] for chain in rated(engine, chains, said)]
+    return [[value for value, _ in chain] for chain in rate_tokens(engine, chains, following)]
 
 
 @torch.inference_mode()
-def rated(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
+def rate_tokens(
+    engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]
+) -> list[list[tuple[float, bool]]]:
     """What :func:`log_probabilities` says of each token, and whether it is the most probable one there."""
     logits, _ = _forward(engine, chains)
-    given = torch.tensor([token for tokens in said for token in tokens], dtype=torch.int64, device=engine.device)
+    given = torch.tensor([token for tokens in following for token in tokens], dtype=torch.int64, device=engine.device)
     found = logits[0].float()
     chosen = found.gather(1, given[:, None])[:, 0] - found.logsumexp(-1)
     values = zip(chosen.tolist(), (found.argmax(-1) == given).tolist(), strict=True)

@@ -32,7 +32,7 @@ _PACK_ROWS = 16
 _TOLERANCE = 1e-3
 
 
-def kind_for(model: nn.Module) -> LinearKind:
+def linear_kind(model: nn.Module) -> LinearKind:
     """Which linears the engine uses for a model: "onednn" for fp32 weights of moderate size on a CPU, else "torch"."""
     first = next(weight for weight in model.parameters() if weight.is_floating_point())
     fits = (

@@ -6,7 +6,7 @@ The same code runs eagerly, on exact shapes, and under capture, on the shapes of
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from specbench.decoding.tree import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
-from specbench.engine.logits import LogitChunks
 from specbench.engine.ops import Ancestry, Ops
 from specbench.engine.sampler import Sampling, perturbed
 
@@ -72,6 +72,8 @@ def _all_rows(base: nn.Module | None) -> Iterator[None]:
     finally:
         handle.remove()
 
+
+_LOGIT_ROWS = ROW_BUCKETS[-1]  # rows whose logits exist at a time
 
 MakeBackend = Callable[[Visibility], Backend]
 Mark = Callable[[str], None]
@@ -242,6 +244,35 @@ class Program:
         chosen = perturbed(kept, positions, sampling)
         best = chosen.topk(kind.top_k, dim=-1)
         return Chosen(chosen.argmax(-1), (best.values, best.indices), probabilities)
+
+
+class LogitChunks:
+    """Logits of the rows of a forward, some at a time: of thousands of rows they are larger than the weights.
+
+    A model's own code between its layers and its logits is run for each chunk, on what the layers put out the first
+    time, so that a scale or a cap on logits stays.
+    """
+
+    def __init__(self, model: Any, arguments: Mapping[str, Any], kept: int) -> None:
+        self._model, self._arguments = model, arguments
+        self._rows = range(arguments["input_ids"].shape[1])[-kept:]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """[1, up to 512, V], in the order of the rows."""
+        if len(self._rows) <= _LOGIT_ROWS:
+            yield self._model(**self._arguments, logits_to_keep=len(self._rows)).logits
+            return
+        base, found = self._model.base_model, []
+        hook = base.register_forward_hook(lambda *given: found.append(given[-1]))
+        device = self._arguments["input_ids"].device
+        try:
+            for start in range(self._rows.start, self._rows.stop, _LOGIT_ROWS):
+                rows = torch.arange(start, min(start + _LOGIT_ROWS, self._rows.stop), device=device)
+                yield self._model(**self._arguments, logits_to_keep=rows).logits
+                base.__dict__["forward"] = lambda *_, **__: found[0]
+        finally:
+            base.__dict__.pop("forward", None)
+            hook.remove()
 
 
 class Chosen(NamedTuple):

@@ -45,8 +45,8 @@ def test_subclasses_keep_what_they_compute() -> None:
 
 
 def test_only_fp32_on_a_cpu() -> None:
-    assert products.kind_for(load("config:tiny").model) == "onednn"
-    assert products.kind_for(load("config:tiny", dtype="bf16").model) == "torch"
+    assert products.linear_kind(load("config:tiny").model) == "onednn"
+    assert products.linear_kind(load("config:tiny", dtype="bf16").model) == "torch"
 
 
 def test_the_engine_takes_and_returns_them() -> None:

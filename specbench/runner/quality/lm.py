@@ -16,7 +16,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from specbench.common import UsageError
 from specbench.common.progress import Tenths
 from specbench.engine import Engine
-from specbench.engine.forced import Chain, rated
+from specbench.engine.forced import Chain, rate_tokens
 from specbench.models import LoadedModel
 from specbench.results import BASELINE
 from specbench.runner.likelihood import rows_at_once
@@ -175,7 +175,7 @@ def rate(engine: Engine, context: Sequence[int], texts: Sequence[Sequence[int]])
         found: list[list[tuple[float, bool]]] = [[] for _ in texts]
         for batch in _batches(texts, most):
             chains = [Chain(slot, start, [context[-1], *texts[at][:-1]]) for at in batch]
-            for at, rates in zip(batch, rated(engine, chains, [texts[at] for at in batch]), strict=True):
+            for at, rates in zip(batch, rate_tokens(engine, chains, [texts[at] for at in batch]), strict=True):
                 found[at] = rates
         for at, text in enumerate(texts):
             if not found[at]:
@@ -205,7 +205,7 @@ def _in_parts(engine: Engine, slot: int, last: int, text: Sequence[int], most: i
     fed, found = [last, *text[:-1]], list[tuple[float, bool]]()
     for at in range(0, len(fed), most):
         part = fed[at : at + most]
-        found += rated(engine, [Chain(slot, engine.length(slot), part)], [text[at : at + most]])[0]
+        found += rate_tokens(engine, [Chain(slot, engine.length(slot), part)], [text[at : at + most]])[0]
         if at + most < len(fed):
             engine.prefill(slot, part)
     return found
