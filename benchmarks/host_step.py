@@ -37,7 +37,7 @@ from specbench import decoding
 from specbench.decoding import Context, Method, StepResult, TokenTree
 from specbench.engine import Engine, graphs, pack
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
-from specbench.engine.step import Computed
+from specbench.engine.program import Computed
 from specbench.runner.loop import Request, Runner
 from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule

@@ -17,7 +17,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMS
 
 from specbench.common import UsageError
 from specbench.engine.pieces import PLAIN, Attend, Pieces, Store
-from specbench.engine.rotary import ExactRotary
+from specbench.engine.layers.rotary import ExactRotary
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import head_files, heads
 from specbench.models.heads import Head

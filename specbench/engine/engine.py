@@ -13,21 +13,21 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import BadTree
 from specbench.engine import graphs as capturing
-from specbench.engine import memory, room
+from specbench.engine import memory, memory_budget
 from specbench.engine.attention.choice import Attentions
-from specbench.engine.block import DrawnDrafts
+from specbench.engine.block_verification import DrawnDrafts
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.checks import declared
-from specbench.engine.code import LayerCode
 from specbench.engine.graphs import CaptureFailed, Follower, settle
+from specbench.engine.layers.code import LayerCode
+from specbench.engine.layers.skinny import SkinnyProducts
+from specbench.engine.layers.sums import WideSums
 from specbench.engine.loading import load_stepper
 from specbench.engine.pack import Batch, Forced
 from specbench.engine.phases import Phases
+from specbench.engine.program import unmarked
 from specbench.engine.sampler import Sampling
-from specbench.engine.skinny import SkinnyProducts
-from specbench.engine.step import unmarked
 from specbench.engine.stepper import GraphStepper
-from specbench.engine.sums import WideSums
 from specbench.engine.tuner import Tuner, eager_step_seconds
 
 CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
@@ -113,7 +113,7 @@ class Engine:
                 self._tuner = Tuner(self._graphs, self._eager, self.code, self._max_rows, self.rounding, deterministic)
         except BaseException as error:
             self.close()
-            if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
+            if isinstance(error, memory_budget.TreesTooLarge) or not memory.ran_out(error):
                 with declared.refusing():  # whatever of a model's parts is not as it is in those that we know
                     raise
             raise EnvironmentRefused(
@@ -240,8 +240,8 @@ class Engine:
         """One target forward over the trees of several slots: verify, accept, commit.
 
         A tree is accepted as far as it is what the target itself says with its noise. Above temperature 0 a tree that
-        has a proposal is verified as a block (:mod:`specbench.engine.block`), after the forward and outside of its
-        graph: rows of a chain stay where they are, whatever is accepted of it. With ``forced``, the result is ignored.
+        has a proposal is verified as a block (:mod:`.block_verification`), after the forward and outside of its graph:
+        rows of a chain stay where they are, whatever is accepted of it. With ``forced``, the result is ignored.
 
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
@@ -266,7 +266,7 @@ class Engine:
         except (RuntimeError, MemoryError) as error:
             if not memory.ran_out(error):
                 raise
-            raise room.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
+            raise memory_budget.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
 
     def _refuse(self, slot: int, tree: TokenTree) -> None:
         """Says why a tree cannot be stepped in a slot."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused
 from specbench.engine import pack
-from specbench.engine.step import Computed
+from specbench.engine.program import Computed
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]

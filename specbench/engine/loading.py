@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from specbench.common import SpecbenchError
-from specbench.engine import memory, room
+from specbench.engine import memory, memory_budget
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.buckets import scratch_cells
 from specbench.engine.cache import StaticCache
 from specbench.engine.checks import declared, forward, layer
-from specbench.engine.code import LayerCode
+from specbench.engine.layers.code import LayerCode
 from specbench.engine.ops import TorchOps
+from specbench.engine.program import Program
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
-from specbench.engine.step import Program
 from specbench.engine.stepper import EagerStepper
 
 
@@ -46,7 +46,7 @@ def load_stepper(
 
     def assert_trees_fit() -> None:
         dense = attentions.tree == "reference"
-        room.assert_trees_fit(widths, max_rows, capacity, slots, free, dense=dense)
+        memory_budget.assert_trees_fit(widths, max_rows, capacity, slots, free, dense=dense)
 
     assert_trees_fit()
     cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, device)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import COMPUTED, BadTree
-from specbench.engine.block import Verdict
+from specbench.engine.block_verification import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
 Ints = npt.NDArray[np.int32]

@@ -4,7 +4,7 @@
 trick (Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every
 lossless decoder emits, token for token, what autoregressive decoding emits with that seed.
 
-What is drawn otherwise, drafts with probabilities and their verification (:mod:`specbench.engine.block`), is drawn by
+What is drawn otherwise, drafts with probabilities and their verification (:mod:`.block_verification`), is drawn by
 :func:`uniforms` of streams of their own.
 """
 

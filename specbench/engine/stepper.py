@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
-from specbench.engine import block, pack
+from specbench.engine import block_verification, pack
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.fast_paths import reason
 from specbench.engine.graphs import Capture, CaptureFailed, Follower, LastProbabilities, StepGraph
 from specbench.engine.memory import ran_out
 from specbench.engine.pack import Batch, Forced, Outcome, Shape
+from specbench.engine.program import Mark, Program, StepKind, unmarked
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
-from specbench.engine.step import Mark, Program, StepKind, unmarked
 
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
 
@@ -106,13 +106,13 @@ class EagerStepper:
 
     def verify_blocks(
         self, batch: Batch, probabilities: Tensor | None, forced: Forced | None
-    ) -> dict[int, block.Verdict]:
+    ) -> dict[int, block_verification.Verdict]:
         """Verdicts on the blocks of a step. A forced block is verified too, for its work, and its verdict dropped."""
         if probabilities is None or not (blocks := self.blocks(batch)):
             return {}
         p = dict(zip(batch.trees, batch.parts(probabilities), strict=True))
         starts = {slot: self.slots.length(slot) for slot in blocks}
-        verdicts = block.verify(blocks, p, starts, self._sampling.seed)
+        verdicts = block_verification.verify(blocks, p, starts, self._sampling.seed)
         return {slot: verdict for slot, verdict in verdicts.items() if not (forced and slot in forced)}
 
     def prefill(

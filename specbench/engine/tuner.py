@@ -16,9 +16,9 @@ from specbench.engine import pack
 from specbench.engine.attention.choice import Steps
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.checks import forward
-from specbench.engine.code import LayerCode
 from specbench.engine.fast_paths import WORTH
-from specbench.engine.step import StepKind
+from specbench.engine.layers.code import LayerCode
+from specbench.engine.program import StepKind
 from specbench.engine.stepper import EagerStepper, GraphStepper
 
 #: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.

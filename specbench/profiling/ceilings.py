@@ -17,7 +17,7 @@ from torch import nn
 
 from specbench.common import EnvironmentRefused
 from specbench.engine import settle
-from specbench.engine.products import LinearKind, Linears
+from specbench.engine.layers.onednn import LinearKind, Linears
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.hardware.profile import MeasuredCeilings
 

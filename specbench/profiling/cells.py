@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.engine import scratch_cells
-from specbench.engine.room import Widths, step_memory
+from specbench.engine.memory_budget import Widths, step_memory
 from specbench.hardware import ModelShape
 from specbench.hardware.profile import ROWS, LeftOut, Settings, base_context
 
@@ -52,7 +52,7 @@ def within(
     """The steps that this model and this memory allow, ranked, and those they do not.
 
     ``positions`` that the model takes: None where it does not say; ``free_bytes``: memory for caches and steps;
-    ``dense``: as of :func:`specbench.engine.room.step_memory`.
+    ``dense``: as of :func:`specbench.engine.memory_budget.step_memory`.
     """
     rows, contexts = list(settings.rows), list(settings.contexts)
     left_out: list[LeftOut] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from specbench.engine import Engine, ran_out
-from specbench.engine.forced import Chain, log_probabilities
+from specbench.engine.teacher_forcing import Chain, log_probabilities
 from specbench.results import RequestRecord
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.request_log import RequestLog

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from specbench.engine import Engine, ran_out
-from specbench.engine.forced import Chain, log_probabilities
+from specbench.engine.teacher_forcing import Chain, log_probabilities
 from specbench.results import RequestRecord
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.request_log import RequestLog

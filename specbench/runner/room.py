@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import Method
-from specbench.engine.room import TreesTooLarge, Widths, assert_trees_fit
+from specbench.engine.memory_budget import TreesTooLarge, Widths, assert_trees_fit
 from specbench.hardware import ModelShape, gpus
 from specbench.hardware.limits import free_ram_bytes, ram_bytes
 from specbench.models import configured_shape, names
@@ -22,7 +22,7 @@ class Room:
     """What steps of a plan may take: bytes of its device in all and free now, None where unknown.
 
     ``capacity`` is the least number of tokens that a sequence reaches; ``dense`` masks are matrices, see
-    :func:`specbench.engine.room.step_memory`.
+    :func:`specbench.engine.memory_budget.step_memory`.
     """
 
     shape: ModelShape | None

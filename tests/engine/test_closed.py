@@ -11,9 +11,10 @@ import pytest
 from support.models import supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
-from specbench.engine import code, graphs
+from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.layers import code
 from specbench.models import load
 from specbench.runner import Session
 from specbench.runner.methods import plan_methods

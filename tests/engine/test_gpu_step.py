@@ -7,9 +7,9 @@ from support.gpu import families, step
 from support.models import REFUSED, SUPPORTED
 from support.wording import wording
 
-from specbench.engine import rotary
+from specbench.engine.layers import rotary
+from specbench.engine.program import StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import StepKind
 
 SAMPLED = Sampling(0.8, seed=2**40)
 KINDS = {

@@ -8,10 +8,10 @@ import pytest
 from support.gpu import on_meta
 from support.models import SUPPORTED
 
+from benchmarks.gpu_check.meta_step import META, MetaStep, Nodes
 from specbench.engine.kernels.ops import TritonOps
-from specbench.engine.nodes import META, MetaStep, Nodes
+from specbench.engine.program import StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import StepKind
 
 FUSED = ["_add_norm", "linear", "_rotate", "attend", "linear", "_add_norm", "linear", "_gated", "linear"]
 #: Where tiles of attention are tall a kernel joins the splits of each.

@@ -13,7 +13,7 @@ from support.wording import wording
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, memory
 from specbench.engine.buckets import scratch_cells
-from specbench.engine.room import TreesTooLarge, Widths, assert_trees_fit, step_memory
+from specbench.engine.memory_budget import TreesTooLarge, Widths, assert_trees_fit, step_memory
 
 GIB = 2**30
 SMOLLM2 = Widths(hidden=576, inner=4608, vocabulary=49152, token_bytes=4 * 30 * 3 * 128, value_bytes=4)

@@ -12,7 +12,7 @@ from support.wording import wording
 from torch import Tensor, nn
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.engine.skinny import Config, SkinnyProducts, cuda_time
+from specbench.engine.layers.skinny import Config, SkinnyProducts, cuda_time
 
 FIRST, SECOND = Config(64, 32, 1, 4, 3), Config(32, 32, 2, 4, 4)
 SHAPE = (12, 8)

@@ -11,19 +11,20 @@ from support.gpu import Make, eagle, jetspec, on_meta, passes_of
 from support.kernels import Variants
 from support.models import SUPPORTED
 
+from benchmarks.gpu_check.meta_step import META, MetaStep, launches
 from specbench.decoding import TokenTree
-from specbench.engine import code, pack
+from specbench.engine import pack
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running
 from specbench.engine.head_pass import HeadPass
 from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.layers import code
 from specbench.engine.layout import Group
-from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.ops import TorchOps
+from specbench.engine.program import Program, StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import Program, StepKind
 
 SAMPLED = Sampling(0.8, top_k=50, top_p=0.95, seed=1)
 #: Kernels of a step that are compiled more than once, by what: attention and its splits by tiles, trees by their size.

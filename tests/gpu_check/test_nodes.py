@@ -15,11 +15,11 @@ from support.gpu import on_meta
 from support.models import REFUSED, SUPPORTED, attached, build, tiny_llama
 from support.wording import wording
 
+from benchmarks.gpu_check.meta_step import MetaStep
 from benchmarks.gpu_check.nodes import COPIED, LEAST, NODE_S, NodeCount, StepNodes, ceilings_of, count_nodes
 from specbench.common import UsageError
-from specbench.engine.nodes import MetaStep
+from specbench.engine.program import StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import StepKind
 from specbench.hardware.gpus import find
 from specbench.hardware.roofline import Ceilings
 from specbench.models.names import configs

@@ -18,7 +18,8 @@ from benchmarks.gpu_check.parts import attention, lossless, model, steps
 from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT, results
 from benchmarks.gpu_check.records import Figure, Journal
 from benchmarks.gpu_check.shapes import WANTED
-from specbench.engine import Engine, code, skinny
+from specbench.engine import Engine
+from specbench.engine.layers import code, skinny
 from specbench.runner.methods import plan_methods
 
 CEILINGS = (Figure("copy", 10.0, "GB/s", key="copy"), Figure("product", 0.1, "TFLOP/s", key="flops"))

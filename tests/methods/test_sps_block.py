@@ -23,7 +23,7 @@ from specbench.cli.app import main
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Proposal, TokenTree
 from specbench.engine import graphs, tuner
-from specbench.engine.block import DrawnDrafts, verify
+from specbench.engine.block_verification import DrawnDrafts, verify
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR

@@ -23,7 +23,7 @@ from specbench.engine.attention.interface import Backend, Calls, UnsupportedAtte
 from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.checks.forward import BRANCHES, PARENTS, PREFIX, Detached, as_batch, probe_text
 from specbench.engine.ops import TorchOps
-from specbench.engine.step import decoder_layers
+from specbench.engine.program import decoder_layers
 
 # The text and the branches of the forward check as one tree: a chain of PREFIX rows with the branches under it.
 _PARENTS = (*range(-1, PREFIX - 1), *(PREFIX + parent for parent in PARENTS))

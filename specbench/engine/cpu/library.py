@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused
 from specbench.engine.cpu.source import SOURCE
-from specbench.engine.parts import Unlike
+from specbench.engine.layers.parts import Unlike
 
 #: Kinds of numbers, as the C++ counts them.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}

@@ -16,11 +16,12 @@ from support.wording import wording
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, code, fused_layers, graphs, skinny, tuner
+from specbench.engine import Engine, fused_layers, graphs, tuner
 from specbench.engine.fused_layers import FUSIONS, FusedLayers
 from specbench.engine.kernels import dependent, gated, norm, rotate
+from specbench.engine.layers import code, skinny
+from specbench.engine.layers.skinny import Config, SkinnyProducts
 from specbench.engine.sampler import Sampling
-from specbench.engine.skinny import Config, SkinnyProducts
 
 DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 OPTIONS: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16}

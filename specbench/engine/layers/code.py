@@ -9,17 +9,18 @@ from typing import Any
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError
-from specbench.engine import compiled, memory
+from specbench.engine import memory
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu.layers import OwnLayers
 from specbench.engine.fast_paths import reason
 from specbench.engine.fused_layers import FusedLayers
-from specbench.engine.parts import Unlike
-from specbench.engine.products import Linears, linear_kind
-from specbench.engine.rotary import HeldRotary
-from specbench.engine.skinny import SkinnyProducts
+from specbench.engine.layers import compiled
+from specbench.engine.layers.onednn import Linears, linear_kind
+from specbench.engine.layers.parts import Unlike
+from specbench.engine.layers.rotary import HeldRotary
+from specbench.engine.layers.skinny import SkinnyProducts
 
 #: Layers of our own, by the kind of device.
 OF_DEVICE: dict[str, type[OwnLayers] | type[FusedLayers]] = {"cpu": OwnLayers, "cuda": FusedLayers}

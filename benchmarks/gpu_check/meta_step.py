@@ -22,10 +22,10 @@ from specbench.engine.attention.backends import TritonAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.checks import declared
 from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.layers.parts import Unlike
+from specbench.engine.layers.rotary import HeldRotary
 from specbench.engine.pack import Shape
-from specbench.engine.parts import Unlike
-from specbench.engine.rotary import HeldRotary
-from specbench.engine.step import Computed, Program, StepKind, decoder_layers
+from specbench.engine.program import Computed, Program, StepKind, decoder_layers
 
 META = torch.device("meta")
 # Shared bytes that a program may take, and multiprocessors: of an H200.
