@@ -1,4 +1,4 @@
-"""Step: the device side, from the packed trees to the packed outcome, without a host read in between.
+"""Program: the device side of a step, from the packed trees to the packed outcome, without a host read in between.
 
 The same code runs eagerly, on exact shapes, and under capture, on the shapes of a bucket (DESIGN §4).
 """

@@ -1,6 +1,6 @@
-"""Chains that begin anywhere inside cached texts, many in one forward, none of them committed.
+"""Teacher forcing: chains that begin anywhere inside cached texts, many in one forward, none of them committed.
 
-A step (:mod:`specbench.engine.engine`) drafts behind the end of a text. Where the whole text is known, any of its
+A step (:mod:`specbench.engine.engine`) drafts after the end of a text. Where the whole text is known, any of its
 places can be drafted from at once: a chain sees the cache up to its own start, and itself. The rows of all chains lie
 in one row of the batch, without padding; only attention goes text by text.
 """

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from specbench.common import EnvironmentRefused
-from specbench.engine import settle
-from specbench.engine.layers.onednn import LinearKind, Linears
+from specbench.engine import LinearKind, Linears, settle
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.hardware.profile import MeasuredCeilings
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.engine import scratch_cells
-from specbench.engine.memory_budget import Widths, step_memory
+from specbench.engine import Widths, scratch_cells, step_memory
 from specbench.hardware import ModelShape
 from specbench.hardware.profile import ROWS, LeftOut, Settings, base_context
 

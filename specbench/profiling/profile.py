@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench.engine import Engine
-from specbench.engine.layers.onednn import linear_kind
+from specbench.engine import Engine, linear_kind
 from specbench.hardware import ModelShape, Profile, environment, gpus
 from specbench.hardware.limits import free_ram_bytes
 from specbench.hardware.profile import FreeRows, Settings, base_context, datasheet

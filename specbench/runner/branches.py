@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specbench.engine import Engine, ran_out
-from specbench.engine.teacher_forcing import Chain, log_probabilities
+from specbench.engine import Chain, Engine, log_probabilities, ran_out
 from specbench.results import RequestRecord
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.request_log import RequestLog

@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.decoding import Method
-from specbench.engine.memory_budget import Widths, step_memory
+from specbench.engine import Widths, step_memory
 from specbench.hardware import ModelShape, Profile, Projection, gpus, read_profile
 from specbench.hardware.profile import datasheet, stored
 from specbench.hardware.roofline import StepTimes, bound_s, step_cost

@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specbench.engine import Engine, ran_out
-from specbench.engine.teacher_forcing import Chain, log_probabilities
+from specbench.engine import Chain, Engine, log_probabilities, ran_out
 from specbench.results import RequestRecord
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.request_log import RequestLog

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specbench.common import EnvironmentRefused
-from specbench.engine.cpu import library
-from specbench.engine.cpu.source import SOURCE
+from specbench.engine import CPU_SOURCE, open_cpu_library
 from specbench.runner.plan import Decoding, Plan, split
 
 # A run of fewer tokens is over before a build would be.
@@ -19,7 +18,7 @@ def native_of(plan: Decoding, device: str) -> bool | None:
         return plan.native == "on"
     if device != "cpu":
         return None
-    return False if _tokens(plan) < _WORTH and not SOURCE.built else None
+    return False if _tokens(plan) < _WORTH and not CPU_SOURCE.built else None
 
 
 def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
@@ -27,7 +26,7 @@ def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
     if native_of(plan, "cpu") is False or plan.compile:
         return
     try:
-        library.open_library(say)
+        open_cpu_library(say)
     except EnvironmentRefused:
         return
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import Method
-from specbench.engine.memory_budget import TreesTooLarge, Widths, assert_trees_fit
+from specbench.engine import TreesTooLarge, Widths, assert_trees_fit
 from specbench.hardware import ModelShape, gpus
 from specbench.hardware.limits import free_ram_bytes, ram_bytes
 from specbench.models import configured_shape, names

@@ -17,8 +17,7 @@ import torch
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import PluginFault
 from specbench.decoding import Context, Method, Target
-from specbench.engine import Engine, Sampling
-from specbench.engine.memory_budget import TreesTooLarge
+from specbench.engine import Engine, Sampling, TreesTooLarge
 from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.results import RequestRecord

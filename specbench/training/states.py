@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from specbench.decoding import Context, TokenTree
 from specbench.decoding.convergence import State, prefix
 from specbench.decoding.drafts import Kind, Noise
-from specbench.engine import Engine, Sampling
-from specbench.engine.teacher_forcing import Chain, next_tokens
+from specbench.engine import Chain, Engine, Sampling, next_tokens
 from specbench.models import LoadedModel
 from specbench.training.recipe import Text
 from specbench.training.trajectory import Trajectory

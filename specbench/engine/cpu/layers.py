@@ -34,7 +34,7 @@ class OwnLayers:
         head = model.get_output_embeddings()
         product, norms = self._linear(plain_linear(head, "LM head")), self._other_norms(model)
         self._structures = (library.Layer * len(found))(*found)
-        self._work = library.Work(library.open_library())
+        self._work = library.Work(library.open_cpu_library())
         work = self._work
         self._forwards: list[tuple[nn.Module, Any]] = [
             *((layer, _Layer(self, at)) for at, layer in enumerate(self._layers)),

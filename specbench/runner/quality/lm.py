@@ -15,8 +15,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from specbench.common import UsageError
 from specbench.common.progress import Tenths
-from specbench.engine import Engine
-from specbench.engine.teacher_forcing import Chain, rate_tokens
+from specbench.engine import Chain, Engine, rate_tokens
 from specbench.models import LoadedModel
 from specbench.results import BASELINE
 from specbench.runner.likelihood import rows_at_once
