@@ -140,7 +140,8 @@ def test_what_an_earlier_run_settled_is_taken_as_it_is() -> None:
     again(torch.ones(2, 8), weights(other)[0])
     assert [(config, rows) for config, rows, _ in kernel.calls] == [(FIRST, 2)]
     # A shape that was not there is settled as ever.
-    more = products(kernel, choices=report[:1])
+    more = products(kernel)
+    more.keep(report[:1])
     more.choose({SHAPE: weights(), other: weights(other)}, Clock(kernel, FAST))
     assert [each["kernel"] for each in more.report()] == ["own", "own"]
 
@@ -167,7 +168,8 @@ def test_pinned_runs_measure_nothing() -> None:
     kernel = Kernel()
     earlier = products(kernel)
     earlier.choose({SHAPE: weights()}, Clock(kernel, FAST))
-    pinned = products(kernel, pinned=True, choices=earlier.report())
+    pinned = products(kernel, pinned=True)
+    pinned.keep(earlier.report())
     pinned.choose({SHAPE: weights()}, never)
     kernel.calls.clear()
     pinned(torch.ones(1, 8), weights()[0])

@@ -62,7 +62,6 @@ class SkinnyProducts:
         device: torch.device,
         *,
         pinned: bool = False,
-        choices: Sequence[Mapping[str, Any]] = (),
         kernel: Kernel | None = None,
         candidates: Candidates | None = None,
     ) -> None:
@@ -76,7 +75,6 @@ class SkinnyProducts:
         self._chosen: dict[Shape, dict[str, Any]] = {}  # as a run's record has it
         self._configs: dict[Shape, Config] = {}  # of the shapes that are ours
         self._final = False
-        self.keep(choices)
 
     def _load(self) -> str:
         """Takes the kernel for the device; why not, where there is none."""
@@ -193,7 +191,7 @@ class SkinnyProducts:
         return ""
 
     def report(self) -> list[dict[str, Any]]:
-        """What runs the products of each shape and what was measured, for the records; ``choices`` of a later run."""
+        """What runs the products of each shape and what was measured, for the records and for :meth:`keep`."""
         return [*self._chosen.values()]
 
 
