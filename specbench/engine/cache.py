@@ -88,7 +88,7 @@ class StaticCache(Answering):
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def aim(self, layout: Layout, lengths: Tensor, ops: Ops) -> None:
-        """Says where the next forward writes: the rows of a layout behind ``lengths`` [S], by ``ops``."""
+        """Says where the next forward writes: the rows of a layout after ``lengths`` [S], by ``ops``."""
         self._aim = layout, lengths, ops
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:

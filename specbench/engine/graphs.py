@@ -111,7 +111,7 @@ class Running(NamedTuple):
     hidden: Tensor
 
 
-#: Device work that goes on behind a step, launched before the host has read what the step says.
+#: Device work that goes on after a step, launched before the host has read what the step says.
 Follower = Callable[[Running], None]
 
 

@@ -179,7 +179,7 @@ def fill(
             np.maximum(parents, 0, out=parents)  # roots are their own, once they are moved
             parents += first.repeat(count)
         if np.count_nonzero(parents >= _every(used)) != len(trees):  # a tree is checked when it is made
-            raise BadTree("its tree was changed behind its making: a parent does not come before its child")
+            raise BadTree("its tree was changed after it was made: a parent does not come before its child")
     if all(tree.accept is None for tree in trees):
         accept[:] = 1
     else:
@@ -266,12 +266,12 @@ class Outcome:
     ) -> dict[int, StepResult]:
         """What the forward decided for each slot of a step."""
         shape = self.shape
-        said: list[int] = self.packed[: shape.width_decided].tolist()
+        decided: list[int] = self.packed[: shape.width_decided].tolist()
         rows, counts = shape.of_rows, 2 * shape.of_rows
-        kept = said[counts : counts + shape.slots]
-        behind = said[counts + shape.of_slots :][: shape.slots]
+        kept = decided[counts : counts + shape.slots]
+        bonus = decided[counts + shape.of_slots :][: shape.slots]
         for slot, verdict in verdicts.items():
-            kept[slot], behind[slot] = 1 + verdict.accepted, verdict.token
+            kept[slot], bonus[slot] = 1 + verdict.accepted, verdict.token
         tops = self._tops(batch) if self.top_k else _NOTHING
         features = _NOTHING if hidden is None else self._kept(batch, hidden, kept)
         shares = _NOTHING if probabilities is None else batch.parts(probabilities)
@@ -279,8 +279,8 @@ class Outcome:
         for (slot, tree), first, count, top, of_path, of_rows in zip(
             batch.trees.items(), batch.first.values(), batch.counts, tops, features, shares, strict=False
         ):
-            many, last = kept[slot], behind[slot]
-            path, next_tokens = said[rows + first : rows + first + many], said[first : first + count]
+            many, last = kept[slot], bonus[slot]
+            path, next_tokens = decided[rows + first : rows + first + many], decided[first : first + count]
             if slot in verdicts:
                 path = list(range(many))
                 next_tokens[:many] = [*map(int, tree.tokens[1:many]), last]

@@ -109,7 +109,7 @@ class Computed(NamedTuple):
         outcome: int32 [shape.width_out(kind.top_k)].
         hidden: where layers are tapped [head + N, taps × hidden size], of the head's rows, then for each slot of the
             row at each depth of its path.
-        probabilities: where they are wanted float32 [N, V], of the tokens behind the tree's rows, in their own order.
+        probabilities: where they are wanted float32 [N, V], of the tokens after the tree's rows, in their own order.
     """
 
     outcome: Tensor
@@ -296,7 +296,7 @@ def _joined(chosen: Sequence[Chosen]) -> Chosen:
 
 
 def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
-    """Tree rows in the order of their paths [N], behind those of a head that are not the tree's."""
+    """Tree rows in the order of their paths [N], after those of a head that are not the tree's."""
     before = len(hidden) - len(path)
     rows = torch.where(layout.real, layout.of_rows(layout.first) + path, torch.arange(len(path), device=path.device))
     return torch.cat([hidden[:before], hidden[before + rows]])

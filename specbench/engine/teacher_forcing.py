@@ -94,7 +94,7 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class _Group:
-    """The chains of one slot: R rows behind up to L cached cells.
+    """The chains of one slot: R rows after up to L cached cells.
 
     ``cells``: L, what the chain that starts last sees; ``position``: int64 [R]; ``visible``: bool [R, L + R], which
     cells, then which rows of the group, each row may see; ``masks``: additive masks made of it, by window.

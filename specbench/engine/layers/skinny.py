@@ -21,7 +21,7 @@ from specbench.engine.graphs import cuda_capture
 
 MOST_ROWS = 16  # of a product by our kernel
 _ROWS = (1, MOST_ROWS)  # that both are timed at
-_TIMED = 9  # replays behind one measured time
+_TIMED = 9  # replays, of which a time is the median
 # Relative error of an output over some rows, between two orders of the same sums, each rounded to the dtype.
 _BOUND = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 
