@@ -83,7 +83,6 @@ class Engine:
             torch.cuda.set_device(self.device)  # Triton launches on the current device, wherever its tensors are
         # Two at least: the lossless check steps two rows where no method steps more than one.
         self._max_rows = max(2, max_rows)
-        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._graphs: GraphStepper | None = None
         self._tuner: Tuner | None = None
         self._graphs_asked = graphs is True
@@ -257,7 +256,7 @@ class Engine:
         for slot, tree in trees.items():
             if len(tree.tokens) > most or (length := lengths[slot]) is None or length >= capacity:
                 self._refuse(slot, tree)
-        batch = Batch.of(trees, self._vocabulary)
+        batch = Batch.of(trees, eager.plain.vocabulary)
         attention, tall = self.attentions.of(trees.values())
         drawn = probabilities or bool(eager.blocks(batch))
         kind = eager.kind(attention, tall, top_k, taps, forced is not None, drawn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specbench.common import EnvironmentRefused
-from specbench.engine import CPU_SOURCE, open_cpu_library
+from specbench.engine import CPU_SOURCE
 from specbench.runner.plan import Decoding, Plan, split
 
 # A run of fewer tokens is over before a build would be.
@@ -25,6 +25,8 @@ def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
     """Builds our layers where a plan will want them and they have not been built; a failure is the engine's to tell."""
     if native_of(plan, "cpu") is False or plan.compile:
         return
+    from specbench.engine import open_cpu_library  # with torch
+
     try:
         open_cpu_library(say)
     except EnvironmentRefused:
