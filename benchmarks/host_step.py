@@ -37,7 +37,7 @@ from specbench import decoding
 from specbench.decoding import Context, Method, StepResult, TokenTree
 from specbench.engine import Engine, graphs, pack
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
-from specbench.engine.step import Computed
+from specbench.engine.program import Computed
 from specbench.planning.methods import plan_methods
 from specbench.runner import Runner
 from specbench.runner.record import Request
@@ -220,7 +220,7 @@ class Steps:
         self._engine.step(self._trees())
         if self._captured:
             assert self._engine._graphs
-            (graph,) = self._engine._graphs._graphs.values()
+            (graph,) = self._engine._graphs.graphs.values()
             self._shape = graph.shape
             self._out = outcome_of(self._trees(), self._shape)
             graph._host_out[:] = self._out
@@ -228,7 +228,7 @@ class Steps:
             self._shape = pack.Shape(row_bucket(rows * sequences), sequences)
             self._out = outcome_of(self._trees(), self._shape)
             computed = Computed(torch.from_numpy(self._out))
-            self._engine._program.run = lambda *args, **given: computed  # type: ignore[method-assign]
+            self._engine._eager.program.run = lambda *args, **given: computed  # type: ignore[method-assign]
             self._engine.cache.commit = lambda *args: None  # type: ignore[method-assign]
         self._packed = np.zeros(self._shape.width_in, dtype=np.int32)
         self._engine.detach()

@@ -37,7 +37,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from specbench.common import EnvironmentRefused
-from specbench.engine.cpu.source import SOURCE
+from specbench.engine.cpu.source import CPU_SOURCE
 from specbench.evals import plus_checks
 from specbench.models import names
 from specbench.models.loader import LoadedModel, load
@@ -69,7 +69,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Our layers are built once, before tests are timed and before there are processes that would all build them."""
     if not hasattr(session.config, "workerinput"):
         with suppress(EnvironmentRefused):
-            SOURCE.load()
+            CPU_SOURCE.load()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

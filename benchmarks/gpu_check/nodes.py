@@ -1,9 +1,9 @@
 """Predicted time of a step from a model's configuration alone, without a GPU and without weights.
 
 Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
-Nodes are kernels, counted on torch's meta device (:mod:`specbench.engine.nodes`); bytes and FLOPs are the roofline's.
-What was never measured is in :class:`Assumed`. The model is simple: launches overlap with nothing and
-every kernel takes equally long. Imports torch only when something is counted.
+Nodes are kernels, counted on torch's meta device (:mod:`.meta_step`); bytes and FLOPs are the roofline's. What was
+never measured is in :class:`Assumed`. The model is simple: launches overlap with nothing and every kernel takes equally
+long. Imports torch only when something is counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specbench.models.names import Source
 if TYPE_CHECKING:
     import torch
 
-    from specbench.engine.nodes import MetaStep
+    from benchmarks.gpu_check.meta_step import MetaStep
 
 #: Share of a datasheet's bandwidth that a copy reaches: 4.3 of an H200's 4.8 TB/s.
 COPIED = 4.3 / 4.8
@@ -182,8 +182,8 @@ def count_nodes(
         )
     import torch
 
+    from benchmarks.gpu_check.meta_step import MetaStep
     from specbench.engine import scratch_cells
-    from specbench.engine.nodes import MetaStep
     from specbench.profiling.shape import shape_of
 
     model = _model(source, getattr(torch, dtype))
@@ -211,12 +211,12 @@ def _steps(
 ) -> list[StepNodes]:
     """The steps of a model whose layers are as they are at the moment."""
     from specbench.engine import Sampling
-    from specbench.engine.step import Kind
+    from specbench.engine.program import StepKind
 
     without_cache = shape.model_copy(update={"attention": ()})
     found: list[StepNodes] = []
     for count, sampling in [*((count, Sampling()) for count in rows), (rows[-1], Sampling(_TEMPERATURE))]:
-        kind = Kind(sampling, attention="triton", tall=meta.tall(count))
+        kind = StepKind(sampling, attention="triton", tall=meta.tall(count))
         nodes = meta.nodes(count * slots, kind, again=bool(found))
         cost, weights = step_cost(shape, count, context, slots), step_cost(without_cache, count, context, slots)
         found.append(

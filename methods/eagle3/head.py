@@ -15,8 +15,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from specbench.common import UsageError
-from specbench.engine.pieces import PLAIN, Attend, Pieces, Rotary
-from specbench.engine.rotary import ExactRotary
+from specbench.engine import PLAIN, Attend, ExactRotary, Pieces, Rotary
 from specbench.methods.eagle3.config import HeadConfig, Producer
 from specbench.models import head_files, heads
 from specbench.models.heads import Head

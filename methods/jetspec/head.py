@@ -16,8 +16,7 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
 from specbench.common import UsageError
-from specbench.engine.pieces import PLAIN, Attend, Pieces, Store
-from specbench.engine.rotary import ExactRotary
+from specbench.engine import PLAIN, Attend, ExactRotary, Pieces, Store
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import head_files, heads
 from specbench.models.heads import Head

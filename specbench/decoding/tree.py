@@ -102,9 +102,9 @@ class Proposal:
     the target's noise, nor those of any earlier block, whose rejected drafts have had a say in where it ended. Nor may
     it hang on ``next_tokens`` or ``top`` of rows that were not accepted, which tell the target's noise ahead, whether a
     tree has a proposal. Above temperature 0 the engine then accepts by block verification
-    (:mod:`specbench.engine.block`): more of a block, and a text of AR's distribution in place of AR's text. A method
-    whose trees have proposals says so in :meth:`~specbench.decoding.Decoder.own_noise`. Greedy, forced and in a prefill
-    a proposal decides nothing.
+    (:mod:`specbench.engine.block_verification`): more of a block, and a text of AR's distribution in place of AR's
+    text. A method whose trees have proposals says so in :meth:`~specbench.decoding.Decoder.own_noise`. Greedy, forced
+    and in a prefill a proposal decides nothing.
 
     Attributes:
         probabilities: float32 [rows - 1, W] on the target's device: of the drafts in rows 1, 2, …; not negative, of sum

@@ -18,7 +18,7 @@ def row_bucket(rows: int) -> int:
 
 
 def scratch_cells(max_rows: int) -> int:
-    """Cells that an engine keeps behind its capacity, for trees of up to ``max_rows`` rows.
+    """Cells that an engine keeps after its capacity, for trees of up to ``max_rows`` rows.
 
     A last tree starts at the capacity, and one row may be padded to a larger bucket; the last cell is where oracles
     store padding.

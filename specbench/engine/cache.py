@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +27,7 @@ class Answering:
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """Asked by models that make their own position ids; ours always come with the call.
 
-        A model that counts on it elsewhere is noticed after long texts (:func:`specbench.engine.checks.check_far`).
+        A model that counts on it elsewhere is noticed after long texts (:mod:`specbench.engine.checks.forward`).
         """
         return 0
 
@@ -60,7 +61,7 @@ class StaticCache(Answering):
     def __init__(
         self, shapes: dict[int, LayerShape], slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.capacity = capacity
+        self.capacity, self.device = capacity, device
         self.shapes = shapes
         by_shape: dict[LayerShape, list[int]] = defaultdict(list)
         for layer, shape in shapes.items():
@@ -79,7 +80,7 @@ class StaticCache(Answering):
     @cached_property
     def _noise(self) -> torch.Generator:
         """Its own, so that nothing else's random numbers depend on it."""
-        return torch.Generator(self._buffers[0].device).manual_seed(0)
+        return torch.Generator(self.device).manual_seed(0)
 
     @property
     def nbytes(self) -> int:
@@ -87,7 +88,7 @@ class StaticCache(Answering):
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def aim(self, layout: Layout, lengths: Tensor, ops: Ops) -> None:
-        """Says where the next forward writes: the rows of a layout behind ``lengths`` [S], by ``ops``."""
+        """Says where the next forward writes: the rows of a layout after ``lengths`` [S], by ``ops``."""
         self._aim = layout, lengths, ops
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -113,14 +114,15 @@ class StaticCache(Answering):
         """Each [layers, slots, heads, L, size]."""
         return self._buffers
 
-    def commit(self, slot: int, start: int, rows: Tensor) -> None:
+    def commit(self, slot: int, start: int, path: Sequence[int] | Tensor) -> None:
         """Move scratch rows to the front of the scratch area, like :meth:`Ops.commit`, for a path that the host knows.
 
-        ``rows``: int64 [n] rows of the step to keep, in order; row r sits in cell ``start + r``.
+        ``path``: rows of the step to keep, in order; row r sits in cell ``start + r``.
         """
+        rows = torch.as_tensor(path, dtype=torch.int64, device=self.device) + start
         for buffer in self._buffers:
             mine = buffer[:, slot]
-            mine[:, :, start : start + len(rows)] = mine.index_select(2, start + rows)
+            mine[:, :, start : start + len(path)] = mine.index_select(2, rows)
 
     def scatter_noise(self, slot: int, start: int, stop: int) -> None:
         """Writes noise into a slot's cells from ``start`` to before ``stop``, one block of it again and again."""

@@ -1,6 +1,6 @@
 """Fused layers: a decoder layer in few kernels, for GPUs, where at few rows each kernel costs more than what it reads.
 
-A layer of Llama's kind (:mod:`specbench.engine.parts`) takes nine launches: residual add and norm, one product for
+A layer of Llama's kind (:mod:`.layers.parts`) takes nine launches: residual add and norm, one product for
 query, key and value, norms of heads with the rotary embedding and the store to the cache, attention (two where many
 rows split a cache), the output product, residual add and norm, one product for gate and up, the activation, and the
 last product. What a layer adds to its residual stream is added where the next layer, or the norm behind the last one,
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
-from specbench.engine.merged import Linear, Product, by_shape
-from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
-from specbench.engine.step import decoder_layers
+from specbench.engine.layers.merged import Linear, Product, by_shape
+from specbench.engine.layers.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
+from specbench.engine.program import decoder_layers
 
 Fusion = Literal["norm", "attention", "mlp"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)

@@ -8,31 +8,20 @@ so one capture serves every prompt.
 from __future__ import annotations
 
 import gc
-import time
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused
-from specbench.decoding import TokenTree
 from specbench.engine import pack
-from specbench.engine.attention.choice import Steps
-from specbench.engine.buckets import ROW_BUCKETS, row_bucket
-from specbench.engine.fast_paths import WORTH
-from specbench.engine.step import Computed, Kind
+from specbench.engine.program import Computed
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-
-#: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
-_FEW = 16
-_TIMED = 9  # replays behind one measured step time
 
 
 class CaptureFailed(EnvironmentRefused):
@@ -122,7 +111,7 @@ class Running(NamedTuple):
     hidden: Tensor
 
 
-#: Device work that goes on behind a step, launched before the host has read what the step says.
+#: Device work that goes on after a step, launched before the host has read what the step says.
 Follower = Callable[[Running], None]
 
 
@@ -213,17 +202,7 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-@dataclass
-class Captures:
-    """What capturing cost; ``late`` counts graphs that a request had to wait for."""
-
-    count: int = 0
-    late: int = 0
-    seconds: float = 0.0
-    bytes: int = 0
-
-
-class _Kept:
+class LastProbabilities:
     """Probabilities of the last step, whichever graph's, in one memory: a vocabulary for each row is large.
 
     A smaller graph uses its beginning, and keeps an earlier, smaller one alive.
@@ -237,164 +216,3 @@ class _Kept:
         if self._memory is None or len(self._memory) < rows:
             self._memory = torch.empty_like(probabilities)
         return self._memory[:rows]
-
-
-@dataclass
-class StepGraphs:
-    """The graphs of an engine, captured when they are first needed.
-
-    Args:
-        choices: what an earlier run measured, as :meth:`curves` has it; its rows are padded as they were there.
-        pinned: pad to the next bucket always, whatever is measured.
-    """
-
-    make: Callable[[pack.Shape, Kind], Callable[[Tensor], Computed]]
-    shape: Callable[[int, Kind], pack.Shape]
-    slots: int
-    max_rows: int
-    device: torch.device
-    capture: Capture
-    choices: Sequence[Mapping[str, Any]] = ()
-    pinned: bool = False
-    captures: Captures = field(default_factory=Captures)
-    _graphs: dict[tuple[int, Kind], StepGraph] = field(default_factory=dict)
-    _failed: set[tuple[int, Kind]] = field(default_factory=set)  # whose late capture has raised
-    _best: dict[tuple[int, Kind], int] = field(default_factory=dict)
-    _step_s: dict[tuple[int, Kind], float] = field(default_factory=dict)
-    _kept: _Kept = field(default_factory=_Kept)
-
-    def row_buckets(self, fewest: int, most: int) -> list[int]:
-        """Buckets that steps of so many rows may be padded to, those included that are tried in place of one row."""
-        most = min(max(most, min(_FEW, self.max_rows)), ROW_BUCKETS[-1])
-        return [bucket for bucket in ROW_BUCKETS if row_bucket(min(fewest, most)) <= bucket <= row_bucket(most)]
-
-    def step(
-        self,
-        batch: pack.Batch,
-        lengths: Sequence[int],
-        kind: Kind,
-        forced: Mapping[int, Sequence[int]] | None = None,
-    ) -> StepGraph | None:
-        """The graph for a step, with its input filled in.
-
-        None where the step is to run eagerly: of more rows than are ever captured, or where its capture has failed
-        before.
-        """
-        if batch.rows > ROW_BUCKETS[-1]:
-            return None
-        rows = row_bucket(batch.rows)
-        key = self._best.get((rows, kind), rows), kind
-        if key in self._failed:
-            return None
-        graph = self._graph(*key)
-        pack.fill(graph.input, graph.shape, batch, lengths, forced)
-        if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
-            try:
-                self._capture(graph)
-            except (RuntimeError, CaptureFailed):
-                self._failed.add(key)
-                del self._graphs[key]
-                raise
-            self.captures.late += 1
-        return graph
-
-    def tune(self, steps: Steps, kind: Kind, context: int) -> None:
-        """Captures and times every bucket that some steps can need, and keeps those that are worth it.
-
-        A bucket is passed over where a larger one takes less time, as it does where a library has a slow kernel for
-        few rows. So the baseline, too, gets the fastest step there is. No slot may be in use.
-        """
-        fastest: tuple[float, int] | None = None
-        buckets = self.row_buckets(steps.fewest, steps.widest * steps.sequences)
-        known = self._known(kind, buckets)
-        for bucket in reversed(buckets):  # from large to small, which leaves the pool in one piece
-            seconds = self._time(bucket, steps.widest, kind, context)
-            chosen = bucket
-            if not self.pinned and fastest is not None and seconds > WORTH * fastest[0]:
-                chosen = fastest[1]
-            if fastest is None or seconds < fastest[0]:
-                fastest = (seconds, bucket)
-            self._best[bucket, kind] = known.get(bucket, chosen)
-
-    def _known(self, kind: Kind, buckets: Collection[int]) -> Mapping[int, int]:
-        """Bucket -> the bucket that an earlier run padded it to, as far as it is one that its rows fit in."""
-        mine = _words(kind)
-        for choice in ({"probabilities": False, **each} for each in self.choices):  # older runs had none
-            if all(choice.get(name) == value for name, value in mine.items()):
-                pairs = [(int(rows), int(padded)) for rows, padded in choice["padded_to"].items()]
-                # Another would be captured inside a request, or have no room.
-                return {rows: padded for rows, padded in pairs if rows <= padded and padded in buckets}
-        return {}
-
-    def step_seconds(self, rows: int, kind: Kind) -> float:
-        """Measured time of the step that ``rows`` rows get, host copies included; after :meth:`tune`."""
-        return self._step_s[self._best[row_bucket(rows), kind], kind]
-
-    def curves(self) -> list[dict[str, Any]]:
-        """Measured seconds of every bucket, by kind, and the bucket that each one's rows are padded to."""
-        found: dict[Kind, dict[int, float]] = defaultdict(dict)
-        for (rows, kind), seconds in sorted(self._step_s.items(), key=lambda item: item[0][0]):
-            found[kind][rows] = seconds
-        return [
-            {
-                **_words(kind),
-                "step_s": by_rows,
-                "padded_to": {rows: self._best[rows, kind] for rows in by_rows},
-            }
-            for kind, by_rows in found.items()
-        ]
-
-    def _time(self, rows: int, widest: int, kind: Kind, context: int) -> float:
-        key = rows, kind
-        if key not in self._step_s:
-            graph = self._graph(*key)
-            pack.fill(graph.input, graph.shape, self._chains(rows, widest), [context] * self.slots)
-            if not graph.captured:
-                self._capture(graph)
-                self._failed.discard(key)
-            graph.run()
-            taken = []
-            for _ in range(_TIMED):
-                started = time.perf_counter()
-                graph.run()
-                taken.append(time.perf_counter() - started)
-            self._step_s[key] = sorted(taken)[_TIMED // 2]
-        return self._step_s[key]
-
-    def _chains(self, rows: int, widest: int) -> pack.Batch:
-        """Chains of ``widest`` rows each, as many as fit in ``rows``; the last of what is left."""
-        sizes = [min(widest, rows - at) for at in range(0, rows, widest)][: self.slots]
-        return pack.Batch.of({slot: TokenTree.chain([0] * size) for slot, size in enumerate(sizes)})
-
-    def _graph(self, rows: int, kind: Kind) -> StepGraph:
-        key = rows, kind
-        if key not in self._graphs:
-            shape = self.shape(rows, kind)
-            self._graphs[key] = StepGraph(
-                self.make(shape, kind), shape, kind.top_k, self.device, self.capture, self._kept
-            )
-        return self._graphs[key]
-
-    def _capture(self, graph: StepGraph) -> None:
-        started, before = time.perf_counter(), _memory(self.device)
-        graph.capture()
-        self.captures.count += 1
-        self.captures.seconds += time.perf_counter() - started
-        self.captures.bytes += max(0, _memory(self.device) - before)
-
-
-def _words(kind: Kind) -> dict[str, Any]:
-    """A kind in the words of a record."""
-    return {
-        "attention": kind.attention,
-        "tiles": "tall" if kind.tall else "short",
-        "top_k": kind.top_k,
-        "taps": list(kind.taps),
-        "greedy": kind.sampling.greedy,
-        "forced": kind.forced,
-        "probabilities": kind.probabilities,
-    }
-
-
-def _memory(device: torch.device) -> int:
-    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0

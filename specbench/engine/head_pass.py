@@ -25,16 +25,16 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
-from specbench.engine.code import OF_DEVICE
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running, settle
 from specbench.engine.head_rows import HeadRows, Surroundings
 from specbench.engine.kernel_pieces import HeadKernels
+from specbench.engine.layers.code import OF_DEVICE
+from specbench.engine.layers.merged import by_shape, serve
+from specbench.engine.layers.onednn import Linears, linear_kind
+from specbench.engine.layers.parts import Unlike
 from specbench.engine.layout import Group, Layout
-from specbench.engine.merged import by_shape, serve
 from specbench.engine.ops import Ancestry, Ops, Outcomes, TorchOps
-from specbench.engine.parts import Unlike
-from specbench.engine.products import Linears, kind_for
 from specbench.engine.sampler import Stream, uniforms
 
 CHUNK = 1024  # rows of a prompt that are read at a time
@@ -103,7 +103,7 @@ class HeadPass:
         self._read, self._draft, self._device = read, draft, device
         self._new_rows, self._draft_rows = new_rows, draft_rows
         for module in modules:
-            Linears(module, kind_for(module)).attach()
+            Linears(module, linear_kind(module)).attach()
             if isinstance(module, PreTrainedModel):
                 module.set_attn_implementation(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)

@@ -18,8 +18,8 @@ from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
 from specbench.engine.fused_layers import TOLERANCE
-from specbench.engine.merged import Product
-from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
+from specbench.engine.layers.merged import Product
+from specbench.engine.layers.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
 from specbench.engine.pieces import PLAIN, Attend, Rotary, Store
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """N rows over S slots; the rows of a slot lie together, and padding lies behind all others.
+    """N rows over S slots; the rows of a slot lie together, and padding lies after all others.
 
     Attributes:
         slot: int32 [N], slot of each row; S where it is padding.
@@ -89,7 +89,7 @@ class Layout:
         return per_slot.long()[self.owner]
 
     def cells(self, lengths: Tensor, capacity: int) -> Tensor:
-        """int64 [N], the cell of each row behind its slot's ``lengths`` [S]; padding is sent to the last there is."""
+        """int64 [N], the cell of each row after its slot's ``lengths`` [S]; padding is sent to the last there is."""
         return torch.where(self.real, self.of_rows(lengths) + self.rank, capacity - 1)
 
 

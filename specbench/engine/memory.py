@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from specbench.engine.cache import LayerShape
-from specbench.engine.room import Widths
+from specbench.engine.memory_budget import Widths
 from specbench.hardware import free_ram_bytes
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,47 +31,15 @@ class Ancestry:
     rows: Tensor
 
 
-#: Of a step on the device: next token [N] behind each row, path [N], count [S] and bonus [S] as ``accept`` has them.
+#: Of a step on the device: next token [N] after each row, path [N], count [S] and bonus [S] as ``accept`` has them.
 Outcomes = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-class Ops(Protocol):
-    """The device work of a step. No call reads device data on the host, so that all of it can be captured.
-
-    Shapes and meanings of the arguments are those of :class:`TorchOps`, which every other implementation has to equal.
-    """
-
-    def ancestry(self, parents: Tensor, layout: Layout) -> Ancestry: ...
-    def write(
-        self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor
-    ) -> None: ...
-    def choose(self, logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor: ...
-    def filtered(self, logits: Tensor, sampling: Sampling) -> Tensor: ...
-    def draw(self, kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor: ...
-    def accept(
-        self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
-    def commit(
-        self, buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor
-    ) -> None: ...
-    def take(
-        self,
-        outcome: Outcomes,
-        firsts: Tensor,
-        hidden: Tensor,
-        follows: Tensor,
-        new: Tensor,
-        anchor: Tensor,
-        tokens: Tensor,
-        features: Tensor,
-    ) -> None: ...
-    def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]: ...
-    def same_graph(self, sampling: Sampling) -> Sampling: ...
-    def set_sampling(self, sampling: Sampling) -> None: ...
-
-
 class TorchOps:
-    """The oracle."""
+    """The device work of a step by torch: the oracle, which every other implementation has to equal.
+
+    No call reads device data on the host, so that all of it can be captured.
+    """
 
     def ancestry(self, parents: Tensor, layout: Layout) -> Ancestry:
         """Depths and ancestors of ``parents`` [N]; roots and padding rows name themselves."""
@@ -80,7 +47,7 @@ class TorchOps:
         return Ancestry(reach.sum(-1) - 1, reach)
 
     def write(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor) -> None:
-        """Stores a layer's new rows [1, heads, N, size] into the cells [S, heads, L, size] behind ``lengths`` [S]."""
+        """Stores a layer's new rows [1, heads, N, size] into the cells [S, heads, L, size] after ``lengths`` [S]."""
         cells = layout.cells(lengths, keys.shape[2])
         for cache, new in ((keys, key), (values, value)):
             cache[layout.owner, :, cells] = new[0].transpose(0, 1)
@@ -109,7 +76,7 @@ class TorchOps:
         reach, rank = ancestry.rows, layout.rank
         taken, bonus = accept_path(tokens, parents.long(), accept.bool(), reach, next_token, layout)
         count = bonus.new_zeros(len(bonus), dtype=torch.int64).index_add_(0, layout.owner, taken.long())
-        # One behind the last is where rows go that are not on a path.
+        # One after the last is where rows go that are not on a path.
         place = torch.where(taken, layout.of_rows(layout.first) + ancestry.depth, len(tokens))
         path = torch.cat([rank, rank[:1]]).index_copy_(0, place, rank)[:-1]
         return count, path, bonus
@@ -143,18 +110,18 @@ class TorchOps:
             firsts: int32 [S], row of each slot's root.
             hidden: [N, size], of the row at each depth of each slot's path.
             follows: int32 [S], 0 or 1; what is below of other slots stays as it is.
-            new, anchor: int32 [S], written: rows of the path, and the token behind its end.
-            tokens: int32 [P, S], written: the token behind each row of the path, then 0.
+            new, anchor: int32 [S], written: rows of the path, and the token after its end.
+            tokens: int32 [P, S], written: the token after each row of the path, then 0.
             features: [S, P, size], written as far as the path goes: ``hidden`` along it.
         """
         next_token, path, count, bonus = outcome
         following, place = follows.bool(), torch.arange(len(tokens), device=path.device)
         row = (firsts[:, None] + place).clamp(max=len(path) - 1).long()
         real = (place < count[:, None]) & following[:, None]
-        behind = next_token[(firsts[:, None] + path[row]).clamp(max=len(path) - 1).long()]
+        tokens_after = next_token[(firsts[:, None] + path[row]).clamp(max=len(path) - 1).long()]
         new.copy_(torch.where(following, count, new))
         anchor.copy_(torch.where(following, bonus, anchor))
-        tokens.copy_(torch.where(following[:, None], torch.where(real, behind, 0), tokens.T).T)
+        tokens.copy_(torch.where(following[:, None], torch.where(real, tokens_after, 0), tokens.T).T)
         features.copy_(torch.where(real[:, :, None], hidden[row].to(features.dtype), features))
 
     def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -172,6 +139,10 @@ class TorchOps:
 
     def set_sampling(self, sampling: Sampling) -> None:
         """Tells what the next steps sample with, where that is not baked in."""
+
+
+#: What every implementation is.
+Ops = TorchOps
 
 
 def ancestors(parents: Tensor) -> Tensor:

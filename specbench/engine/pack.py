@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,10 +21,12 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import COMPUTED, BadTree, StepResult, TokenTree
-from specbench.engine.block import Verdict
+from specbench.engine.block_verification import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
 Ints = npt.NDArray[np.int32]
+#: By slot a next token for each row of its tree that takes the place of the computed one, or COMPUTED.
+Forced = Mapping[int, Sequence[int]]
 
 _NONE: Mapping[int, Verdict] = MappingProxyType({})
 _NOTHING = repeat(None)
@@ -98,6 +100,11 @@ class Batch:
             row += count
         return cls(ordered, counts, first, row, vocabulary)
 
+    @cached_property
+    def proposals(self) -> dict[int, TokenTree]:
+        """The trees that say from what they were drawn."""
+        return {slot: tree for slot, tree in self.trees.items() if tree.proposal is not None}
+
     def parts(self, rows: Tensor) -> Sequence[Tensor]:
         """Views of what each slot has of ``rows`` [N, …]; padding is left out."""
         return rows[: self.rows].split_with_sizes(self.counts)
@@ -129,7 +136,7 @@ def fill(
     shape: Shape,
     batch: Batch,
     lengths: Sequence[int],
-    forced: Mapping[int, Sequence[int]] | None = None,
+    forced: Forced | None = None,
 ) -> None:
     """Writes the trees of a step into ``packed`` int32 [shape.width_in].
 
@@ -137,7 +144,6 @@ def fill(
         packed: what is in it is overwritten, padding included.
         shape: with room for all rows of the batch.
         lengths: cached tokens of each slot.
-        forced: by slot, next token after each row of its tree, or COMPUTED.
 
     Raises:
         BadTree: a token that the model does not have, or parents that do not come before their children: a device
@@ -172,7 +178,7 @@ def fill(
             np.maximum(parents, 0, out=parents)  # roots are their own, once they are moved
             parents += first.repeat(count)
         if np.count_nonzero(parents >= _every(used)) != len(trees):  # a tree is checked when it is made
-            raise BadTree("its tree was changed behind its making: a parent does not come before its child")
+            raise BadTree("its tree was changed after it was made: a parent does not come before its child")
     if all(tree.accept is None for tree in trees):
         accept[:] = 1
     else:
@@ -181,7 +187,7 @@ def fill(
         _force(instead, batch, forced)
 
 
-def _force(instead: Ints, batch: Batch, forced: Mapping[int, Sequence[int]]) -> None:
+def _force(instead: Ints, batch: Batch, forced: Forced) -> None:
     """Writes next tokens in place of computed ones."""
     if all(len(forced.get(slot, ())) == count for slot, count in zip(batch.trees, batch.counts, strict=True)):
         instead[:] = _joined([forced[slot] for slot in batch.trees], batch.rows)
@@ -259,12 +265,12 @@ class Outcome:
     ) -> dict[int, StepResult]:
         """What the forward decided for each slot of a step."""
         shape = self.shape
-        said: list[int] = self.packed[: shape.width_decided].tolist()
+        decided: list[int] = self.packed[: shape.width_decided].tolist()
         rows, counts = shape.of_rows, 2 * shape.of_rows
-        kept = said[counts : counts + shape.slots]
-        behind = said[counts + shape.of_slots :][: shape.slots]
+        kept = decided[counts : counts + shape.slots]
+        bonus = decided[counts + shape.of_slots :][: shape.slots]
         for slot, verdict in verdicts.items():
-            kept[slot], behind[slot] = 1 + verdict.accepted, verdict.token
+            kept[slot], bonus[slot] = 1 + verdict.accepted, verdict.token
         tops = self._tops(batch) if self.top_k else _NOTHING
         features = _NOTHING if hidden is None else self._kept(batch, hidden, kept)
         shares = _NOTHING if probabilities is None else batch.parts(probabilities)
@@ -272,8 +278,8 @@ class Outcome:
         for (slot, tree), first, count, top, of_path, of_rows in zip(
             batch.trees.items(), batch.first.values(), batch.counts, tops, features, shares, strict=False
         ):
-            many, last = kept[slot], behind[slot]
-            path, next_tokens = said[rows + first : rows + first + many], said[first : first + count]
+            many, last = kept[slot], bonus[slot]
+            path, next_tokens = decided[rows + first : rows + first + many], decided[first : first + count]
             if slot in verdicts:
                 path = list(range(many))
                 next_tokens[:many] = [*map(int, tree.tokens[1:many]), last]

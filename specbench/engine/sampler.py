@@ -4,7 +4,7 @@
 trick (Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every
 lossless decoder emits, token for token, what autoregressive decoding emits with that seed.
 
-What is drawn otherwise, drafts with probabilities and their verification (:mod:`specbench.engine.block`), is drawn by
+What is drawn otherwise, drafts with probabilities and their verification (:mod:`.block_verification`), is drawn by
 :func:`uniforms` of streams of their own.
 """
 
@@ -112,7 +112,7 @@ def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first
     """Uniform numbers as a function of (seed, stream, start of a block, place in it): no state, the same anywhere.
 
     The start is part of the key, and not only the position that a place has in the text. A block that is verified as a
-    whole ends where all of its drafts and numbers together say so; those behind that end have been looked at, and used
+    whole ends where all of its drafts and numbers together say so; those after that end have been looked at, and used
     once more for the same position, in the next block, they would no longer be independent of the text before it.
 
     ``starts``: positions of the S blocks' roots. Returns float64 [S, count] above 0 and below 1, on the CPU.
@@ -175,7 +175,7 @@ def _descending(keys: Tensor) -> Tensor:
 
 
 def _masses(scores: Tensor, largest: Tensor) -> Tensor:
-    """What tokens weigh in top-p: int64 ``exp(score - largest)`` with 40 bits behind the point, rounded down.
+    """What tokens weigh in top-p: int64 ``exp(score - largest)`` with 40 fractional bits, rounded down.
 
     Made of float32 operations that round as IEEE says, and of integers, so that the bits are alike on any device. Sums
     of up to 2^22 of them fit. ``2**turns * exp(rest)`` with rest in ±ln 2 / 2 and ``exp(r) = 1 + r + r² q(r)``, q of

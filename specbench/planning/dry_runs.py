@@ -1,7 +1,7 @@
 """Dry run: rows, memory and step time of each method of a plan, predicted; nothing is loaded and nothing run.
 
-Memory follows from the model's configuration (:mod:`specbench.engine.room`). Step times come from a stored profile of
-this machine or of the GPU that ``--gpu`` names, else they are projected from a profile of the same model
+Memory follows from the model's configuration (:mod:`specbench.engine.memory_budget`). Step times come from a stored
+profile of this machine or of the GPU that ``--gpu`` names, else they are projected from a profile of the same model
 (:mod:`specbench.hardware.projection`), else they are the bound of the GPU's datasheet.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.decoding import Method
-from specbench.engine.room import Widths, step_memory
+from specbench.engine import Widths, step_memory
 from specbench.hardware import (
     ModelShape,
     Profile,

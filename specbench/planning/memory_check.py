@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import Method
-from specbench.engine.room import TreesTooLarge, Widths, assert_room
+from specbench.engine import TreesTooLarge, Widths, assert_trees_fit
 from specbench.hardware import ModelShape, free_ram_bytes, gpus, ram_bytes
 from specbench.models import configured_shape, names
 from specbench.planning.plan import Decoding
@@ -21,7 +21,7 @@ class MemoryBudget:
     """What steps of a plan may take: bytes of its device in all and free now, None where unknown.
 
     ``capacity`` is the least number of tokens that a sequence reaches; ``dense`` masks are matrices, see
-    :func:`specbench.engine.room.step_memory`.
+    :func:`specbench.engine.memory_budget.step_memory`.
     """
 
     shape: ModelShape | None
@@ -50,7 +50,7 @@ class MemoryBudget:
             room -= self.shape.parameters * self.shape.weight_bytes
         widths = Widths.of(self.shape) if self.shape else None
         try:
-            assert_room(widths, widest.max_rows, self.capacity, self.slots, room, dense=self.dense)
+            assert_trees_fit(widths, widest.max_rows, self.capacity, self.slots, room, dense=self.dense)
         except TreesTooLarge as error:
             return f"{widest.label}: {error}; {how_to_shrink(widest)}"
         return None

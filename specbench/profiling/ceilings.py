@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from specbench.common import EnvironmentRefused
-from specbench.engine import settle
-from specbench.engine.products import Kind, Linears
+from specbench.engine import LinearKind, Linears, settle
 from specbench.hardware import BandwidthProbe, MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
@@ -28,7 +27,7 @@ _SETTLE_S = 0.25  # of the probe's readings: right behind torch's work one came 
 def measure_ceilings(
     device: torch.device,
     dtype: torch.dtype,
-    linears: Kind = "torch",
+    linears: LinearKind = "torch",
     seconds: float = 10.0,
     say: Callable[[str], None] = lambda line: None,
 ) -> MeasuredCeilings:
@@ -53,7 +52,7 @@ def _opened(device: torch.device, stack: ExitStack, say: Callable[[str], None]) 
 
 
 def _measured(
-    device: torch.device, dtype: torch.dtype, linears: Kind, seconds: float, probe: BandwidthProbe | None
+    device: torch.device, dtype: torch.dtype, linears: LinearKind, seconds: float, probe: BandwidthProbe | None
 ) -> MeasuredCeilings:
     if device.type == "cuda":
         nbytes, size = min(4 << 30, torch.cuda.mem_get_info(device)[0] // 4), 8192

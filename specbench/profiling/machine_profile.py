@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from specbench.engine import Engine
-from specbench.engine.products import kind_for
+from specbench.engine import Engine, linear_kind
 from specbench.hardware import (
     FreeRows,
     ModelShape,
@@ -53,7 +52,7 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     dense = model.device.type != "cuda" or settings.attention == "reference"
     cells, left_out = within(settings, shape, loaded.context, free_bytes, dense)
     say("measuring bandwidth and matrix products")
-    ceilings = partial(measure_ceilings, model.device, model.dtype, kind_for(model), for_ceilings, say)
+    ceilings = partial(measure_ceilings, model.device, model.dtype, linear_kind(model), for_ceilings, say)
     measured = ceilings()
     say(f"trying {len(cells)} steps of at most {settings.rows[-1]} rows")
     measurement = Measurement(

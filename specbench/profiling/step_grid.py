@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.engine import scratch_cells
-from specbench.engine.room import Widths, step_memory
+from specbench.engine import Widths, scratch_cells, step_memory
 from specbench.hardware import ROWS, LeftOut, ModelShape, Settings, base_context
 
 # One row, a short draft, a tree, a large tree: between them a line over rows bends at most once.
@@ -51,7 +50,7 @@ def within(
     """The steps that this model and this memory allow, ranked, and those they do not.
 
     ``positions`` that the model takes: None where it does not say; ``free_bytes``: memory for caches and steps;
-    ``dense``: as of :func:`specbench.engine.room.step_memory`.
+    ``dense``: as of :func:`specbench.engine.memory_budget.step_memory`.
     """
     rows, contexts = list(settings.rows), list(settings.contexts)
     left_out: list[LeftOut] = []

@@ -14,8 +14,7 @@ from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from specbench.common import Tenths, UsageError
-from specbench.engine import Engine
-from specbench.engine.forced import Chain, rated
+from specbench.engine import Chain, Engine, rate_tokens
 from specbench.models import LoadedModel
 from specbench.planning import plan_methods
 from specbench.results import BASELINE
@@ -171,7 +170,7 @@ def rate(engine: Engine, context: Sequence[int], texts: Sequence[Sequence[int]])
         found: list[list[tuple[float, bool]]] = [[] for _ in texts]
         for batch in _batches(texts, most):
             chains = [Chain(slot, start, [context[-1], *texts[at][:-1]]) for at in batch]
-            for at, rates in zip(batch, rated(engine, chains, [texts[at] for at in batch]), strict=True):
+            for at, rates in zip(batch, rate_tokens(engine, chains, [texts[at] for at in batch]), strict=True):
                 found[at] = rates
         for at, text in enumerate(texts):
             if not found[at]:
@@ -201,7 +200,7 @@ def _in_parts(engine: Engine, slot: int, last: int, text: Sequence[int], most: i
     fed, found = [last, *text[:-1]], list[tuple[float, bool]]()
     for at in range(0, len(fed), most):
         part = fed[at : at + most]
-        found += rated(engine, [Chain(slot, engine.length(slot), part)], [text[at : at + most]])[0]
+        found += rate_tokens(engine, [Chain(slot, engine.length(slot), part)], [text[at : at + most]])[0]
         if at + most < len(fed):
             engine.prefill(slot, part)
     return found

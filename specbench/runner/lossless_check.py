@@ -79,7 +79,7 @@ class CheckedEngines:
 
     def _apart(self) -> AbstractContextManager[Any]:
         assert self._session is not None  # each check has a session of its own on the same model
-        return self._session.engine.apart()
+        return self._session.engine.detached()
 
 
 def check_lossless(

@@ -16,8 +16,7 @@ import torch
 
 from specbench.common import EnvironmentRefused, PluginFault, UsageError
 from specbench.decoding import Context, Method, Target
-from specbench.engine import Engine, Sampling
-from specbench.engine.room import TreesTooLarge
+from specbench.engine import Engine, Sampling, TreesTooLarge
 from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.planning import Acceptance, Plan, Resolved, how_to_shrink

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.decoding import Context, Kind, Noise, State, TokenTree, prefix
-from specbench.engine import Engine, Sampling
-from specbench.engine.forced import Chain, next_tokens
+from specbench.engine import Chain, Engine, Sampling, next_tokens
 from specbench.models import LoadedModel
 from specbench.training.recipe import Text
 from specbench.training.trajectory import Trajectory

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.step import decoder_layers, tapped
+from specbench.engine import decoder_layers, tapped
 
 
 class Teacher:

@@ -29,7 +29,7 @@ def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
 
 def test_a_short_run_waits_for_no_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     few = models.plan([], limit=2, max_new_tokens=8).plan
-    library.open_library()
+    library.open_cpu_library()
     assert Kernels.of(few).native is None  # what is there already costs nothing
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Kernels.of(few).native is False

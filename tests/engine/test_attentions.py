@@ -234,7 +234,7 @@ def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
     installed("triton", "flash_attn")
     found = Attentions("auto", model("cuda"))
     assert found.of([CHAIN])[0] == "triton"  # until something is measured
-    found.settle({"triton": 2.0, "flash": rival}.__getitem__)
+    found.choose({"triton": 2.0, "flash": rival}.__getitem__)
     kinds = ([CHAIN], [ROW, ROW], [TREE], [CHAIN, TREE], [CHAIN, CHAIN])
     assert [found.of(trees)[0] for trees in kinds] == [winner, winner, "triton", "triton", "triton"]
     assert {steps.attention for steps in found.steps(1, 4)} == {winner}
@@ -258,7 +258,7 @@ def test_timing_noise_changes_no_attention(
 ) -> None:
     installed("triton", "flash_attn", "flash_attn_interface", "flash_attn.cute")
     found = Attentions("auto", model("cuda"))
-    found.settle(seconds.__getitem__)
+    found.choose(seconds.__getitem__)
     assert found.of([CHAIN])[0] == winner
     assert found.report()["one_row_s"] == seconds
 
@@ -272,7 +272,7 @@ def test_a_rival_is_tried_by_itself_and_left_out_alone(installed: Callable[..., 
             raise RuntimeError("no kernel image is available")
         return {"triton": 2.0, "flash": 1.5, "flash4": 1.0}[name]
 
-    found.settle(seconds)
+    found.choose(seconds)
     assert found.of([CHAIN])[0] == "flash4"
     assert found.report()["one_row_s"] == {"triton": 2.0, "flash": 1.5, "flash4": 1.0}
     assert [(flash.VERSIONS["flash3"].title in note, "no kernel image" in note) for note in found.notes] == [
@@ -287,7 +287,7 @@ def test_a_rival_that_cannot_be_imported_is_noted(
     monkeypatch.setattr(flash, "flash_fault", lambda name, *_: "ImportError: undefined symbol" * (name == "flash"))
     found = Attentions("auto", model("cuda"))
     assert ["undefined symbol" in note for note in found.notes] == [True]
-    found.settle({"triton": 2.0, "flash3": 1.0}.__getitem__)
+    found.choose({"triton": 2.0, "flash3": 1.0}.__getitem__)
     assert found.of([CHAIN])[0] == "flash3"
     with pytest.raises(EnvironmentRefused, check=wording):
         Attentions("flash", model("cuda"))
@@ -324,7 +324,7 @@ def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None
     for before in ("flash", "triton"):
         found = Attentions("auto", model("cuda"))
         found.keep(before)
-        found.settle({"triton": 1.0, "flash": 1.0}.__getitem__)
+        found.choose({"triton": 1.0, "flash": 1.0}.__getitem__)
         assert found.of([CHAIN])[0] == before
     installed("triton")
     found = Attentions("auto", model("cuda"))
@@ -335,7 +335,7 @@ def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None
 def test_nothing_measured_chooses_where_the_text_must_be_the_same(installed: Callable[..., None]) -> None:
     installed("triton", "flash_attn")
     found = Attentions("auto", model("cuda"), pinned=True)
-    found.settle({"triton": 2.0, "flash": 1.0}.__getitem__)
+    found.choose({"triton": 2.0, "flash": 1.0}.__getitem__)
     assert found.of([CHAIN])[0] == "triton"
     backends_: list[Any] = [each.backend("triton") for each in (found, Attentions("auto", model("cuda")))]
     assert [each.keywords["splits"] for each in backends_] == [choice._PINNED_SPLITS, None]
@@ -390,7 +390,7 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
     for group, rival in itertools.product((1, 4, 7, 32), (1.0, 3.0)):
         found = Attentions("auto", model("cuda"))
         found.check_shapes({0: (2, 64, 64)}, {0: 2 * group})
-        found.settle({"triton": 2.0, "flash": rival}.__getitem__)
+        found.choose({"triton": 2.0, "flash": rival}.__getitem__)
         for _ in range(60):
             most, slots = rng.choice((1, 2, 9, 40)), rng.choice((1, 5))
             trees = [random_tree(rng, 0, 9, rng.randint(1, most)) for _ in range(rng.randint(1, slots))]

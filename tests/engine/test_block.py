@@ -14,7 +14,7 @@ from support.wording import wording
 from torch import Tensor
 
 from specbench.decoding.tree import Proposal, StepResult, TokenTree
-from specbench.engine.block import DrawnDrafts, Verdict, accept_block, chances, verify
+from specbench.engine.block_verification import DrawnDrafts, Verdict, accept_block, chances, verify
 from specbench.engine.sampler import Stream, drawn, uniforms
 
 Round = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # as accept_block

@@ -14,11 +14,11 @@ from support.models import REFUSED, attached, autoregressive, build, decode, pro
 from support.wording import wording
 
 from specbench.decoding import TokenTree
-from specbench.engine import checks, layer_check
 from specbench.engine.attention import choice
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.attention.masks import Masks
+from specbench.engine.checks import forward, layer
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 
@@ -108,7 +108,7 @@ def test_experts_that_flip_by_rounding_are_not_refused() -> None:
 def test_what_depends_on_the_length_is_served_before_it_sets_in() -> None:
     model = build(REFUSED["scale by the cache's length"][0])
     with attached(model, capacity=23, max_rows=4) as engine:
-        assert checks.far_lengths(model, 23)[-1] == 19
+        assert forward.far_lengths(model, 23)[-1] == 19
         text = engine.greedy(prompt(8, 97), 15)
     whole = torch.tensor([prompt(8, 97) + text[:-1]])
     with torch.inference_mode():
@@ -173,10 +173,10 @@ def test_a_deep_model_is_accepted(sampling: Sampling, native: bool | None) -> No
 
 def test_a_deep_model_is_judged_by_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a tolerance that no right order of its sums keeps to, whatever the machine."""
-    monkeypatch.setitem(checks._TOLERANCE, torch.bfloat16, 0.025)
+    monkeypatch.setitem(forward._TOLERANCE, torch.bfloat16, 0.025)
     with attached(deep(), capacity=64, max_rows=8, native=False) as engine:
         assert 0.025 < engine.rounding < 0.125
-    monkeypatch.setattr(checks, "NOISE", 0.1)
+    monkeypatch.setattr(forward, "NOISE", 0.1)
     with pytest.raises(UnsupportedAttention, check=wording):
         Engine(deep(), capacity=64, max_rows=8, native=False)
 
@@ -221,7 +221,7 @@ def test_noise_hides_no_attention_that_differs(wrong: type, monkeypatch: pytest.
 @pytest.mark.parametrize("wrong", [_IgnoresWindows, _SeesSiblings, _WrongScale])
 def test_a_forward_beyond_the_ceiling_is_refused(wrong: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the whole forward alone, without the layers in float32."""
-    monkeypatch.setattr(layer_check, "check_layers", lambda *_: None)
+    monkeypatch.setattr(layer, "check_layers", lambda *_: None)
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
     with pytest.raises(UnsupportedAttention, check=wording):
         Engine(deep("mistral", sliding_window=8), capacity=64, max_rows=8, native=False)
@@ -229,13 +229,13 @@ def test_a_forward_beyond_the_ceiling_is_refused(wrong: type, monkeypatch: pytes
 
 def test_every_kind_of_layer_is_run_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[int, float]] = []
-    difference = layer_check._difference
+    difference = layer._difference
 
     def watched(layer: Any, index: int, *rest: Any) -> float:
         found.append((index, difference(layer, index, *rest)))
         return found[-1][1]
 
-    monkeypatch.setattr(layer_check, "_difference", watched)
+    monkeypatch.setattr(layer, "_difference", watched)
     for family, kinds in (("llama", [0]), ("gemma3", [0, 1]), ("gpt2", [0]), ("mixtral", [0]), ("phi3", [0])):
         model = copy.deepcopy(models.supported(family)).to(torch.bfloat16)
         weights = [each.clone() for each in model.parameters()]
@@ -257,7 +257,7 @@ def test_layers_are_compared_in_whole_float32(monkeypatch: pytest.MonkeyPatch) -
         seen.append(matmul.fp32_precision)
         return 0.0
 
-    monkeypatch.setattr(layer_check, "_difference", difference)
+    monkeypatch.setattr(layer, "_difference", difference)
     try:
         matmul.fp32_precision = "tf32"
         with attached(copy.deepcopy(models.supported("llama")).to(torch.bfloat16), capacity=64, max_rows=4):

@@ -11,9 +11,10 @@ import pytest
 from support.models import supported
 
 from benchmarks.gpu_check.recorder import recorded_capture
-from specbench.engine import code, graphs
+from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.layers import code
 from specbench.models import load
 from specbench.planning.methods import plan_methods
 from specbench.runner import Session
@@ -45,7 +46,7 @@ def test_close_frees_cache_and_graphs(captured: bool, fused: bool, monkeypatch: 
     engine.prepare(2, context=3)
     held: list[weakref.ref[Any]] = [weakref.ref(engine.cache)]
     if engine._graphs is not None:
-        held += [weakref.ref(each) for each in (engine._graphs, *engine._graphs._graphs.values())]
+        held += [weakref.ref(each) for each in (engine._graphs, *engine._graphs.graphs.values())]
     assert len(memory(held)) == (4 if captured else 1)
     engine.close()
     assert memory(held) == []

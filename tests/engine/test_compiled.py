@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine import compiled
 from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.engine import Engine
+from specbench.engine.layers import compiled
 
 TREE = ([1, 2, 3, 4], [0, 0, 1, 2])
 

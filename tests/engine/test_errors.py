@@ -11,7 +11,7 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine import engine as engine_module
+from specbench.engine import stepper
 from specbench.engine.engine import Engine
 
 VOCAB = 97
@@ -108,7 +108,7 @@ def test_close_restores_the_models_own_attention() -> None:
 def test_a_prompt_longer_than_a_chunk_beside_a_tree_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ids, answers = prompt(30, VOCAB), []
     for chunk in (4, 1000):
-        monkeypatch.setattr(engine_module, "PREFILL_CHUNK", chunk)
+        monkeypatch.setattr(stepper, "PREFILL_CHUNK", chunk)
         with attached(tiny_llama(VOCAB), capacity=CAPACITY, max_rows=8, pad_rows=True) as engine:
             answers.append(engine.prefill(engine.alloc(), ids, TokenTree.chain([ids[-1], *range(7)])).next_tokens)
     assert answers[0] == answers[1]

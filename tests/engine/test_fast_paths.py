@@ -14,12 +14,13 @@ from support.wording import wording
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import TokenTree
-from specbench.engine import compiled, fast_paths, graphs, sums
+from specbench.engine import fast_paths, graphs
 from specbench.engine.attention import choice, flash
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.engine import Engine
 from specbench.engine.graphs import CaptureFailed
+from specbench.engine.layers import compiled, sums
 
 ABI = ImportError("flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E")
 NO_IMAGE = RuntimeError("CUDA error: no kernel image is available for execution on the device")
@@ -216,7 +217,7 @@ def test_a_compiler_that_is_missing_is_not_the_models_fault(monkeypatch: pytest.
 
 
 def test_layers_of_our_own_that_raise_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.engine.code.OwnLayers.__init__", raising(OSError("cannot map the library")))
+    monkeypatch.setattr("specbench.engine.layers.code.OwnLayers.__init__", raising(OSError("cannot map the library")))
     with attached(supported("llama"), capacity=40, max_rows=4) as engine:
         assert wording(engine.report()["why_not_own"])
     with pytest.raises(EnvironmentRefused, check=wording):
@@ -275,7 +276,7 @@ def test_products_sum_in_float32_while_an_engine_is_open(monkeypatch: pytest.Mon
             setattr(matmul, name, True)
         first = Engine(supported("llama"), capacity=40, max_rows=4)
         second = Engine(supported("qwen2"), capacity=40, max_rows=4)
-        with first.apart():
+        with first.detached():
             assert allowed() == [False, False]
         first.close()
         first.close()

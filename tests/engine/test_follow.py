@@ -48,7 +48,8 @@ def test_rounds_follow_steps_and_draft_what_they_draft_alone(
         with attached(model, slots=3, capacity=80, max_rows=64, graphs=True) as engine:
             method = decoders.ready(decoders.with_options(name, options), engine)
             if not follows:
-                engine._followers.clear()
+                assert engine._graphs is not None
+                engine._graphs.followers.clear()
             waits.clear()
             found.append(decoded(method, engine, prompts))
             waited.append((waits.count("head"), waits.count("step")))

@@ -8,8 +8,8 @@ from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine.engine import Engine
-from specbench.engine.forced import Chain, next_tokens
 from specbench.engine.sampler import Sampling
+from specbench.engine.teacher_forcing import Chain, next_tokens
 
 
 def stepped(engine: Engine, chain: Chain) -> list[int]:

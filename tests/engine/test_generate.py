@@ -13,7 +13,7 @@ from support.decoders import hiding_tree, random_tree
 from support.models import SHARING, SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
 
 from specbench.decoding.tree import TokenTree
-from specbench.engine import engine as engine_module
+from specbench.engine import stepper
 from specbench.engine.engine import Engine
 
 CHUNK = 16
@@ -51,7 +51,7 @@ def family(
     request: pytest.FixtureRequest, expected: tuple[Any, dict[int, list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Family]:
     model, outputs = expected
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", CHUNK)
+    monkeypatch.setattr(stepper, "PREFILL_CHUNK", CHUNK)
     with attached(model, capacity=max(LENGTHS) + TOKENS, max_rows=64, pad_rows=request.param) as engine:
         yield Family(engine, model.get_input_embeddings().num_embeddings, outputs)
 

@@ -7,20 +7,20 @@ from support.gpu import families, step
 from support.models import REFUSED, SUPPORTED
 from support.wording import wording
 
-from specbench.engine import rotary
+from specbench.engine.layers import rotary
+from specbench.engine.program import StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import Kind
 
 SAMPLED = Sampling(0.8, seed=2**40)
 KINDS = {
-    "greedy": Kind(Sampling(), attention="triton"),
-    "sampled": Kind(SAMPLED, attention="triton"),
-    "filtered": Kind(Sampling(0.8, top_k=5, top_p=0.9, seed=2**40), attention="triton"),
-    "top-k": Kind(SAMPLED, top_k=4, attention="triton"),
-    "tapped": Kind(Sampling(), taps=(0, 1), attention="triton"),
-    "forced": Kind(Sampling(), forced=True, attention="triton"),
-    "probabilities": Kind(SAMPLED, attention="triton", probabilities=True),
-    "filtered probabilities": Kind(Sampling(0.8, top_p=0.9), attention="triton", probabilities=True),
+    "greedy": StepKind(Sampling(), attention="triton"),
+    "sampled": StepKind(SAMPLED, attention="triton"),
+    "filtered": StepKind(Sampling(0.8, top_k=5, top_p=0.9, seed=2**40), attention="triton"),
+    "top-k": StepKind(SAMPLED, top_k=4, attention="triton"),
+    "tapped": StepKind(Sampling(), taps=(0, 1), attention="triton"),
+    "forced": StepKind(Sampling(), forced=True, attention="triton"),
+    "probabilities": StepKind(SAMPLED, attention="triton", probabilities=True),
+    "filtered probabilities": StepKind(Sampling(0.8, top_p=0.9), attention="triton", probabilities=True),
 }
 
 

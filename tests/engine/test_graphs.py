@@ -117,7 +117,7 @@ def test_what_a_step_hands_out_is_no_other_graphs_memory(model: Any) -> None:
         first = engine.step({slot: TokenTree.chain([3, 4])}, taps=(0,))[slot].hidden
         assert first is not None
         assert engine._graphs is not None
-        (graph,) = engine._graphs._graphs.values()
+        (graph,) = engine._graphs.graphs.values()
         assert graph.hidden is not None
         address = graph.hidden.data_ptr()
         graph.capture()
@@ -150,17 +150,18 @@ SLOW_FOR_ONE = {1: 9.0, 2: 3.0, 4: 4.0, 8: 5.0, 16: 4.5, 32: 6.0, 48: 6.0, 64: 8
 
 def timed(engine: Engine, seconds: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the engine pads to on a device of such step times."""
-    steps = engine._graphs
-    assert steps is not None
+    tuner = engine._tuner
+    assert tuner is not None
 
     def slow(rows: int, widest: int, kind: Any, context: int) -> float:
-        steps._step_s[rows, kind] = seconds[rows]
+        tuner._seconds[rows, kind] = seconds[rows]
         return seconds[rows]
 
     with monkeypatch.context() as patched:
-        patched.setattr(steps, "_time", slow)
+        patched.setattr(tuner, "_time", slow)
         engine.prepare(20)
-    return steps.curves()
+    steps: list[dict[str, Any]] = engine.report()["steps"]
+    return steps
 
 
 def test_a_bucket_that_costs_more_than_a_larger_one_is_not_used(
@@ -173,7 +174,7 @@ def test_a_bucket_that_costs_more_than_a_larger_one_is_not_used(
     captured.prefill(slot, [5, 6, 7])
     captured.step({slot: TokenTree.chain([5])})
     assert captured._graphs is not None
-    assert [rows for rows, _ in captured._graphs._graphs] == [2]
+    assert [rows for rows, _ in captured._graphs.graphs] == [2]
 
 
 def test_a_resumed_run_pads_as_the_run_before_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +236,8 @@ def test_no_memory_for_a_capture_is_said_with_the_way_out(model: Any, monkeypatc
 def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of kernels with two heights of tiles: at most 30 for 64 slots and 512 rows, and no step is late."""
     with attached(model, slots=64, capacity=60, max_rows=512, graphs=True) as engine:
-        graphs_ = engine._graphs
-        assert graphs_ is not None
+        tuner = engine._tuner
+        assert tuner is not None
         monkeypatch.setattr(engine.attentions, "tree", "triton")
         monkeypatch.setattr(engine.attentions, "chain", "triton")
         captured: set[Any] = set()
@@ -245,9 +246,9 @@ def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPat
             captured.add((rows, kind))
             return 1.0
 
-        monkeypatch.setattr(graphs_, "_time", timed_)
+        monkeypatch.setattr(tuner, "_time", timed_)
         for steps in engine.attentions.steps(512, 64):
-            graphs_.tune(steps, engine._kind(steps.attention, steps.tall, 0, (), False), 0)
+            tuner.tune(steps, engine._eager.kind(steps.attention, steps.tall), 0)
         assert len(captured) <= 30
         rng = random.Random(0)
         for _ in range(200):
@@ -256,7 +257,7 @@ def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPat
                 counts.pop()
             trees = [TokenTree.chain([0] * count) for count in counts]
             attention, tall = engine.attentions.of(trees)
-            assert (row_bucket(sum(counts)), engine._kind(attention, tall, 0, (), False)) in captured
+            assert (row_bucket(sum(counts)), engine._eager.kind(attention, tall)) in captured
 
 
 def test_steps_of_the_largest_bucket_are_captured_and_larger_ones_are_not(model: Any) -> None:

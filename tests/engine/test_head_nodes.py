@@ -10,9 +10,9 @@ import torch
 from support.gpu import Make, eagle, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
-from specbench.engine import code
+from benchmarks.gpu_check.meta_step import Nodes, launches
 from specbench.engine.fused_layers import FusedLayers
-from specbench.engine.nodes import Nodes, launches
+from specbench.engine.layers import code
 
 #: Of a layer: as of a target's, where a block has many rows and a level has few.
 BLOCK = [

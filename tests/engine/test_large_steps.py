@@ -10,7 +10,7 @@ from support.models import SUPPORTED, attached, autoregressive, prompt, supporte
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree
-from specbench.engine import graphs, logits
+from specbench.engine import graphs, program
 from specbench.engine.sampler import Sampling
 
 WIDE = 700
@@ -61,7 +61,7 @@ def test_logits_in_chunks_are_those_of_all_rows(family: str, monkeypatch: pytest
     vocab = model.get_input_embeddings().num_embeddings
     found: list[Any] = []
     for rows in (512, 3):
-        monkeypatch.setattr(logits, "_ROWS", rows)
+        monkeypatch.setattr(program, "_LOGIT_ROWS", rows)
         with attached(model, capacity=40, max_rows=8) as engine:
             slot = engine.alloc()
             tree = TokenTree([1, 2, 3, 4, 5, 6, 7, 8], [-1, 0, 0, 1, 2, 2, 3, 6])

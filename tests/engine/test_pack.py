@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.tree import COMPUTED, BadTree, StepResult, TokenTree
 from specbench.engine import graphs
-from specbench.engine.block import Verdict
+from specbench.engine.block_verification import Verdict
 from specbench.engine.engine import Engine
 from specbench.engine.pack import Batch, Outcome, Shape, fill
 

@@ -10,8 +10,8 @@ import torch
 from support.models import SUPPORTED, prompt, supported, tiny_llama
 from torch import nn
 
-from specbench.engine import products
 from specbench.engine.engine import Engine
+from specbench.engine.layers import onednn
 from specbench.models.loader import load
 
 
@@ -22,7 +22,7 @@ def test_equal_up_to_rounding(bias: bool, rows: int) -> None:
     module = nn.Sequential(nn.Linear(96, 160, bias=bias)).requires_grad_(False)
     x = torch.randn(2, rows, 96)
     expected = module(x)
-    switch = products.Linears(module, "onednn")
+    switch = onednn.Linears(module, "onednn")
     switch.attach()
     with torch.inference_mode():
         got = module(x)
@@ -40,13 +40,13 @@ def test_subclasses_keep_what_they_compute() -> None:
     module = nn.Sequential(Doubling(8, 8)).requires_grad_(False)
     x = torch.randn(1, 8)
     expected = module(x)
-    products.Linears(module, "onednn").attach()
+    onednn.Linears(module, "onednn").attach()
     assert module(x).equal(expected)
 
 
 def test_only_fp32_on_a_cpu() -> None:
-    assert products.kind_for(load("config:tiny").model) == "onednn"
-    assert products.kind_for(load("config:tiny", dtype="bf16").model) == "torch"
+    assert onednn.linear_kind(load("config:tiny").model) == "onednn"
+    assert onednn.linear_kind(load("config:tiny", dtype="bf16").model) == "torch"
 
 
 def test_the_engine_takes_and_returns_them() -> None:
@@ -64,7 +64,7 @@ def test_a_family_with_products(name: str) -> None:
     ids = torch.tensor([prompt(7, model.config.vocab_size)])
     with torch.inference_mode():
         expected = model(ids).logits
-        switch = products.Linears(model, "onednn")
+        switch = onednn.Linears(model, "onednn")
         switch.attach()
         got = model(ids).logits
         again = model(ids[:, :1]).logits
@@ -77,7 +77,7 @@ def test_a_family_with_products(name: str) -> None:
 def test_a_part_out_of_turn_is_of_its_own_input() -> None:
     torch.manual_seed(0)
     layers = [nn.Linear(24, size).requires_grad_(False) for size in (16, 8, 32)]
-    product = products._Product(layers)
+    product = onednn._Product(layers)
     first, second = torch.randn(2, 24), torch.randn(2, 24)
     for at, x in [(0, first), (1, second), (2, first), (2, second), (0, second), (1, second), (0, first), (2, first)]:
         torch.testing.assert_close(product.part(at, x), layers[at](x), rtol=1e-5, atol=1e-5)
@@ -88,7 +88,7 @@ def test_a_model_that_changes_the_input_in_between_keeps_single_layers() -> None
     for layer in model.model.layers:
         layer.mlp.forward = MethodType(_scaling_mlp, layer.mlp)
     expected = model(torch.arange(5)[None]).logits
-    switch = products.Linears(model, "onednn")
+    switch = onednn.Linears(model, "onednn")
     assert all(len(product._sizes) == 1 for product in switch._products)
     switch.attach()
     torch.testing.assert_close(model(torch.arange(5)[None]).logits, expected, rtol=1e-4, atol=1e-4)
@@ -102,5 +102,5 @@ def _scaling_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
 def test_layers_that_share_weights_keep_torchs_kernel() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)).requires_grad_(False)
     module[1].weight = module[0].weight
-    products.Linears(module, "onednn").attach()
+    onednn.Linears(module, "onednn").attach()
     assert ["forward" in layer.__dict__ for layer in module] == [False, False, True]

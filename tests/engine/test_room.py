@@ -13,7 +13,7 @@ from support.wording import wording
 from specbench.decoding import TokenTree
 from specbench.engine import Engine, memory
 from specbench.engine.buckets import scratch_cells
-from specbench.engine.room import TreesTooLarge, Widths, assert_room, step_memory
+from specbench.engine.memory_budget import TreesTooLarge, Widths, assert_trees_fit, step_memory
 
 GIB = 2**30
 SMOLLM2 = Widths(hidden=576, inner=4608, vocabulary=49152, token_bytes=4 * 30 * 3 * 128, value_bytes=4)
@@ -71,13 +71,13 @@ def test_the_parts_of_a_steps_memory() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_bytes() -> None:
     needed = step_memory(SMOLLM2, 4337, 500).total
-    assert_room(SMOLLM2, 4337, 500, 1, needed)
-    assert_room(SMOLLM2, 4337, 500, 1, None)
+    assert_trees_fit(SMOLLM2, 4337, 500, 1, needed)
+    assert_trees_fit(SMOLLM2, 4337, 500, 1, None)
     with pytest.raises(TreesTooLarge) as caught:
-        assert_room(SMOLLM2, 4337, 500, 1, 0.5 * GIB)
+        assert_trees_fit(SMOLLM2, 4337, 500, 1, 0.5 * GIB)
     assert wording(caught.value)
     # Where a single row has no room either, it is not the tree that is too large.
-    assert_room(SMOLLM2, 4337, 1 << 30, 1, 0.5 * GIB)
+    assert_trees_fit(SMOLLM2, 4337, 1 << 30, 1, 0.5 * GIB)
 
 
 def test_an_engine_refuses_trees_that_no_machine_has_memory_for() -> None:
@@ -98,10 +98,10 @@ def test_memory_that_ends_in_a_step_is_said_in_a_sentence(monkeypatch: pytest.Mo
     with attached(supported("llama"), capacity=40, max_rows=8) as engine:
         slot = engine.alloc()
         engine.prefill(slot, [1, 2, 3])
-        monkeypatch.setattr(engine._program, "run", no_memory)
+        monkeypatch.setattr(engine._eager.program, "run", no_memory)
         with pytest.raises(TreesTooLarge, check=wording):
             engine.step({slot: TokenTree.chain([5, 6])})
-        monkeypatch.setattr(engine._program, "run", broken)
+        monkeypatch.setattr(engine._eager.program, "run", broken)
         with pytest.raises(RuntimeError, check=wording):
             engine.step({slot: TokenTree.chain([5, 6])})
 

@@ -12,7 +12,7 @@ from support.wording import wording
 from torch import Tensor, nn
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.engine.skinny import Config, SkinnyProducts, cuda_time
+from specbench.engine.layers.skinny import Config, SkinnyProducts, cuda_time
 
 FIRST, SECOND = Config(64, 32, 1, 4, 3), Config(32, 32, 2, 4, 4)
 SHAPE = (12, 8)
@@ -65,7 +65,7 @@ def products(kernel: Kernel, **given: Any) -> SkinnyProducts:
 
 def settled(kernel: Kernel, seconds: Mapping[Config | None, tuple[float, float]]) -> dict[str, Any]:
     made = products(kernel)
-    made.settle({SHAPE: weights()}, Clock(kernel, seconds))
+    made.choose({SHAPE: weights()}, Clock(kernel, seconds))
     (found,) = made.report()
     return found
 
@@ -127,28 +127,29 @@ def test_a_row_that_depends_on_its_company_is_passed_over() -> None:
 def test_what_an_earlier_run_settled_is_taken_as_it_is() -> None:
     kernel, other = Kernel(), (4, 8)
     made = products(kernel)
-    made.settle({SHAPE: weights()}, Clock(kernel, FAST))
-    made.settle({other: weights(other)}, Clock(kernel, {**FAST, FIRST: (9.0, 9.0), SECOND: (9.0, 9.0)}))
+    made.choose({SHAPE: weights()}, Clock(kernel, FAST))
+    made.choose({other: weights(other)}, Clock(kernel, {**FAST, FIRST: (9.0, 9.0), SECOND: (9.0, 9.0)}))
     report = made.report()
     assert [(each["out"], each["in"], each["kernel"]) for each in report] == [(12, 8, "own"), (4, 8, "torch")]
     again = products(kernel)
     again.keep(json.loads(json.dumps(report)))
-    again.settle({SHAPE: weights(), other: weights(other)}, never)
+    again.choose({SHAPE: weights(), other: weights(other)}, never)
     assert again.report() == report
     kernel.calls.clear()
     again(torch.ones(2, 8), weights()[0])
     again(torch.ones(2, 8), weights(other)[0])
     assert [(config, rows) for config, rows, _ in kernel.calls] == [(FIRST, 2)]
     # A shape that was not there is settled as ever.
-    more = products(kernel, choices=report[:1])
-    more.settle({SHAPE: weights(), other: weights(other)}, Clock(kernel, FAST))
+    more = products(kernel)
+    more.keep(report[:1])
+    more.choose({SHAPE: weights(), other: weights(other)}, Clock(kernel, FAST))
     assert [each["kernel"] for each in more.report()] == ["own", "own"]
 
 
 def test_what_goes_to_which_kernel() -> None:
     kernel = Kernel()
     made = products(kernel)
-    made.settle({SHAPE: weights()}, Clock(kernel, FAST))
+    made.choose({SHAPE: weights()}, Clock(kernel, FAST))
     (weight, *_), bias = weights(), torch.arange(12.0)
     for shape, ours in (((1, 8), True), ((16, 8), True), ((17, 8), False), ((0, 8), False), ((2, 3, 8), True)):
         kernel.calls.clear()
@@ -166,9 +167,10 @@ def test_what_goes_to_which_kernel() -> None:
 def test_pinned_runs_measure_nothing() -> None:
     kernel = Kernel()
     earlier = products(kernel)
-    earlier.settle({SHAPE: weights()}, Clock(kernel, FAST))
-    pinned = products(kernel, pinned=True, choices=earlier.report())
-    pinned.settle({SHAPE: weights()}, never)
+    earlier.choose({SHAPE: weights()}, Clock(kernel, FAST))
+    pinned = products(kernel, pinned=True)
+    pinned.keep(earlier.report())
+    pinned.choose({SHAPE: weights()}, never)
     kernel.calls.clear()
     pinned(torch.ones(1, 8), weights()[0])
     assert not kernel.calls
@@ -178,7 +180,7 @@ def test_pinned_runs_measure_nothing() -> None:
 
 def test_other_devices_have_torchs_products() -> None:
     made = SkinnyProducts(CPU)
-    made.settle({SHAPE: weights()}, never)
+    made.choose({SHAPE: weights()}, never)
     assert wording(made.why_not)
     x, weight = torch.ones(2, 8), weights()[0]
     assert torch.equal(made(x, weight), nn.functional.linear(x, weight))

@@ -12,8 +12,7 @@ from support.models import attached, autoregressive, layer_outputs, prompt, supp
 from support.wording import wording
 
 from benchmarks.gpu_check.recorder import recorded_capture
-from specbench.engine import engine as engine_module
-from specbench.engine import graphs
+from specbench.engine import graphs, stepper
 
 TAPS = (0, 1)
 ATOL = 2e-5
@@ -25,7 +24,7 @@ def test_features_are_those_of_one_forward_over_the_whole_text(
     family: str, captured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 8)  # the prompt comes in three parts
+    monkeypatch.setattr(stepper, "PREFILL_CHUNK", 8)  # the prompt comes in three parts
     model = supported(family)
     config = model.config
     layers = config.num_hidden_layers

@@ -11,19 +11,20 @@ from support.gpu import Make, eagle, jetspec, on_meta, passes_of
 from support.kernels import Variants
 from support.models import SUPPORTED
 
+from benchmarks.gpu_check.meta_step import META, MetaStep, launches
 from specbench.decoding import TokenTree
-from specbench.engine import code, pack
+from specbench.engine import pack
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running
 from specbench.engine.head_pass import HeadPass
 from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.layers import code
 from specbench.engine.layout import Group
-from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.ops import TorchOps
+from specbench.engine.program import Program, StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import Kind, Program
 
 SAMPLED = Sampling(0.8, top_k=50, top_p=0.95, seed=1)
 #: Kernels of a step that are compiled more than once, by what: attention and its splits by tiles, trees by their size.
@@ -41,7 +42,7 @@ def ladder(slots: int, *samplings: Sampling) -> Variants:
             same = meta._program.ops.same_graph(sampling)
             for rows in ROW_BUCKETS:
                 for tall in {rows > 16, rows > 4}:
-                    meta.run(rows, Kind(same, attention="triton", tall=tall))
+                    meta.run(rows, StepKind(same, attention="triton", tall=tall))
     return found
 
 
@@ -68,13 +69,13 @@ def test_prompts_of_any_length_compile_nothing_more() -> None:
     plain = Program(meta.model, TorchOps())
     with launches(found.note):
         for rows in ROW_BUCKETS:
-            meta.run(rows, Kind(Sampling(), attention="triton", tall=rows > 4))
+            meta.run(rows, StepKind(Sampling(), attention="triton", tall=rows > 4))
         before = found.counts()
         for length in (1, 7, 16, 100, 1024):
             shape = pack.Shape(1, 1)
             packed, ids = torch.zeros(shape.width_in, dtype=torch.int32, device=META), torch.zeros(length, device=META)
             plain.run(
-                packed, shape, Kind(Sampling()), meta.cache, ReferenceAttention, head=ids.long(), commit=False,
+                packed, shape, StepKind(Sampling()), meta.cache, ReferenceAttention, head=ids.long(), commit=False,
                 groups=(Group(slice(0, 1), slice(0, 1), 1, causal=True),),
             )  # fmt: skip
     assert {"_add_norm", "_rotate", "_gated"} <= before.keys()

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.decoding.tree import TokenTree
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import TorchOps, accept_path, ancestors
-from specbench.engine.step import _behind
+from specbench.engine.program import _behind
 
 VOCAB = 3  # few tokens, so that guesses are often right and siblings often equal
 

@@ -15,11 +15,11 @@ from support.gpu import on_meta
 from support.models import REFUSED, SUPPORTED, attached, build, tiny_llama
 from support.wording import wording
 
+from benchmarks.gpu_check.meta_step import MetaStep
 from benchmarks.gpu_check.nodes import COPIED, LEAST, NODE_S, NodeCount, StepNodes, ceilings_of, count_nodes
 from specbench.common import UsageError
-from specbench.engine.nodes import MetaStep
+from specbench.engine.program import StepKind
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import Kind
 from specbench.hardware.gpus import find
 from specbench.hardware.roofline import Ceilings
 from specbench.models.names import configs
@@ -72,7 +72,8 @@ def test_nodes_are_those_of_a_step_that_has_run_before(tiny: NodeCount) -> None:
     for step in tiny.steps:
         meta = MetaStep(on_meta(recipe), capacity=1100, fused=step.fused)
         sampling = Sampling(0.8 if step.sampled else 0.0)
-        alone = meta.nodes(step.rows, Kind(sampling, attention="triton", tall=step.rows > 8))  # 2 heads to a KV head
+        kind = StepKind(sampling, attention="triton", tall=step.rows > 8)  # 2 heads to a KV head
+        alone = meta.nodes(step.rows, kind)
         assert [*step.layers] == [*map(len, alone.of_layers())]
         assert step.outside == len(alone.others())
         assert step.nodes == len(alone.seen)

@@ -18,7 +18,8 @@ from benchmarks.gpu_check.parts import attention, lossless, model, steps
 from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT, results
 from benchmarks.gpu_check.records import Figure, Journal
 from benchmarks.gpu_check.shapes import WANTED
-from specbench.engine import Engine, code, skinny
+from specbench.engine import Engine
+from specbench.engine.layers import code, skinny
 from specbench.planning.methods import plan_methods
 
 CEILINGS = (Figure("copy", 10.0, "GB/s", key="copy"), Figure("product", 0.1, "TFLOP/s", key="flops"))
@@ -72,10 +73,11 @@ def test_products_are_settled_once_and_handed_on(bench: Bench, monkeypatch: pyte
 
     def choose(products: Any, shape: tuple[int, int], *_: Any) -> Any:
         settled.append(shape)
-        return skinny._Settled(skinny.Config(1, 1, 1, 1, 1), [9.0], [], "")
+        config = skinny.Config(1, 1, 1, 1, 1)._asdict()
+        return {"out": shape[0], "in": shape[1], "kernel": "own", "config": config}
 
     monkeypatch.setattr(skinny.SkinnyProducts, "_load", load)
-    monkeypatch.setattr(skinny.SkinnyProducts, "_choose", choose)
+    monkeypatch.setattr(skinny.SkinnyProducts, "_choice", choose)
     monkeypatch.setattr(skinny, "cuda_time", lambda device: None)
     weight = torch.randn(12, 8)
     monkeypatch.setattr(code.LayerCode, "weights", lambda layers: {(12, 8): [weight]})
@@ -86,7 +88,7 @@ def test_products_are_settled_once_and_handed_on(bench: Bench, monkeypatch: pyte
         with sessions.session(bench, loaded, plan_methods(["ar"], []), capacity=40, settle=settle) as opened:
             opened.engine.prepare(1)
             used.clear()
-            opened.engine._products(torch.randn(1, 8), weight)
+            opened.engine.code.products(torch.randn(1, 8), weight)
             if settle:
                 sessions.hand_on_products(bench, opened)
         assert (bool(used), len(settled)) == (kept, timed)

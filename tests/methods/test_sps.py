@@ -89,7 +89,7 @@ def ar(engine: Engine, ids: Sequence[int], tokens: int, sampling: Sampling) -> l
 
 
 def free_slots(engine: Engine) -> int:
-    return sum(length is None for length in engine._lengths)
+    return sum(length is None for length in engine._slots.lengths)
 
 
 def passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:

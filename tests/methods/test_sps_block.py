@@ -22,8 +22,8 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.cli.app import main
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import Proposal, TokenTree
-from specbench.engine import graphs
-from specbench.engine.block import DrawnDrafts, verify
+from specbench.engine import graphs, tuner
+from specbench.engine.block_verification import DrawnDrafts, verify
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling, Stream, drawn, filtered, uniforms
 from specbench.evals.data import DATA_DIR
@@ -75,7 +75,7 @@ def decode(
 @torch.inference_mode()
 def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tensor:
     """float64 [tokens, V]: what the token behind each of a text is drawn from, by the model without an engine."""
-    with engine.apart():
+    with engine.detached():
         logits = engine.model(torch.tensor([text])).logits
     return filtered(logits, sampling)[0].double().softmax(-1)
 
@@ -209,7 +209,7 @@ def test_what_is_handed_on_is_what_the_draft_model_says_and_both_caches_follow_t
     text += result.emitted
     assert {1, 4} <= kept  # otherwise the test saw one kind of step only
     assert kept & {2, 3}
-    with engine.apart():
+    with engine.detached():
         (whole, *_) = models.layer_outputs(engine.model, torch.tensor([text[:-1]]))
     torch.testing.assert_close(torch.cat([some for some in hidden if some is not None]), whole[0])
     # A greedy step says what a prefill of the whole text says.
@@ -310,7 +310,7 @@ def test_company_stops_and_budgets_change_no_text(engine: Engine, sampling: Samp
     assert alone[3].output_ids == whole.output_ids[:7]
     assert [record.output_tokens for record in alone[1:]] == [25, 1, 7, 9, 2, 1]
     for shared in (engine, method.shared.engine):
-        assert all(length is None for length in shared._lengths)
+        assert all(length is None for length in shared._slots.lengths)
 
 
 def test_greedy_it_is_ar_token_for_token(engine: Engine) -> None:
@@ -347,7 +347,7 @@ def test_in_graphs_the_same_is_drafted_and_accepted_and_nothing_is_captured_late
     engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
 ) -> None:
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
-    monkeypatch.setattr(graphs, "_TIMED", 1)  # how fast a recording replays is no matter here
+    monkeypatch.setattr(tuner, "_REPLAYS", 1)  # how fast a recording replays is no matter here
     options: dict[str, Any] = {"slots": 2, "capacity": 40, "sampling": sampling}
 
     def engine_of(model: Any, rows: int) -> Engine:

@@ -38,10 +38,14 @@ from specbench.common import toml
 ROOT = Path(__file__).parents[2]
 #: What is mutated, and the folders of tests that are asked. Each area has the same share of a sample.
 AREAS: dict[str, tuple[list[str], list[str]]] = {
-    "acceptance": (["engine/ops", "engine/step", "engine/pack", "engine/block", "engine/forced"], ["engine"]),
+    "acceptance": (
+        ["engine/ops", "engine/program", "engine/pack", "engine/block_verification", "engine/teacher_forcing"],
+        ["engine"],
+    ),
     "sampler": (["engine/sampler"], ["engine"]),
     "engine": (
-        ["engine/engine", "engine/graphs", "engine/skinny", "engine/head_*", "engine/layout", "engine/rotary",
+        ["engine/engine", "engine/slots", "engine/stepper", "engine/tuner", "engine/loading", "engine/graphs",
+         "engine/layers/skinny", "engine/head_*", "engine/layout", "engine/layers/rotary",
          "engine/kernel_pieces", "engine/attention/*", "engine/cpu/layers"],
         ["engine"],
     ),

@@ -12,7 +12,7 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.common.files import write_json_atomic
 from specbench.common.options import parse_flags
-from specbench.engine.room import Widths, step_memory
+from specbench.engine.memory_budget import Widths, step_memory
 from specbench.hardware import Projection, environment, gpus
 from specbench.hardware.roofline import StepTimes
 from specbench.hardware.stored_profile import PROFILE, Profile, datasheet

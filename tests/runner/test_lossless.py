@@ -300,7 +300,7 @@ def test_for_another_engine_the_noise_is_that_of_transformers_own_forward_too(pl
     theirs.sample(PROMPT, ar)
     assert theirs.noise.largest >= ours.noise.largest
     assert 0 < theirs.noise.largest < 1e-3, "the same weights in float32, added up in another order"
-    assert engine.model.config._attn_implementation != engine.native_attention, "it is given back"
+    assert engine.model.config._attn_implementation != engine.code.native_attention, "it is given back"
 
 
 def test_in_low_precision_another_engines_rounding_is_noise_though_ours_makes_none() -> None:

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.gpu_check.meta_step import META, MetaStep, launches
 from specbench.engine import sampler
 from specbench.engine.kernels.ops import TritonOps
-from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.pack import Shape
-from specbench.engine.step import Kind
+from specbench.engine.program import StepKind
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
@@ -108,7 +108,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
 def step(
     recipe: Any,
-    kind: Kind,
+    kind: StepKind,
     monkeypatch: pytest.MonkeyPatch,
     dtype: torch.dtype = torch.bfloat16,
     *,
@@ -176,6 +176,6 @@ def eagle(depth: int) -> Make:
 
 
 def passes_of(make: Make, slots: int = 1, capture: Callable[..., Any] = lambda work: work) -> Any:
-    """The head passes of a drafting; within :func:`specbench.engine.nodes.launches`."""
+    """The head passes of a drafting; within :func:`benchmarks.gpu_check.meta_step.launches`."""
     model = on_meta(SUPPORTED["qwen3"])
     return make(model.config, alone(model, slots=slots, capacity=64, attention="triton", capture=capture))._passes

@@ -436,7 +436,7 @@ if __name__ == "__main__":
 #
 # A launch is compiled anew where its key differs: the types of its arguments, whether a number is 1 or a multiple of
 # 16, whether a pointer is a multiple of 16 bytes, compile-time arguments and options. Triton's binder makes that key;
-# here it binds what :func:`specbench.engine.nodes.launches` notes, on tensors without memory, for an H200.
+# here it binds what :func:`benchmarks.gpu_check.meta_step.launches` notes, on tensors without memory, for an H200.
 
 
 @dataclass(frozen=True)
@@ -451,7 +451,7 @@ class _Pointer:
 
 
 class Variants:
-    """The distinct launches, by kernel; :meth:`note` is for :func:`specbench.engine.nodes.launches`."""
+    """The distinct launches, by kernel; :meth:`note` is for :func:`benchmarks.gpu_check.meta_step.launches`."""
 
     def __init__(self) -> None:
         self.keys: dict[str, set[str]] = defaultdict(set)

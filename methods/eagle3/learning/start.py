@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from specbench.engine.step import decoder_layers
+from specbench.engine import decoder_layers
 from specbench.methods.eagle3.head import DraftHead
 
 _FINAL = ("norm", "final_layernorm", "ln_f")  # of transformers' base models

@@ -47,7 +47,7 @@ class ReferenceAttention:
         """The same of rows that only the device knows: as many for each slot as there are in all."""
         layout, (_, heads, rows, size) = self._layout, query.shape
         padded = query.new_zeros(key.shape[0], rows, heads, size)
-        # Rows of padding are another's guests there, behind all of its own, so that none of its rows is replaced.
+        # Rows of padding lie in another slot's part, after all of its own, so that none of its rows is replaced.
         at = torch.where(layout.real, layout.rank, rows - 1)
         padded[layout.owner, at] = query[0].transpose(0, 1)
         mask = self._masks.of_all(window, query.dtype, key.shape[2])

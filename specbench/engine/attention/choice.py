@@ -179,7 +179,7 @@ class Attentions:
 
         return tile_height(rows, self._group, tall, self._device, self._kv_heads)
 
-    def settle(self, seconds: Callable[[str], float]) -> None:
+    def choose(self, seconds: Callable[[str], float]) -> None:
         """Lets measured time decide where more than one backend serves chains.
 
         A rival that raises is left out; one that is taken is faster by more than timing noise. ``seconds`` checks the

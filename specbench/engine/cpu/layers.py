@@ -1,6 +1,6 @@
 """Layers: which models step through our own C++, and the switch between it and transformers' code.
 
-A decoder layer is taken over when its parts are those of a Llama (:mod:`specbench.engine.parts`).
+A decoder layer is taken over when its parts are those of a Llama (:mod:`specbench.engine.layers.parts`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Backend, Calls
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu import library
-from specbench.engine.parts import Norm, Parts, Unlike, norm_of, parts_of, plain_linear
-from specbench.engine.step import decoder_layers
+from specbench.engine.layers.parts import Norm, Parts, Unlike, norm_of, parts_of, plain_linear
+from specbench.engine.program import decoder_layers
 
 
 class OwnLayers:
@@ -34,7 +34,7 @@ class OwnLayers:
         head = model.get_output_embeddings()
         product, norms = self._linear(plain_linear(head, "LM head")), self._other_norms(model)
         self._structures = (library.Layer * len(found))(*found)
-        self._work = library.Work(library.open_library())
+        self._work = library.Work(library.open_cpu_library())
         work = self._work
         self._forwards: list[tuple[nn.Module, Any]] = [
             *((layer, _Layer(self, at)) for at, layer in enumerate(self._layers)),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused
-from specbench.engine.cpu.source import SOURCE
-from specbench.engine.parts import Unlike
+from specbench.engine.cpu.source import CPU_SOURCE
+from specbench.engine.layers.parts import Unlike
 
 #: Kinds of numbers, as the C++ counts them.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
@@ -87,7 +87,7 @@ _failed: list[str] = []  # why it could not be had, so that it is tried once in 
 
 @cache
 def _loaded() -> Any:
-    library = SOURCE.load()
+    library = CPU_SOURCE.load()
     library.work_new.restype = _pointer
     library.work_free.argtypes = [_pointer]
     library.work_free.restype = None
@@ -98,13 +98,13 @@ def _loaded() -> Any:
     return library
 
 
-def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
+def open_cpu_library(say: Callable[[str], None] = lambda line: None) -> Any:
     """The library, built where it has not been; ``say`` takes a line before that."""
     if _failed:
         raise EnvironmentRefused(_failed[0])
     try:
-        if not _loaded.cache_info().currsize and not SOURCE.built:
-            SOURCE.load(say)
+        if not _loaded.cache_info().currsize and not CPU_SOURCE.built:
+            CPU_SOURCE.load(say)
         return _loaded()
     except EnvironmentRefused as error:
         _failed.append(str(error))

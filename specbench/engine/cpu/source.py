@@ -6,4 +6,4 @@ from pathlib import Path
 
 from specbench.common import Native
 
-SOURCE = Native(Path(__file__).with_name("layer.cpp"), ("-fopenmp", "-ffp-contract=fast"))
+CPU_SOURCE = Native(Path(__file__).with_name("layer.cpp"), ("-fopenmp", "-ffp-contract=fast"))

@@ -46,7 +46,7 @@ def gated(both: Tensor, activation: str) -> Tensor:
 
     Args:
         both: [N, 2 x size], gate before up; the last dimension contiguous.
-        activation: one of :data:`specbench.engine.parts.ACTIVATIONS`.
+        activation: one of :data:`specbench.engine.layers.parts.ACTIVATIONS`.
 
     Returns:
         [N, size], contiguous.

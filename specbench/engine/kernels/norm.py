@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specbench.engine.kernels import dependent
 from specbench.engine.kernels.dependent import wait_for_inputs
-from specbench.engine.parts import Norm
+from specbench.engine.layers.parts import Norm
 
 _OPTIONS = {"enable_fp_fusion": False}
 

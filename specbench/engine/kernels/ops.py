@@ -19,7 +19,7 @@ from specbench.engine.ops import Ancestry, Outcomes, TorchOps
 from specbench.engine.sampler import Sampling, filtered
 
 
-class TritonOps:
+class TritonOps(TorchOps):
     """A handful of launches a step, beside the one per layer that stores its keys and values.
 
     Args:

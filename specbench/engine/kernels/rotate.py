@@ -15,8 +15,8 @@ from torch import Tensor
 from specbench.engine.kernels import dependent
 from specbench.engine.kernels.bits import UNALIGNED
 from specbench.engine.kernels.dependent import wait_for_inputs
+from specbench.engine.layers.parts import Attention
 from specbench.engine.layout import Layout
-from specbench.engine.parts import Attention
 
 _TILE = 1024  # elements of a tile, whatever rows there are: the order of a norm's sum depends on no other row
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}

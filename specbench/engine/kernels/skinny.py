@@ -23,7 +23,7 @@ from torch import Tensor
 
 from specbench.engine.kernels import dependent
 from specbench.engine.kernels.dependent import counters, wait_for_inputs
-from specbench.engine.skinny import MOST_ROWS, Config
+from specbench.engine.layers.skinny import MOST_ROWS, Config
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _MOST_CONFIGS = 6

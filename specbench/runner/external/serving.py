@@ -148,5 +148,5 @@ def served(session: Session, row: Row) -> Served:
         threads=torch.get_num_threads(),
         capacity=session.engine.capacity,
         url=row.url,
-        apart=session.engine.apart,
+        apart=session.engine.detached,
     )

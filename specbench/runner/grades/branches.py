@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specbench.engine import Engine, ran_out
-from specbench.engine.forced import Chain, log_probabilities
+from specbench.engine import Chain, Engine, log_probabilities, ran_out
 from specbench.results import BRANCHES, RatedBranch, RatedRequest, RequestLog, RequestRecord, read_branches
 from specbench.runner.grades.likelihood import rows_at_once
 from specbench.runner.order import Turns

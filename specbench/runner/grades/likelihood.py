@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specbench.engine import Engine, ran_out
-from specbench.engine.forced import Chain, log_probabilities
+from specbench.engine import Chain, Engine, log_probabilities, ran_out
 from specbench.results import LIKELIHOODS, Likelihood, RequestLog, RequestRecord, answer_hash, read_likelihoods
 from specbench.runner.order import Turns
 from specbench.runner.prompts import Prepared

@@ -157,7 +157,7 @@ class Grader:
     def _by_transformers(self, prompt: Sequence[int], output: Sequence[int]) -> list[Top]:
         """The best tokens after each of ``output[:-1]`` by the model as it is without this engine."""
         ids = torch.tensor([[*prompt, *output[:-1]]], dtype=torch.int64, device=self._engine.device)
-        with self._engine.apart(), torch.inference_mode():
+        with self._engine.detached(), torch.inference_mode():
             logits = self._engine.model(ids).logits[0, len(prompt) :].float()
         scores, tokens = logits.topk(min(_CONTENDERS, logits.shape[-1]))
         return list(zip(scores.tolist(), tokens.tolist(), strict=True))

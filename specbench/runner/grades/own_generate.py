@@ -94,7 +94,7 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
     engine, name = session.engine, session.model.spec.name
     ours = engine.greedy(ids, count)
     try:
-        with engine.apart():
+        with engine.detached():
             theirs = _generated(engine.model, ids, count, session.model.pad_id)
     except (torch.OutOfMemoryError, MemoryError):
         return GenerateCheck(skipped="no memory for transformers' own generate")
@@ -105,7 +105,7 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
     at = next((at for at, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
     if at is None:
         return GenerateCheck(tokens=count, prompt=prompt)
-    with engine.apart(), torch.inference_mode():
+    with engine.detached(), torch.inference_mode():
         behind = torch.tensor([[*ids, *ours[:at]]], device=engine.device)
         scores = engine.model(input_ids=behind, use_cache=False).logits[0, -1].float()
     gap = float(scores[theirs[at]] - scores[ours[at]])

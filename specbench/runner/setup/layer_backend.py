@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specbench.common import EnvironmentRefused
-from specbench.engine.cpu import library
-from specbench.engine.cpu.source import SOURCE
+from specbench.engine import CPU_SOURCE
 from specbench.planning import Decoding, Plan, split_names
 
 # A run of fewer tokens is over before a build would be.
@@ -19,15 +18,17 @@ def native_of(plan: Decoding, device: str) -> bool | None:
         return plan.native == "on"
     if device != "cpu":
         return None
-    return False if _tokens(plan) < _WORTH and not SOURCE.built else None
+    return False if _tokens(plan) < _WORTH and not CPU_SOURCE.built else None
 
 
 def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
     """Builds our layers where a plan will want them and they have not been built; a failure is the engine's to tell."""
     if native_of(plan, "cpu") is False or plan.compile:
         return
+    from specbench.engine import open_cpu_library  # with torch
+
     try:
-        library.open_library(say)
+        open_cpu_library(say)
     except EnvironmentRefused:
         return
 

@@ -16,11 +16,12 @@ from support.wording import wording
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, code, fused_layers, graphs, skinny
+from specbench.engine import Engine, fused_layers, graphs, tuner
 from specbench.engine.fused_layers import FUSIONS, FusedLayers
 from specbench.engine.kernels import dependent, gated, norm, rotate
+from specbench.engine.layers import code, skinny
+from specbench.engine.layers.skinny import Config, SkinnyProducts
 from specbench.engine.sampler import Sampling
-from specbench.engine.skinny import Config, SkinnyProducts
 
 DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 OPTIONS: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16}
@@ -216,8 +217,8 @@ def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.Mon
     monkeypatch.setattr(SkinnyProducts, "_load", load)
     monkeypatch.setattr(skinny, "cuda_time", timed)
     monkeypatch.setattr(graphs, "cuda_capture", lambda device: again)
-    monkeypatch.setattr(code.LayerCode, "_barred", lambda self, native, captured: "no" if native is False else "")
-    monkeypatch.setattr(graphs, "_TIMED", 1)
+    monkeypatch.setattr(code.LayerCode, "_why_barred", lambda self, native, captured: "no" if native is False else "")
+    monkeypatch.setattr(tuner, "_REPLAYS", 1)
     model, ids, few = small("llama", 1), prompt(20, 97), {**OPTIONS, "max_rows": 2}
     with attached(model, native=False, graphs=True, **few) as engine:
         expected = autoregressive(engine, ids, TOKENS)

@@ -17,7 +17,7 @@ from specbench.decoding.tree import TokenTree
 from specbench.engine.kernels.gated import gated
 from specbench.engine.kernels.norm import add_norm
 from specbench.engine.kernels.rotate import rotate
-from specbench.engine.parts import Attention, Heads, Norm, norm_of
+from specbench.engine.layers.parts import Attention, Heads, Norm, norm_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Relative error of a row: of sums in another order, and of values that fall to the other side of a rounding.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from specbench.engine.kernels import skinny as kernels
 from specbench.engine.kernels.skinny import configs, skinny
-from specbench.engine.skinny import Config
+from specbench.engine.layers.skinny import Config
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
 DTYPES = (torch.float32, HALF)

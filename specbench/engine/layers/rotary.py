@@ -2,7 +2,7 @@
 
 transformers asks the device how far a forward's positions reach before each of them (``dynamic`` and ``longrope``),
 which no CUDA graph can hold. An engine reaches no further than the positions up to which the frequencies are those that
-a model was trained with (:func:`specbench.engine.checks.check_declared`), so it need not ask.
+a model was trained with (:func:`specbench.engine.checks.declared.check_declared`), so it need not ask.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.parts import Unlike
+from specbench.engine.layers.parts import Unlike
 
 #: (x [..., K], weight [N, K], bias [N] or None) -> [..., N].
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]

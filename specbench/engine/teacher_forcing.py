@@ -1,6 +1,6 @@
-"""Chains that begin anywhere inside cached texts, many in one forward, none of them committed.
+"""Teacher forcing: chains that begin anywhere inside cached texts, many in one forward, none of them committed.
 
-A step (:mod:`specbench.engine.engine`) drafts behind the end of a text. Where the whole text is known, any of its
+A step (:mod:`specbench.engine.engine`) drafts after the end of a text. Where the whole text is known, any of its
 places can be drafted from at once: a chain sees the cache up to its own start, and itself. The rows of all chains lie
 in one row of the batch, without padding; only attention goes text by text.
 """
@@ -42,21 +42,23 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[float]]:
+def log_probabilities(engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]) -> list[list[float]]:
     """How probable given tokens are after each token of each chain, as logarithms to base e; the cache stays as it is.
 
     Under the plain softmax of the logits, in float32, whatever the engine's temperature, top-k and top-p.
 
-    ``said``: for each chain a token after each of its tokens.
+    ``following``: for each chain a token after each of its tokens.
     """
-    return [[value for value, _ in chain] for chain in rated(engine, chains, said)]
+    return [[value for value, _ in chain] for chain in rate_tokens(engine, chains, following)]
 
 
 @torch.inference_mode()
-def rated(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
+def rate_tokens(
+    engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]
+) -> list[list[tuple[float, bool]]]:
     """What :func:`log_probabilities` says of each token, and whether it is the most probable one there."""
     logits, _ = _forward(engine, chains)
-    given = torch.tensor([token for tokens in said for token in tokens], dtype=torch.int64, device=engine.device)
+    given = torch.tensor([token for tokens in following for token in tokens], dtype=torch.int64, device=engine.device)
     found = logits[0].float()
     chosen = found.gather(1, given[:, None])[:, 0] - found.logsumexp(-1)
     values = zip(chosen.tolist(), (found.argmax(-1) == given).tolist(), strict=True)
@@ -82,7 +84,7 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
     reading = _Reading(engine, groups)
     logits = engine.model(
         input_ids=tokens,
-        position_ids=engine.within(position),
+        position_ids=position if engine.positions is None else position.clamp(max=engine.positions - 1),
         past_key_values=reading,
         use_cache=True,
         step=reading.attend,
@@ -92,7 +94,7 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class _Group:
-    """The chains of one slot: R rows behind up to L cached cells.
+    """The chains of one slot: R rows after up to L cached cells.
 
     ``cells``: L, what the chain that starts last sees; ``position``: int64 [R]; ``visible``: bool [R, L + R], which
     cells, then which rows of the group, each row may see; ``masks``: additive masks made of it, by window.

@@ -1,4 +1,4 @@
-"""Room: the memory that steps of so many rows take, and whether there is so much.
+"""Memory budget: the bytes that steps of so many rows take, and whether so many are free.
 
 No number of rows is too many by itself: what a step may hold follows from the cache cells that its rows are written to,
 the masks of rows by rows, what a layer puts out for each row, and the logits of a chunk. It is what there is at most at
@@ -86,7 +86,7 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
     return StepMemory(slots * cells * widths.token_bytes, masks + activations + logits)
 
 
-def assert_room(
+def assert_trees_fit(
     widths: Widths | None, rows: int, capacity: int, slots: int, free: float | None, *, dense: bool = True
 ) -> None:
     """Raise TreesTooLarge where steps of such trees find no memory and steps of a single row do.

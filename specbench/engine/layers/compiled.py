@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Backend, UnsupportedAttention
 from specbench.engine.cache import StaticCache
-from specbench.engine.step import decoder_layers
+from specbench.engine.program import decoder_layers
 
 # Of one layer's code, all kinds of layers together: one row or many, the layer's index as a constant or as a number.
 # Beyond it torch runs a layer as it is.

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-Kind = Literal["onednn", "torch"]
+LinearKind = Literal["onednn", "torch"]
 
 # Beyond this the second copy of the weights is not worth the memory.
 _LARGEST = 4 << 30
@@ -32,7 +32,7 @@ _PACK_ROWS = 16
 _TOLERANCE = 1e-3
 
 
-def kind_for(model: nn.Module) -> Kind:
+def linear_kind(model: nn.Module) -> LinearKind:
     """Which linears the engine uses for a model: "onednn" for fp32 weights of moderate size on a CPU, else "torch"."""
     first = next(weight for weight in model.parameters() if weight.is_floating_point())
     fits = (
@@ -54,7 +54,7 @@ _PRODUCTS: dict[int, _Product] = {}
 class Linears:
     """Switches a model's linear layers between torch's kernel and oneDNN's."""
 
-    def __init__(self, model: nn.Module, kind: Kind) -> None:
+    def __init__(self, model: nn.Module, kind: LinearKind) -> None:
         self._products: list[_Product] = []
         if kind == "torch":
             return

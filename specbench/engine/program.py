@@ -1,4 +1,4 @@
-"""Step: the device side, from the packed trees to the packed outcome, without a host read in between.
+"""Program: the device side of a step, from the packed trees to the packed outcome, without a host read in between.
 
 The same code runs eagerly, on exact shapes, and under capture, on the shapes of a bucket (DESIGN §4).
 """
@@ -6,7 +6,7 @@ The same code runs eagerly, on exact shapes, and under capture, on the shapes of
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from specbench.decoding import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
-from specbench.engine.logits import LogitChunks
 from specbench.engine.ops import Ancestry, Ops
 from specbench.engine.sampler import Sampling, perturbed
 
@@ -73,6 +73,8 @@ def _all_rows(base: nn.Module | None) -> Iterator[None]:
         handle.remove()
 
 
+_LOGIT_ROWS = ROW_BUCKETS[-1]  # rows whose logits exist at a time
+
 MakeBackend = Callable[[Visibility], Backend]
 Mark = Callable[[str], None]
 
@@ -82,7 +84,7 @@ def unmarked(phase: str) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class StepKind:
     """What a step computes beside its shape; every kind has graphs of its own.
 
     Attributes:
@@ -107,7 +109,7 @@ class Computed(NamedTuple):
         outcome: int32 [shape.width_out(kind.top_k)].
         hidden: where layers are tapped [head + N, taps × hidden size], of the head's rows, then for each slot of the
             row at each depth of its path.
-        probabilities: where they are wanted float32 [N, V], of the tokens behind the tree's rows, in their own order.
+        probabilities: where they are wanted float32 [N, V], of the tokens after the tree's rows, in their own order.
     """
 
     outcome: Tensor
@@ -119,10 +121,12 @@ class Program:
     """Runs a model over the rows of token trees.
 
     ``positions`` that the model has: rows after them get the last one; None is as many as there are rows.
+    ``vocabulary``: token ids that the model takes are below it.
     """
 
     def __init__(self, model: Any, ops: Ops, positions: int | None = None) -> None:
         self._model = model
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._last = None if positions is None else positions - 1
         self._layers = decoder_layers(model)
         # A model whose last layers store nothing may run them for the rows that are kept alone, so that what is tapped
@@ -137,7 +141,7 @@ class Program:
         self,
         packed: Tensor,
         shape: pack.Shape,
-        kind: Kind,
+        kind: StepKind,
         cache: StaticCache,
         backend: MakeBackend,
         *,
@@ -228,7 +232,7 @@ class Program:
         with tapped(self._layers, taps) as outputs, _all_rows(self._drops_rows):
             yield LogitChunks(self._model, arguments, kept), outputs
 
-    def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> Chosen:
+    def _choose(self, logits: Tensor, positions: Tensor, kind: StepKind) -> Chosen:
         """Next token of every row, and what else is wanted of its logits [1, n, V]."""
         sampling = kind.sampling
         if not kind.top_k and not kind.probabilities:
@@ -240,6 +244,35 @@ class Program:
         chosen = perturbed(kept, positions, sampling)
         best = chosen.topk(kind.top_k, dim=-1)
         return Chosen(chosen.argmax(-1), (best.values, best.indices), probabilities)
+
+
+class LogitChunks:
+    """Logits of the rows of a forward, some at a time: of thousands of rows they are larger than the weights.
+
+    A model's own code between its layers and its logits is run for each chunk, on what the layers put out the first
+    time, so that a scale or a cap on logits stays.
+    """
+
+    def __init__(self, model: Any, arguments: Mapping[str, Any], kept: int) -> None:
+        self._model, self._arguments = model, arguments
+        self._rows = range(arguments["input_ids"].shape[1])[-kept:]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """[1, up to 512, V], in the order of the rows."""
+        if len(self._rows) <= _LOGIT_ROWS:
+            yield self._model(**self._arguments, logits_to_keep=len(self._rows)).logits
+            return
+        base, found = self._model.base_model, []
+        hook = base.register_forward_hook(lambda *given: found.append(given[-1]))
+        device = self._arguments["input_ids"].device
+        try:
+            for start in range(self._rows.start, self._rows.stop, _LOGIT_ROWS):
+                rows = torch.arange(start, min(start + _LOGIT_ROWS, self._rows.stop), device=device)
+                yield self._model(**self._arguments, logits_to_keep=rows).logits
+                base.__dict__["forward"] = lambda *_, **__: found[0]
+        finally:
+            base.__dict__.pop("forward", None)
+            hook.remove()
 
 
 class Chosen(NamedTuple):
@@ -263,7 +296,7 @@ def _joined(chosen: Sequence[Chosen]) -> Chosen:
 
 
 def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
-    """Tree rows in the order of their paths [N], behind those of a head that are not the tree's."""
+    """Tree rows in the order of their paths [N], after those of a head that are not the tree's."""
     before = len(hidden) - len(path)
     rows = torch.where(layout.real, layout.of_rows(layout.first) + path, torch.arange(len(path), device=path.device))
     return torch.cat([hidden[:before], hidden[before + rows]])

@@ -30,9 +30,9 @@ class Verdict(NamedTuple):
 
 
 def accept_block(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """How many drafts of a block are accepted, and the token behind them: Algorithm 2 of the paper.
+    """How many drafts of a block are accepted, and the token after them: Algorithm 2 of the paper.
 
-    With X_1 … X_γ the drafts, p(·|X^i) the target's distribution behind the first i of them (the paper's M_b), q(·|X^i)
+    With X_1 … X_γ the drafts, p(·|X^i) the target's distribution after the first i of them (the paper's M_b), q(·|X^i)
     that which X_{i+1} was drawn from (M_s), and p_0 = 1:
 
         p_i = min(p_{i−1} · p(X_i|X^{i−1}) / q(X_i|X^{i−1}), 1)
@@ -41,10 +41,10 @@ def accept_block(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple
         τ   = the largest i with η_i ≤ h_i, 0 if there is none
         Y   ~ max(p_τ · p(·|X^τ) − q(·|X^τ), 0) / S_τ for τ < γ, and p(·|X^γ) for τ = γ
 
-    A draft is kept if it or any one behind it passes. With a q of zeros behind the last draft, where nothing is
+    A draft is kept if it or any one after it passes. With a q of zeros after the last draft, where nothing is
     drafted, the two cases of h and of Y are one: S_γ = p_γ.
 
-    A draft with q(X_i) = 0, which nobody can have drawn, and all behind it are never accepted; a row of zeros in q ends
+    A draft with q(X_i) = 0, which nobody can have drawn, and all after it are never accepted; a row of zeros in q ends
     the block before it.
 
     Args:
@@ -60,10 +60,10 @@ def accept_block(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple
     places = torch.arange(h.shape[-1], device=p.device)
     passed = torch.cat([torch.ones_like(h[..., :1], dtype=torch.bool), numbers[..., :-1] <= h[..., 1:]], dim=-1)
     accepted = (passed * places).amax(-1)
-    behind, target = _row(left, accepted), _row(p, accepted)
+    residual, target = _row(left, accepted), _row(p, accepted)
     # Nothing is left where rounding alone has ended a block: p and q are one distribution there.
-    behind = torch.where(behind.amax(-1, keepdim=True) > 0, behind, target)
-    return accepted, drawn(behind, numbers[..., -1])
+    residual = torch.where(residual.amax(-1, keepdim=True) > 0, residual, target)
+    return accepted, drawn(residual, numbers[..., -1])
 
 
 def chances(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ def chances(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     left = reach[..., None].to(p.dtype) * p
     left[..., :-1, :].sub_(q).clamp_(min=0)
     surplus = left.sum(-1, dtype=torch.float64)
-    # Where both parts are 0, target and drafts agree, and no block ends: whatever h is, some h behind it is 1.
+    # Where both parts are 0, target and drafts agree, and no block ends: whatever h is, some h after it is 1.
     whole = surplus + (1 - reach)
     h = torch.where(whole > 0, surplus, 1.0) / torch.where(whole > 0, whole, 1.0)
     return h, left
@@ -112,11 +112,11 @@ def verify(
         tokens = torch.tensor([trees[slot].tokens[1:] for slot in slots], dtype=torch.int64, device="cpu")
         numbers = uniforms(seed, Stream.VERIFY, [starts[slot] for slot in slots], rows)
         found.append(torch.stack((*accept_block(p, q, tokens.to(p.device), numbers.to(p.device)), wrong.long())))
-    accepted, behind, faults = torch.cat(found, dim=1).tolist()
+    accepted, bonus, faults = torch.cat(found, dim=1).tolist()
     if any(faults):
         raise BadTree("its proposal holds negative numbers or NaN, rows of a sum above 1, or ids that no token has")
     order = [slot for slots in alike.values() for slot in slots]
-    return {slot: Verdict(*verdict) for slot, *verdict in zip(order, accepted, behind, strict=True)}
+    return {slot: Verdict(*verdict) for slot, *verdict in zip(order, accepted, bonus, strict=True)}
 
 
 def _stacked(blocks: Sequence[Tensor]) -> Tensor:
@@ -174,9 +174,9 @@ class DrawnDrafts:
 
     @torch.inference_mode()
     def draw(self, results: Mapping[int, StepResult]) -> dict[int, int]:
-        """The next draft of some of the slots, drawn from the probabilities behind the last row of each."""
-        behind = {slot: result.probabilities for slot, result in results.items()}
-        slots, q = list(behind), torch.stack([rows[-1, : self._vocab] for rows in behind.values() if rows is not None])
+        """The next draft of some of the slots, drawn from the probabilities after the last row of each."""
+        found = {slot: result.probabilities for slot, result in results.items()}
+        slots, q = list(found), torch.stack([rows[-1, : self._vocab] for rows in found.values() if rows is not None])
         # A larger draft model may give a share to tokens that the target lacks.
         q = q / q.sum(-1, keepdim=True).clamp_(min=torch.finfo(q.dtype).tiny)
         tokens = drawn(q, self._numbers[self._rows(slots), self._place]).tolist()

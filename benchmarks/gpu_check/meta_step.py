@@ -17,16 +17,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from specbench.engine import checks
 from specbench.engine.attention import interface
 from specbench.engine.attention.backends import TritonAttention
-from specbench.engine.attention.interface import Calls
-from specbench.engine.cache import ShapeRecorder, StaticCache
+from specbench.engine.cache import StaticCache
+from specbench.engine.checks import declared
 from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.layers.parts import Unlike
+from specbench.engine.layers.rotary import HeldRotary
 from specbench.engine.pack import Shape
-from specbench.engine.parts import Unlike
-from specbench.engine.rotary import HeldRotary
-from specbench.engine.step import Computed, Kind, Program, decoder_layers
+from specbench.engine.program import Computed, Program, StepKind, decoder_layers
 
 META = torch.device("meta")
 # Shared bytes that a program may take, and multiprocessors: of an H200.
@@ -146,17 +145,16 @@ class MetaStep:
         from specbench.engine.kernels.ops import TritonOps  # triton is not everywhere
 
         if reach is not None:
-            checks.check_declared(model, reach)
+            declared.check_declared(model, reach)
         model.set_attn_implementation(interface.NAME)
-        self.model, self.calls = model, Calls()
+        self.model = model
         self._layers = decoder_layers(model)
         HeldRotary(model).attach()
-        self._program, recorder = Program(model, ops or TritonOps(META)), ShapeRecorder()
-        with nullcontext() if reach is None else checks.refusing(), launches(lambda *_: None):
-            self._program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention, calls=self.calls)
+        self._program = Program(model, ops or TritonOps(META))
+        with nullcontext() if reach is None else declared.refusing(), launches(lambda *_: None):
+            shapes, self.calls = declared.learn_layers(self._program, TritonAttention, META, height=1)
         if reach is not None:
-            checks.check_windows(model, self.calls.windows, reach)
-        shapes = recorder.shapes
+            declared.check_windows(model, self.calls.windows, reach)
         self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
         self._group = max(count // shapes[layer][0] for layer, count in self.calls.heads.items() if layer in shapes)
         self.cache = StaticCache(shapes, slots, capacity, model.dtype, META)
@@ -181,7 +179,7 @@ class MetaStep:
         with launches(lambda *_: None):
             return widest > tile_height(widest, self._group, False, META, self._kv_heads)
 
-    def run(self, rows: int, kind: Kind) -> Computed:
+    def run(self, rows: int, kind: StepKind) -> Computed:
         """A step of so many rows, within :func:`launches`; nothing is computed."""
         from specbench.engine.kernels.tree_attention import tile_height  # triton is not everywhere
 
@@ -189,7 +187,7 @@ class MetaStep:
         shape = Shape(rows, self._slots, height)
         return self._program.run(_packed(shape), shape, kind, self.cache, TritonAttention)
 
-    def nodes(self, rows: int, kind: Kind, *, again: bool = False) -> Nodes:
+    def nodes(self, rows: int, kind: StepKind, *, again: bool = False) -> Nodes:
         """What a step of so many rows launches, when it has run before: what is allocated once is there by then.
 
         ``again``: a step of this object has been counted already, so that none need run before.

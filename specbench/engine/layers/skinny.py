@@ -21,7 +21,7 @@ from specbench.engine.graphs import cuda_capture
 
 MOST_ROWS = 16  # of a product by our kernel
 _ROWS = (1, MOST_ROWS)  # that both are timed at
-_TIMED = 9  # replays behind one measured time
+_TIMED = 9  # replays, of which a time is the median
 # Relative error of an output over some rows, between two orders of the same sums, each rounded to the dtype.
 _BOUND = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 
@@ -51,22 +51,6 @@ Candidates = Callable[[Shape, torch.dtype], Sequence[Config]]
 Time = Callable[[Callable[[], None]], float]
 
 
-class _Timed(NamedTuple):
-    """What was measured of a configuration: seconds over all weights of a shape, at one row and at 16."""
-
-    config: Config
-    seconds: list[float]
-
-
-class _Settled(NamedTuple):
-    """What runs the products of a shape, and how that came about; ``config`` is None where torch does."""
-
-    config: Config | None
-    torch_s: list[float]
-    timed: list[_Timed]
-    why_not: str
-
-
 class SkinnyProducts:
     """Compute a model's products, each shape of weights by torch or by our kernel; ``pinned``: always by torch.
 
@@ -78,7 +62,6 @@ class SkinnyProducts:
         device: torch.device,
         *,
         pinned: bool = False,
-        choices: Sequence[Mapping[str, Any]] = (),
         kernel: Kernel | None = None,
         candidates: Candidates | None = None,
     ) -> None:
@@ -89,9 +72,9 @@ class SkinnyProducts:
             self.why_not = "no measured time may decide"
         elif kernel is None:
             self.why_not = self._load()
-        self._settled: dict[Shape, _Settled] = {}
+        self._chosen: dict[Shape, dict[str, Any]] = {}  # as a run's record has it
+        self._configs: dict[Shape, Config] = {}  # of the shapes that are ours
         self._final = False
-        self.keep(choices)
 
     def _load(self) -> str:
         """Takes the kernel for the device; why not, where there is none."""
@@ -108,12 +91,12 @@ class SkinnyProducts:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """``nn.functional.linear``."""
-        settled = self._settled.get((weight.shape[0], weight.shape[1]))
+        config = self._configs.get((weight.shape[0], weight.shape[1]))
         rows = x.shape[:-1].numel()
-        if settled is None or settled.config is None or not 1 <= rows <= MOST_ROWS:
+        if config is None or not 1 <= rows <= MOST_ROWS:
             return nn.functional.linear(x, weight, bias)
         assert self._kernel is not None
-        return self._kernel(x.reshape(rows, -1), weight, bias, settled.config).view(*x.shape[:-1], -1)
+        return self._kernel(x.reshape(rows, -1), weight, bias, config).view(*x.shape[:-1], -1)
 
     def keep(self, choices: Sequence[Mapping[str, Any]], *, only: bool = False) -> None:
         """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes.
@@ -121,32 +104,39 @@ class SkinnyProducts:
         ``only``: leave all other shapes to torch, and time nothing.
         """
         self._final |= only
-        if not self.why_not:
-            self._settled |= {_shape(each): _read(each) for each in choices}
+        for each in () if self.why_not else choices:
+            shape = int(each["out"]), int(each["in"])
+            self._chosen[shape] = dict(each)
+            if each["kernel"] == "own":
+                self._configs[shape] = Config(**each["config"])
 
     def leave(self, why: str) -> None:
         """Leaves every product to torch, whatever was settled; for before anything is captured."""
-        self.why_not, self._settled = why, {}
+        self.why_not, self._chosen, self._configs = why, {}, {}
 
     @torch.inference_mode()
-    def settle(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time) -> None:
+    def choose(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time | None = None) -> None:
         """Chooses for every shape that no earlier run has chosen for.
 
         ``weights``: those of each shape, [N, K], of different layers: they are read one after the other, so that the
-        memory is timed and not a cache that holds one of them.
+        memory is timed and not a cache that holds one of them. ``time``: default is :func:`cuda_time`.
         """
-        if self.why_not or self._final:
+        if self.why_not or self._final or not weights:
             return
+        time = time or cuda_time(self._device)
         for shape, each in weights.items():
-            if shape not in self._settled:
-                self._settled[shape] = self._choose(shape, each, time)
+            if shape not in self._chosen:
+                self.keep([self._choice(shape, each, time)])
 
-    def _choose(self, shape: Shape, weights: Sequence[Tensor], time: Time) -> _Settled:
+    def _choice(self, shape: Shape, weights: Sequence[Tensor], time: Time) -> dict[str, Any]:
+        """What runs the products of a shape and how that came about, for the records."""
         assert self._kernel is not None
         assert self._candidates is not None
         first = weights[0]
+        choice: dict[str, Any] = {"out": shape[0], "in": shape[1], "kernel": "torch", "config": None}
+        choice |= {"torch_s": [], "timed": [], "why_not": ""}
         if first.dtype not in _BOUND:
-            return _Settled(None, [], [], f"the kernel has no {str(first.dtype).removeprefix('torch.')}")
+            return choice | {"why_not": f"the kernel has no {str(first.dtype).removeprefix('torch.')}"}
         generator = torch.Generator(first.device).manual_seed(0)
         rows = torch.randn(MOST_ROWS, shape[1], generator=generator, dtype=first.dtype, device=first.device)
 
@@ -157,22 +147,25 @@ class SkinnyProducts:
 
             return [time(partial(work, rows[:count])) for count in _ROWS]
 
-        torch_s, timed, faults = seconds(nn.functional.linear), list[_Timed](), list[str]()
+        torch_s, faults = seconds(nn.functional.linear), list[str]()
+        timed: dict[Config, list[float]] = {}
         for config in self._candidates(shape, first.dtype):
             try:
-                timed.append(_Timed(config, seconds(partial(self._ours, config))))
+                timed[config] = seconds(partial(self._ours, config))
             except Exception as error:  # whatever a compiler or a driver has to say of these tiles
                 faults.append(f"{_words(config)}: {reason(error)}")
-        best = min((sum(each.seconds) for each in timed), default=math.inf)
-        for config, taken in sorted(timed, key=lambda each: sum(each.seconds)):
-            if sum(torch_s) <= WORTH * sum(taken):
+        choice["torch_s"] = torch_s
+        choice["timed"] = [{"config": config._asdict(), "seconds": taken} for config, taken in timed.items()]
+        best = min(map(sum, timed.values()), default=math.inf)
+        for config in sorted(timed, key=lambda each: sum(timed[each])):
+            if sum(torch_s) <= WORTH * sum(timed[config]):
                 break
             if not (fault := self._fault(config, rows, first)):
-                return _Settled(config, torch_s, timed, "")
+                return choice | {"kernel": "own", "config": config._asdict()}
             faults.append(f"{_words(config)}: {fault}")
         if timed and sum(torch_s) <= WORTH * best:
             faults.append(f"the best tiles take {best / sum(torch_s):.2f} of torch's time")
-        return _Settled(None, torch_s, timed, "; ".join(faults) or "there are no tiles for it")
+        return choice | {"why_not": "; ".join(faults) or "there are no tiles for it"}
 
     def _ours(self, config: Config, x: Tensor, weight: Tensor) -> Tensor:
         assert self._kernel is not None
@@ -198,19 +191,8 @@ class SkinnyProducts:
         return ""
 
     def report(self) -> list[dict[str, Any]]:
-        """What runs the products of each shape and what was measured, for the records; ``choices`` of a later run."""
-        return [
-            {
-                "out": shape[0],
-                "in": shape[1],
-                "kernel": "torch" if settled.config is None else "own",
-                "config": None if settled.config is None else settled.config._asdict(),
-                "torch_s": settled.torch_s,
-                "timed": [{"config": each.config._asdict(), "seconds": each.seconds} for each in settled.timed],
-                "why_not": settled.why_not,
-            }
-            for shape, settled in self._settled.items()
-        ]
+        """What runs the products of each shape and what was measured, for the records and for :meth:`keep`."""
+        return [*self._chosen.values()]
 
 
 def cuda_time(device: torch.device) -> Time:
@@ -231,17 +213,6 @@ def cuda_time(device: torch.device) -> Time:
         return sorted(taken)[_TIMED // 2]
 
     return time
-
-
-def _shape(choice: Mapping[str, Any]) -> Shape:
-    return int(choice["out"]), int(choice["in"])
-
-
-def _read(choice: Mapping[str, Any]) -> _Settled:
-    """An entry of a report."""
-    timed = [_Timed(Config(**each["config"]), [*each["seconds"]]) for each in choice["timed"]]
-    config = Config(**choice["config"]) if choice["kernel"] == "own" else None
-    return _Settled(config, [*choice["torch_s"]], timed, str(choice["why_not"]))
 
 
 def _words(config: Config) -> str:

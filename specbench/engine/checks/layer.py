@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,13 @@ from specbench.engine import memory, pack
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Backend, Calls, UnsupportedAttention, Visibility
 from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.checks.forward import BRANCHES, PARENTS, PREFIX, Detached, as_batch, probe_text
 from specbench.engine.ops import TorchOps
-from specbench.engine.step import decoder_layers
+from specbench.engine.program import decoder_layers
 
-# Two branches of a text, as the rows of a batch, and as one tree: a chain of _PREFIX rows with both ends under it.
-_PREFIX = 12
-_ENDS = ((0, 1, 3, 5), (0, 2, 4))
-_PARENTS = (*range(-1, _PREFIX), _PREFIX, _PREFIX, _PREFIX + 1, _PREFIX + 2, _PREFIX + 3)
+# The text and the branches of the forward check as one tree: a chain of PREFIX rows with the branches under it.
+_PARENTS = (*range(-1, PREFIX - 1), *(PREFIX + parent for parent in PARENTS))
+_BRANCHES = [[*range(PREFIX), *(PREFIX + row for row in branch)] for branch in BRANCHES]
 # Relative error of what a layer adds to its input, between two orders of the same sums in float32.
 _TOLERANCE = 1e-4
 
@@ -37,12 +37,12 @@ def check_layers(
     shapes: dict[int, LayerShape],
     calls: Calls,
     backend: Callable[[Visibility], Backend],
-    apart: Callable[[], AbstractContextManager[None]],
+    detached: Detached,
 ) -> None:
     """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks."""
     if model.dtype not in (torch.bfloat16, torch.float16):
         return  # the forward's own check is as exact
-    with apart(), torch.inference_mode(), _whole_float32():
+    with detached(), torch.inference_mode(), _whole_float32():
         for layer, index, inputs in _inputs(model, shapes, calls):
             try:
                 off = _difference(layer, index, inputs, shapes[index], backend)
@@ -92,10 +92,8 @@ def _inputs(model: Any, shapes: Mapping[int, LayerShape], calls: Calls) -> list[
         names = list(inspect.signature(module.forward).parameters)
         found[module] = {**dict(zip(names, args, strict=False)), **named}
 
-    vocab = min(1000, model.get_input_embeddings().num_embeddings)
-    text = [(37 * at + 11) % vocab for at in range(len(_PARENTS))]
-    longest = _PREFIX + max(map(len, _ENDS))
-    rows = [[text[at] for at in branch] + [0] * (longest - len(branch)) for branch in _branches()]
+    text = probe_text(model)
+    rows = as_batch(text[:PREFIX], text[PREFIX:])
     handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer, _ in kinds.values()]
     try:
         model(input_ids=torch.tensor(rows, device=model.device), use_cache=False)
@@ -103,11 +101,6 @@ def _inputs(model: Any, shapes: Mapping[int, LayerShape], calls: Calls) -> list[
         for handle in handles:
             handle.remove()
     return [(layer, index, found[layer]) for layer, index in kinds.values() if layer in found]
-
-
-def _branches() -> list[list[int]]:
-    """Rows of the tree along each branch."""
-    return [[*range(_PREFIX), *(_PREFIX + row for row in end)] for end in _ENDS]
 
 
 def _difference(
@@ -118,8 +111,8 @@ def _difference(
     named = _wide(inputs)
     hidden = named["hidden_states"]
     own = _output(wide(**named))
-    places = torch.tensor([(branch, at) for branch, rows in enumerate(_branches()) for at in range(len(rows))])
-    row = torch.tensor([each for rows in _branches() for each in rows])
+    places = torch.tensor([(branch, at) for branch, rows in enumerate(_BRANCHES) for at in range(len(rows))])
+    row = torch.tensor([each for rows in _BRANCHES for each in rows])
     of_row = torch.zeros(len(_PARENTS), 2, dtype=torch.int64)
     of_row[row.flip(0)] = places.flip(0)  # a row of both branches is the first one's
     branch, at = of_row.T.to(hidden.device)

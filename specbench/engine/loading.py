@@ -1,0 +1,78 @@
+"""Loading: learns a model's layers, makes its cache, and chooses code that computes what the model does."""
+
+from __future__ import annotations
+
+from specbench.common import SpecbenchError
+from specbench.engine import memory, memory_budget
+from specbench.engine.attention.choice import Attentions
+from specbench.engine.attention.interface import Calls, UnsupportedAttention
+from specbench.engine.buckets import scratch_cells
+from specbench.engine.cache import StaticCache
+from specbench.engine.checks import declared, forward, layer
+from specbench.engine.layers.code import LayerCode
+from specbench.engine.ops import TorchOps
+from specbench.engine.program import Program
+from specbench.engine.sampler import Sampling
+from specbench.engine.slots import Slots
+from specbench.engine.stepper import EagerStepper
+
+
+def load_stepper(
+    code: LayerCode,
+    attentions: Attentions,
+    sampling: Sampling,
+    slots: int,
+    capacity: int,
+    max_rows: int,
+    positions: int | None,
+    *,
+    padded: bool,
+) -> tuple[EagerStepper, Calls, float]:
+    """What steps the model that ``code`` is attached to.
+
+    Returns it with what each layer's attention was asked for, and how far scores may be off where sums have another
+    order, as a share of their norm.
+
+    Raises:
+        UnsupportedAttention: the engine does not compute what the model does.
+        TreesTooLarge: no memory for steps of trees of ``max_rows`` rows.
+    """
+    model, device = code.model, code.model.device
+    plain, reference = Program(model, TorchOps(), positions), attentions.backend("reference")
+    shapes, calls = declared.learn_layers(plain, reference, device)
+    declared.check_windows(model, calls.windows, capacity + max_rows)
+    attentions.check_shapes(shapes, calls.heads)
+    widths, free = memory.widths(model, shapes), memory.free_bytes(device)
+
+    def assert_trees_fit() -> None:
+        dense = attentions.tree == "reference"
+        memory_budget.assert_trees_fit(widths, max_rows, capacity, slots, free, dense=dense)
+
+    assert_trees_fit()
+    cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, device)
+    places = Slots(cache, slots, capacity)
+    longest = min(capacity, positions or capacity)
+    if free is not None:  # the model's own forward after a long text has a copy, for two branches, made once more
+        longest = min(longest, (free - cache.nbytes) // max(1, 8 * int(widths.token_bytes)))
+    layer.check_layers(model, shapes, calls, reference, code.detached)
+
+    def choose_code() -> tuple[EagerStepper, Calls, float]:
+        program, rounding = Program(model, attentions.ops(), positions), 0.0
+        stepper = EagerStepper(plain, program, places, attentions, sampling, padded=padded)
+
+        def check() -> None:
+            nonlocal rounding
+            rounding = forward.check_forward(model, stepper, code.detached)
+            forward.check_far(model, longest, stepper, code.detached)
+
+        code.choose(cache, calls, check)
+        return stepper, calls, rounding
+
+    try:
+        return choose_code()
+    except Exception as error:
+        stated = isinstance(error, SpecbenchError) and not isinstance(error, UnsupportedAttention)
+        if stated or memory.ran_out(error) or not attentions.fall_back(error):
+            raise
+    assert_trees_fit()
+    return choose_code()

@@ -1,0 +1,96 @@
+"""Slots: the sequences that share the KV cache, and how many tokens each of them has there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from specbench.engine.cache import StaticCache
+
+
+class Slots:
+    """The slots of a cache.
+
+    Args:
+        capacity: tokens a sequence may reach; the cache has scratch cells after them.
+
+    Attributes:
+        lengths: cached tokens of each slot; None is a free slot.
+    """
+
+    def __init__(self, cache: StaticCache, count: int, capacity: int) -> None:
+        self.cache, self.capacity = cache, capacity
+        self.lengths: list[int | None] = [None] * count
+        self._noise = [0] * count  # leading cells of each slot that hold noise
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def cached(self) -> list[int]:
+        """Cached tokens of all slots, 0 of a free one."""
+        return [length or 0 for length in self.lengths]
+
+    def length(self, slot: int) -> int:
+        """Cached tokens of an occupied slot."""
+        length = self.lengths[slot]
+        if length is None:
+            raise ValueError(f"slot {slot} is free")
+        return length
+
+    def alloc(self) -> int:
+        """Occupies the lowest free slot, so that occupied slots stay together at the front."""
+        slot = self.lengths.index(None)
+        self.lengths[slot] = 0
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Releases a slot; the next sequence overwrites its cells."""
+        self.lengths[slot] = None
+
+    def rewind(self, slot: int, length: int) -> None:
+        """Forgets what an occupied slot holds after its first ``length`` tokens."""
+        if not 0 <= length <= self.length(slot):
+            raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
+        self.lengths[slot] = length
+
+    def assume(self, slot: int, length: int) -> None:
+        """Takes the first ``length`` cells of an occupied slot as filled, without a prefill: for timing steps there.
+
+        What a step costs depends on how many tokens are cached and not on which. Cells that were never assumed before
+        get noise first, since memory that was never written, or holds zeros only, can be faster than memory with data.
+        What steps emit after an assumed context means nothing.
+        """
+        if not 0 <= length <= self.capacity:
+            raise ValueError(f"slot {slot} has room for {self.capacity} tokens, not {length}")
+        self.length(slot)  # raises for a free slot
+        if length > self._noise[slot]:
+            self.cache.scatter_noise(slot, self._noise[slot], length)
+            self._noise[slot] = length
+        self.lengths[slot] = length
+
+    def commit(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Keeps the KV of the accepted rows of an eager step, whose root is in the cell ``start``."""
+        if path[-1] != len(path) - 1:  # a path that is not already the first rows
+            self.cache.commit(slot, start, path)
+        self.lengths[slot] = start + len(path)
+
+    @contextmanager
+    def borrowed(self) -> Iterator[int]:
+        """A free slot, which is free again afterwards."""
+        slot = self.alloc()
+        try:
+            yield slot
+        finally:
+            self.free(slot)
+
+    @contextmanager
+    def assumed(self, length: int) -> Iterator[int]:
+        """A free slot with ``length`` cells of noise; its cells are zeros again afterwards."""
+        with self.borrowed() as slot:
+            try:
+                self.assume(slot, length)
+                yield slot
+            finally:
+                self.cache.clear(slot, length + self.cache.capacity - self.capacity)
+                self._noise[slot] = 0

@@ -1,0 +1,272 @@
+"""Steppers: one forward over the trees of a batch, then acceptance and commit; eagerly, or as one captured graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.decoding import StepResult, TokenTree
+from specbench.engine import block_verification, pack
+from specbench.engine.attention.choice import Attentions
+from specbench.engine.buckets import ROW_BUCKETS, row_bucket
+from specbench.engine.fast_paths import reason
+from specbench.engine.graphs import Capture, CaptureFailed, Follower, LastProbabilities, StepGraph
+from specbench.engine.memory import ran_out
+from specbench.engine.pack import Batch, Forced, Outcome, Shape
+from specbench.engine.program import Mark, Program, StepKind, unmarked
+from specbench.engine.sampler import Sampling
+from specbench.engine.slots import Slots
+
+PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
+
+
+class EagerStepper:
+    """Runs a step launch by launch.
+
+    Args:
+        plain: what prefills run by, in torch's operations alone.
+        program: what steps run by.
+        padded: pad the rows of a step to buckets; default is exact shapes.
+    """
+
+    def __init__(
+        self,
+        plain: Program,
+        program: Program,
+        slots: Slots,
+        attentions: Attentions,
+        sampling: Sampling,
+        *,
+        padded: bool = False,
+    ) -> None:
+        self.plain, self.program, self.slots, self.attentions = plain, program, slots, attentions
+        self._padded = padded
+        self.sampling = sampling
+
+    @property
+    def sampling(self) -> Sampling:
+        """How next tokens are chosen."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self.program.ops.set_sampling(sampling)
+
+    def kind(
+        self,
+        attention: str,
+        tall: bool,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+        forced: bool = False,
+        probabilities: bool = False,
+    ) -> StepKind:
+        """What a step computes, with as much of the sampling as its operations take from there."""
+        # With top-k the scores are made by torch, which bakes the sampling in; of probabilities it is the temperature.
+        sampling = self._sampling if top_k else self.program.ops.same_graph(self._sampling)
+        if probabilities:
+            sampling = replace(sampling, temperature=self._sampling.temperature)
+        return StepKind(sampling, top_k, taps, forced, attention, tall, probabilities)
+
+    def shape(self, rows: int, kind: StepKind) -> Shape:
+        """The arrays of a step of so many rows."""
+        return Shape(rows, len(self.slots), self.attentions.height(rows, kind.attention, kind.tall))
+
+    def run(
+        self, batch: Batch, kind: StepKind, forced: Forced | None = None, mark: Mark = unmarked
+    ) -> dict[int, StepResult]:
+        """One step; what each slot emits."""
+        lengths = self.slots.cached
+        shape = self.shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
+        out = self.program.run(
+            self._packed(batch, shape, forced), shape, kind, self.slots.cache,
+            self.attentions.backend(kind.attention, kind.tall),
+            groups=batch.groups(lengths), commit=False, mark=mark,
+        )  # fmt: skip
+        verdicts = self.verify_blocks(batch, out.probabilities, forced)
+        # The one host read of a step, but for verdicts.
+        outcome = Outcome(out.outcome.cpu().numpy(), shape, kind.top_k)
+        mark("accept")
+        results = outcome.results(batch, out.hidden, out.probabilities, verdicts)
+        for slot, result in results.items():
+            self.slots.commit(slot, lengths[slot], result.path)
+        mark("commit")
+        return results
+
+    def blocks(self, batch: Batch) -> dict[int, TokenTree]:
+        """The trees of a step that are verified as blocks."""
+        return {} if self._sampling.greedy else batch.proposals
+
+    def verify_blocks(
+        self, batch: Batch, probabilities: Tensor | None, forced: Forced | None
+    ) -> dict[int, block_verification.Verdict]:
+        """Verdicts on the blocks of a step. A forced block is verified too, for its work, and its verdict dropped."""
+        if probabilities is None or not (blocks := self.blocks(batch)):
+            return {}
+        p = dict(zip(batch.trees, batch.parts(probabilities), strict=True))
+        starts = {slot: self.slots.length(slot) for slot in blocks}
+        verdicts = block_verification.verify(blocks, p, starts, self._sampling.seed)
+        return {slot: verdict for slot, verdict in verdicts.items() if not (forced and slot in forced)}
+
+    def prefill(
+        self, slot: int, head: list[int], tree: TokenTree, top_k: int = 0, taps: tuple[int, ...] = ()
+    ) -> StepResult:
+        """Feeds the tokens of a prompt before its last, and the tree under that one, and commits both."""
+        hidden: list[Tensor] = []
+        while head and len(head) + len(tree) > PREFILL_CHUNK:
+            *chunk, last = head[:PREFILL_CHUNK]
+            head = head[PREFILL_CHUNK:]
+            result = self._prefill(slot, chunk, TokenTree.chain([last]), 0, taps)
+            hidden += [] if result.hidden is None else [result.hidden]
+        result = self._prefill(slot, head, tree, top_k, taps)
+        if hidden and result.hidden is not None:
+            result = replace(result, hidden=torch.cat([*hidden, result.hidden]))
+        return result
+
+    def _prefill(self, slot: int, head: list[int], tree: TokenTree, top_k: int, taps: tuple[int, ...]) -> StepResult:
+        start, batch = self.slots.length(slot), Batch.of({slot: tree}, self.plain.vocabulary)
+        kind, shape = StepKind(self._sampling, top_k, taps), Shape(len(tree), len(self.slots))
+        cache = self.slots.cache
+        out = self.plain.run(
+            self._packed(batch, shape), shape, kind, cache, self.attentions.backend(self.attentions.of_prompt(tree)),
+            groups=batch.prompt(self.slots.cached), commit=False,
+            head=torch.tensor(head, dtype=torch.int64, device=cache.device) if head else None,
+        )  # fmt: skip
+        result = Outcome(out.outcome.cpu().numpy(), shape, top_k).results(batch, out.hidden)[slot]
+        self.slots.commit(slot, start + len(head), result.path)
+        return result
+
+    def logits(self, slot: int, tree: TokenTree, attention: str = "", tall: bool = True) -> Tensor:
+        """Logits [rows, V] of a tree as a step computes them; nothing is committed."""
+        batch = Batch.of({slot: tree})
+        kind = StepKind(self._sampling, attention=attention or self.attentions.tree, tall=tall)
+        shape = self.shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
+        logits = self.program.logits(
+            self._packed(batch, shape), shape, self.slots.cache, self.attentions.backend(kind.attention, kind.tall),
+            groups=batch.groups(self.slots.cached),
+        )  # fmt: skip
+        return logits[: len(tree)]
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Runs device work of a method's own; returns what runs it again."""
+        work()
+        return work
+
+    def _packed(self, batch: Batch, shape: Shape, forced: Forced | None = None) -> Tensor:
+        packed = np.empty(shape.width_in, dtype=np.int32)
+        pack.fill(packed, shape, batch, self.slots.cached, forced)
+        return torch.from_numpy(packed).to(self.slots.cache.device)
+
+
+@dataclass
+class Captures:
+    """What capturing cost; ``late`` counts graphs that a request had to wait for."""
+
+    count: int = 0
+    late: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+class GraphStepper:
+    """Runs a step as one captured graph, its commit included; a step that has no graph runs eagerly.
+
+    Args:
+        note: takes a line for the user about steps that cannot be captured.
+
+    Attributes:
+        capture: captures device work, as :func:`specbench.engine.graphs.cuda_capture` does.
+        padded_to: bucket and kind -> the bucket that such steps are padded to, where it is not the bucket itself.
+        graphs: by bucket and kind; captured when they are first needed.
+        failed: buckets and kinds whose late capture has raised.
+        followers: device work that is launched after each step with tapped layers, while the step is still running.
+    """
+
+    def __init__(self, eager: EagerStepper, capture: Capture, note: Callable[[str], None]) -> None:
+        self._eager, self.capture, self._note = eager, capture, note
+        self._device = eager.slots.cache.device
+        self._probabilities = LastProbabilities()
+        self.graphs: dict[tuple[int, StepKind], StepGraph] = {}
+        self.padded_to: dict[tuple[int, StepKind], int] = {}
+        self.failed: set[tuple[int, StepKind]] = set()
+        self.captures = Captures()
+        self.followers: list[Follower] = []
+
+    def run(
+        self, batch: Batch, kind: StepKind, forced: Forced | None = None, mark: Mark = unmarked
+    ) -> dict[int, StepResult]:
+        """One step; what each slot emits."""
+        eager, slots = self._eager, self._eager.slots
+        lengths = slots.cached
+        graph = self._find(batch, kind, lengths, forced)
+        if graph is None:
+            return eager.run(batch, kind, forced, mark)
+        mark("build")
+        graph.launch()
+        mark("forward")
+        # Not while phases are timed, or where verdicts decide what is accepted.
+        if graph.hidden is not None and mark is unmarked and not eager.blocks(batch):
+            for follow in self.followers:
+                follow(graph.running(batch))
+        verdicts = eager.verify_blocks(batch, graph.probabilities, forced)
+        results = graph.outcome().results(batch, graph.hidden, graph.probabilities, verdicts)
+        mark("accept")
+        for slot, result in results.items():
+            slots.lengths[slot] = lengths[slot] + len(result.path)
+        mark("commit")
+        return results
+
+    def _find(self, batch: Batch, kind: StepKind, lengths: list[int], forced: Forced | None) -> StepGraph | None:
+        """The graph for a step, with its input filled in; None for a step that has to run eagerly."""
+        if batch.rows > ROW_BUCKETS[-1]:
+            return None
+        rows = row_bucket(batch.rows)
+        key = self.padded_to.get((rows, kind), rows), kind
+        if key in self.failed:
+            return None
+        try:
+            graph = self.graph(*key)
+            pack.fill(graph.input, graph.shape, batch, lengths, forced)
+            if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
+                self.capture_graph(graph)
+                self.captures.late += 1
+        except (RuntimeError, CaptureFailed) as error:
+            self.failed.add(key)
+            self.graphs.pop(key, None)
+            if not isinstance(error, CaptureFailed) and not ran_out(error):
+                raise
+            self._note(f"steps of {batch.rows} rows run without a CUDA graph ({reason(error)})")
+            return None
+        return graph
+
+    def graph(self, rows: int, kind: StepKind) -> StepGraph:
+        """The graph of a bucket; not captured yet when it is first asked for."""
+        key, eager = (rows, kind), self._eager
+        if key not in self.graphs:
+            shape = eager.shape(rows, kind)
+            # Not a method of this object, which graphs would keep alive in a circle.
+            run = partial(
+                eager.program.run, shape=shape, kind=kind, cache=eager.slots.cache,
+                backend=eager.attentions.backend(kind.attention, kind.tall),
+            )  # fmt: skip
+            self.graphs[key] = StepGraph(run, shape, kind.top_k, self._device, self.capture, self._probabilities)
+        return self.graphs[key]
+
+    def capture_graph(self, graph: StepGraph) -> None:
+        """Captures what is in the graph's input, and counts it."""
+        started, before = time.perf_counter(), _reserved(self._device)
+        graph.capture()
+        self.captures.count += 1
+        self.captures.seconds += time.perf_counter() - started
+        self.captures.bytes += max(0, _reserved(self._device) - before)
+
+
+def _reserved(device: torch.device) -> int:
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
