@@ -24,7 +24,7 @@ from specbench.evals.data import DATA_DIR
 from specbench.results.run import Run
 from specbench.runner.plan import Plan
 from specbench.sweeps.plan import SweepPlan
-from specbench.training.plan import TrainPlan
+from specbench.training.training_plan import TrainPlan
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.methods.cllm import learning
 from specbench.training import Job, Teaching, WeightOptions, finetune
-from specbench.training.on_policy import OnPolicyOptions
+from specbench.training.loop.on_policy import OnPolicyOptions
 
 TRAJECTORIES = True
 

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding.heads import HeadDecoder, no_head
+from specbench.decoding.head_decoder import HeadDecoder, no_head
 from specbench.decoding.pairs import Named, retrieve
 from specbench.decoding.tree import Branch
 from specbench.methods.eagle3.trees import best_path, totals

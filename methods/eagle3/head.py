@@ -15,11 +15,12 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from specbench.common import UsageError
-from specbench.engine.pieces import PLAIN, Attend, Pieces, Rotary
+from specbench.engine.layers.pieces import PLAIN, Attend, Pieces, Rotary
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.eagle3.config import HeadConfig, Producer
-from specbench.models import head_files, heads
-from specbench.models.heads import Head
+from specbench.models import draft_head as heads
+from specbench.models import head_files
+from specbench.models.draft_head import Head
 
 CONVERT = "python -m specbench.methods.eagle3.convert"
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs

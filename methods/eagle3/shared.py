@@ -11,9 +11,9 @@ from specbench.decoding import Target
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import CONVERT, DraftHead
+from specbench.models.draft_head import ready
 from specbench.models.head_config import shipped
 from specbench.models.head_files import HeadFiles
-from specbench.models.heads import ready
 
 #: Heads that need no files: layers of each, and whether it drafts all in one pass. P-EAGLE's published sizes have four.
 RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}

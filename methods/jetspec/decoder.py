@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding.heads import HeadDecoder, no_head
+from specbench.decoding.head_decoder import HeadDecoder, no_head
 from specbench.decoding.pairs import Named, retrieve
 from specbench.decoding.tree import Branch
 from specbench.decoding.trees.marginals import Marginals, best_branch, expected_accepted

@@ -16,11 +16,12 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
 from specbench.common import UsageError
-from specbench.engine.pieces import PLAIN, Attend, Pieces, Store
+from specbench.engine.layers.pieces import PLAIN, Attend, Pieces, Store
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.models import head_files, heads
-from specbench.models.heads import Head
+from specbench.models import draft_head as heads
+from specbench.models import head_files
+from specbench.models.draft_head import Head
 
 
 class DraftHead(Head):

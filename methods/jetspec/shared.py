@@ -14,8 +14,8 @@ from specbench.decoding.trees.marginals import Marginals
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
+from specbench.models.draft_head import ready
 from specbench.models.head_config import shipped
-from specbench.models.heads import ready
 
 #: Heads that need no files, and whether they are causal.
 RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}

@@ -20,11 +20,11 @@ from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
 from specbench.training import Job
-from specbench.training.accepted import Accepted
-from specbench.training.heads import OPTION as OPTION
-from specbench.training.heads import train_head
+from specbench.training.evaluation.accepted import Accepted
+from specbench.training.evaluation.draft_vocabulary import most_frequent
+from specbench.training.head_training import OPTION as OPTION
+from specbench.training.head_training import train_head
 from specbench.training.recipe import LoopOptions, Text, check_start
-from specbench.training.vocabulary import most_frequent
 
 
 class Options(LoopOptions):
@@ -64,7 +64,7 @@ def check(options: Options, target: LoadedModel) -> None:
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Train a head, see :func:`~specbench.training.heads.train_head`."""
+    """Train a head, see :func:`~specbench.training.head_training.train_head`."""
     model = job.target.model
 
     def new_head(texts: Sequence[Text]) -> DraftHead:

@@ -10,10 +10,10 @@ from typing import Any
 from specbench.decoding import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
 from specbench.training import ConsistencyCollator, ConsistencyLesson
-from specbench.training.frozen import Frozen, LabelOptions
-from specbench.training.losses import Norm, progressive_consistency
-from specbench.training.states import sizes
-from specbench.training.trajectory import Trajectory
+from specbench.training.data.jacobi_states import sizes
+from specbench.training.data.trajectory_folder import Trajectory
+from specbench.training.objectives.frozen import Frozen, LabelOptions
+from specbench.training.objectives.losses import Norm, progressive_consistency
 
 
 class Options(LabelOptions):

@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specbench.decoding import option
 from specbench.methods.msn.noise import lowest, noised, replaced, segment_length, segment_start, sources, strangers
-from specbench.training.frozen import Frozen, LabelOptions, Labels
-from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
-from specbench.training.student import Student
+from specbench.training.objectives.frozen import Frozen, LabelOptions, Labels
+from specbench.training.objectives.losses import Losses, Pairs, Targets, evaluate, mean
+from specbench.training.objectives.student import Student
 
 
 class Options(LabelOptions):

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.methods.msn import learning
 from specbench.training import Job, Teaching, WeightOptions, finetune
-from specbench.training.on_policy import OnPolicyOptions
+from specbench.training.loop.on_policy import OnPolicyOptions
 
 
 class Options(learning.Options, OnPolicyOptions, WeightOptions):

@@ -21,11 +21,11 @@ from specbench.methods.sps import start
 from specbench.methods.sps.learning import HeldOut, Lesson, held_out
 from specbench.models import LoadedModel, resolve
 from specbench.training import Job, fit
-from specbench.training.answers import without_circles
-from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, Look
+from specbench.training.data.answers import without_circles
+from specbench.training.loop.checkpoints import claim
+from specbench.training.loop.trainer import Course, Look
+from specbench.training.objectives.side_by_side import side_by_side, teaching
 from specbench.training.recipe import FREE, LoopOptions, digest
-from specbench.training.side_by_side import side_by_side, teaching
 
 OPTION = "draft"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # what a draft says need not be exact, and half the bytes are read

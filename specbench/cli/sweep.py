@@ -62,8 +62,8 @@ def _trained(plan: TrainedSweepPlan) -> Path:
     from specbench.runner.plan import Loading
     from specbench.runner.progress import notes_of, noting
     from specbench.sweeps.trainings import sweep_trainings
-    from specbench.training.cells import Cells
-    from specbench.training.plan import TrainPlan
+    from specbench.training.training_grid import Cells
+    from specbench.training.training_plan import TrainPlan
 
     say = noting(notes_of(plan))
     base = TrainPlan.model_validate(

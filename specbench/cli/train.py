@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.cli import options, output
-from specbench.training.plan import TrainPlan
+from specbench.training.training_plan import TrainPlan
 
 _HIDDEN = ("options", "base_fingerprints")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specbench.cli import options, output
-from specbench.training.plan import TrajectoriesPlan
+from specbench.training.training_plan import TrajectoriesPlan
 
 
 @options.takes(

@@ -11,9 +11,9 @@ from specbench.common import EnvironmentRefused, SpecbenchError
 from specbench.engine import compiled, memory, products
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
-from specbench.engine.cpu.layers import OwnLayers
 from specbench.engine.fast_paths import reason
-from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.layers.cpu_layers import OwnLayers
+from specbench.engine.layers.fused_layers import FusedLayers
 from specbench.engine.merged import Linear
 from specbench.engine.parts import Unlike
 
@@ -25,7 +25,7 @@ class LayerCode:
     """Switches a model between its own layers and the engine's.
 
     Args:
-        native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
+        native: run them by our own code (:mod:`specbench.engine.layers`); None is
             where that can be had.
         captured: whether steps are captured, which on a CPU holds operations of torch alone.
 

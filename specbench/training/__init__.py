@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.training.consistency import ConsistencyLesson as ConsistencyLesson
     from specbench.training.finetuning import Teaching as Teaching
     from specbench.training.finetuning import finetune as finetune
-    from specbench.training.loop import fit as fit
-    from specbench.training.packing import ConsistencyCollator as ConsistencyCollator
+    from specbench.training.loop.trainer import fit as fit
+    from specbench.training.objectives.consistency import ConsistencyLesson as ConsistencyLesson
+    from specbench.training.objectives.packing import ConsistencyCollator as ConsistencyCollator
     from specbench.training.recipe import Job as Job
     from specbench.training.recipe import WeightOptions as WeightOptions
     from specbench.training.running import train as train

@@ -23,17 +23,16 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.files import write_json_atomic
 from specbench.common.reading import fitted, read_json_object
 from specbench.models import fingerprints
-from specbench.training import checkpoints
 from specbench.training.card import write_card
-from specbench.training.cost import Cost
-from specbench.training.distillation import DistillationLesson
-from specbench.training.frozen import Frozen, LabelOptions
-from specbench.training.held_out import Figures, Held, held_out, method_of
-from specbench.training.loop import Course, Done, fit, in_bf16
-from specbench.training.on_policy import OnPolicy, OnPolicyOptions
-from specbench.training.order import Batches
+from specbench.training.evaluation.held_out import Figures, Held, held_out, method_of
+from specbench.training.loop.cost import Cost
+from specbench.training.loop.on_policy import OnPolicy, OnPolicyOptions
+from specbench.training.loop.order import Batches
+from specbench.training.loop.stopping import Look, unsound
+from specbench.training.loop.trainer import Course, Done, checkpoints, fit, in_bf16
+from specbench.training.objectives.distillation import DistillationLesson
+from specbench.training.objectives.frozen import Frozen, LabelOptions
 from specbench.training.recipe import FREE, LOOKS, Job, WeightOptions, digest
-from specbench.training.stopping import Look, unsound
 
 _BEFORE = "before.json"
 

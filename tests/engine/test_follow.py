@@ -12,8 +12,9 @@ from support.models import attached, prompt, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding import Context, Method, TokenTree
-from specbench.engine import graphs, head_pass
-from specbench.engine.head_pass import HeadPass
+from specbench.engine import graphs
+from specbench.engine.heads import head_pass
+from specbench.engine.heads.head_pass import HeadPass
 
 VOCAB = 97
 

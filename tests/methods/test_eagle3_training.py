@@ -19,7 +19,7 @@ from specbench.methods.eagle3.head import DraftHead, find
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.training.answers import Asking, ask
+from specbench.training.data.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_each_step_is_what_a_draft_behind_its_row_reads(layers: int) -> None:
 
 
 def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> None:
-    from specbench.training.side_by_side import side_by_side
+    from specbench.training.objectives.side_by_side import side_by_side
 
     found: list[tuple[float, list[torch.Tensor]]] = []
     for recompute in (False, True):
@@ -157,8 +157,8 @@ def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> N
 
 
 def test_features_that_are_kept_are_those_of_a_forward(texts: list[Text]) -> None:
-    from specbench.training.side_by_side import side_by_side
-    from specbench.training.teacher import Remembered, Teacher
+    from specbench.training.objectives.side_by_side import side_by_side
+    from specbench.training.objectives.teacher import Remembered, Teacher
 
     asked = []
     teacher = Teacher(target(), (1, 3))

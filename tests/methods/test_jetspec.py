@@ -19,8 +19,8 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
-from specbench.engine import head_pass
 from specbench.engine.engine import Engine
+from specbench.engine.heads import head_pass
 from specbench.methods.jetspec import shared
 from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import BlockPass

@@ -19,7 +19,7 @@ from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.sight import Sight
 from specbench.methods.jetspec.learning.start import start_from_target
-from specbench.training.teacher import Teacher
+from specbench.training.objectives.teacher import Teacher
 
 STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
 

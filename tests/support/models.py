@@ -37,8 +37,8 @@ from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared, prepare
 from specbench.runner.resolving import Resolved
 from specbench.runner.tasks import TaskPlan
+from specbench.training.data.trajectory_folder import Trajectory
 from specbench.training.recipe import Text
-from specbench.training.trajectory import Trajectory
 
 # ------------------------------
 # Tiny random causal LMs of many families, and an engine that gives the model back at the end.

@@ -69,7 +69,7 @@ from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.search import Kind
 from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
-from specbench.training.trajectory import Trajectory
+from specbench.training.data.trajectory_folder import Trajectory
 
 # ------------------------------
 # Workers of a sweep without a model, and the records they make. No torch: processes that begin from nothing import

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.training.distances import forward_kl
-from specbench.training.losses import Losses, Pairs, Targets, cross_entropy, evaluate
+from specbench.training.objectives.distances import forward_kl
+from specbench.training.objectives.losses import Losses, Pairs, Targets, cross_entropy, evaluate
 
 LN2 = math.log(2)
 HALF_FIRST, HALF_SECOND, EVEN = [1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 2, 1 / 4], [1 / 3] * 3

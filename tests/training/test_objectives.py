@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from specbench.training.losses import (
+from specbench.training.objectives.losses import (
     Norm,
     Pairs,
     Targets,
@@ -18,7 +18,7 @@ from specbench.training.losses import (
     progressive_consistency,
     shares,
 )
-from specbench.training.packing import NOISY, Sample, pack
+from specbench.training.objectives.packing import NOISY, Sample, pack
 
 # prompt 0-1 | k₀ 2-5 | l₀ 6-9 | k₁ 10-13 | l₁ 14-17 | k₂ 18-19 | l₂ 20-21
 LONG = Sample([1, 1], [5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [[5, 6, 9, 8, 5, 6, 7, 8, 5, 9]], 4)

@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.training.accepted import Accepted, leading
+from specbench.training.evaluation.accepted import Accepted, leading
+from specbench.training.objectives.teacher import Remembered, Teacher
 from specbench.training.recipe import Text
-from specbench.training.teacher import Remembered, Teacher
 
 # Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
 _AT_ONCE = 1024

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.methods.jetspec.learning.blocks import all_of
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.training.accepted import Accepted, leading
+from specbench.training.evaluation.accepted import Accepted, leading
 from specbench.training.recipe import Text
 
 #: Nats below which JetSpec calls a branch faithful, and from which on unfaithful.

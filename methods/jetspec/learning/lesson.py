@@ -11,7 +11,7 @@ from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.blocks import Blocks, drawn
 from specbench.methods.jetspec.learning.divergence import forward_kl
 from specbench.methods.jetspec.learning.sight import Sight
-from specbench.training.teacher import Remembered, Teacher
+from specbench.training.objectives.teacher import Remembered, Teacher
 
 
 class _Frozen:

@@ -16,9 +16,10 @@ from support.wording import wording
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, code, fused_layers, graphs, skinny
-from specbench.engine.fused_layers import FUSIONS, FusedLayers
+from specbench.engine import Engine, code, graphs, skinny
 from specbench.engine.kernels import dependent, gated, norm, rotate
+from specbench.engine.layers import fused_layers
+from specbench.engine.layers.fused_layers import FUSIONS, FusedLayers
 from specbench.engine.sampler import Sampling
 from specbench.engine.skinny import Config, SkinnyProducts
 

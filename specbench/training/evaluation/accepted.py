@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.training.stopping import Look
+from specbench.training.loop.stopping import Look
 
 
 @dataclass(frozen=True)

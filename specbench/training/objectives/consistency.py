@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from specbench.training.distances import Measure, forward_kl
-from specbench.training.frozen import Frozen
-from specbench.training.losses import Pairs, autoregressive, evaluate, mean
-from specbench.training.packing import Packed
-from specbench.training.student import Student
+from specbench.training.objectives.distances import Measure, forward_kl
+from specbench.training.objectives.frozen import Frozen
+from specbench.training.objectives.losses import Pairs, autoregressive, evaluate, mean
+from specbench.training.objectives.packing import Packed
+from specbench.training.objectives.student import Student
 
 
 class ConsistencyLesson(nn.Module):

@@ -18,8 +18,8 @@ from specbench.decoding.drafts import Kind, Noise
 from specbench.engine import Engine, Sampling
 from specbench.engine.forced import Chain, next_tokens
 from specbench.models import LoadedModel
+from specbench.training.data.trajectory_folder import Trajectory
 from specbench.training.recipe import Text
-from specbench.training.trajectory import Trajectory
 
 # Forwards are filled up to multiples of so many rows: oneDNN makes a kernel for every row count that it meets, which
 # takes as long as a small forward, and keeps it, which takes some MB.

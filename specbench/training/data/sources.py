@@ -13,10 +13,11 @@ from specbench.evals.asked import measured
 from specbench.evals.data import stem
 from specbench.evals.draw import draw, said
 from specbench.models import LoadedModel
-from specbench.training import answers, trajectory
-from specbench.training.answers import Asking
-from specbench.training.given import given_texts, read_given
-from specbench.training.prompts import check_unmeasured, scorer, training_prompts
+from specbench.training.data import answers
+from specbench.training.data import trajectory_folder as trajectory
+from specbench.training.data.answers import Asking
+from specbench.training.data.given_answers import given_texts, read_given
+from specbench.training.data.training_prompts import check_unmeasured, scorer, training_prompts
 from specbench.training.recipe import Text
 
 
@@ -47,7 +48,7 @@ class Found:
     """Texts with what there is to say of them.
 
     Attributes:
-        texts: :class:`Text` or :class:`specbench.training.trajectory.Trajectory`.
+        texts: :class:`Text` or :class:`specbench.training.data.trajectory_folder.Trajectory`.
     """
 
     texts: Sequence[Any]

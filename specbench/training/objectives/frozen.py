@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specbench.common import option
-from specbench.training.distances import DistanceOptions
-from specbench.training.student import Student
+from specbench.training.objectives.distances import DistanceOptions
+from specbench.training.objectives.student import Student
 
 #: Rows, int64 [M] -> the target's scores of their next tokens [M, V], which have no gradient.
 Labels = Callable[[Tensor], Tensor]

@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from specbench.training.states import cut
-from specbench.training.states import stream as stream_of
-from specbench.training.trajectory import Trajectory
+from specbench.training.data.jacobi_states import cut
+from specbench.training.data.jacobi_states import stream as stream_of
+from specbench.training.data.trajectory_folder import Trajectory
 
 
 class ConsistencyCollator(ABC):
-    """Trajectories as a batch of :class:`specbench.training.student.ConsistencyLesson`.
+    """Trajectories as a batch of :class:`specbench.training.objectives.student.ConsistencyLesson`.
 
     Args:
         max_tokens: of a packed text; last blocks are left out of longer ones.

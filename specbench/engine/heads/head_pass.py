@@ -26,10 +26,10 @@ from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.code import OF_DEVICE
-from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running, settle
-from specbench.engine.head_rows import HeadRows, Surroundings
-from specbench.engine.kernel_pieces import HeadKernels
+from specbench.engine.heads.head_rows import HeadRows, Surroundings
+from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
 from specbench.engine.merged import by_shape, serve
 from specbench.engine.ops import Ancestry, Ops, Outcomes, TorchOps

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from specbench.common import UsageError
-from specbench.training.accepted import Accepted
-from specbench.training.answers import without_circles
-from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, fit, in_bf16
+from specbench.training.data.answers import without_circles
+from specbench.training.evaluation.accepted import Accepted
+from specbench.training.evaluation.draft_vocabulary import covered
+from specbench.training.loop.checkpoints import claim
+from specbench.training.loop.trainer import Course, fit, in_bf16
+from specbench.training.objectives.side_by_side import side_by_side, teaching
 from specbench.training.recipe import FREE, Job, Text, digest
-from specbench.training.side_by_side import side_by_side, teaching
-from specbench.training.vocabulary import covered
 
 OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are

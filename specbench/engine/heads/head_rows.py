@@ -17,9 +17,9 @@ from torch import Tensor
 
 from specbench.engine.attention.interface import Backend, Visibility
 from specbench.engine.cache import StaticCache
+from specbench.engine.layers.pieces import PLAIN, Pieces
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ancestry, Ops
-from specbench.engine.pieces import PLAIN, Pieces
 from specbench.engine.sampler import drawn
 
 

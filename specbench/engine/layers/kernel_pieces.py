@@ -1,6 +1,6 @@
 """Kernel pieces: a draft head's layers in few launches, by the kernels that fuse a target's layers.
 
-What :mod:`specbench.engine.pieces` says, over merged products. Each piece of each layer is tried once beside torch's,
+What ``pieces`` says, over merged products. Each piece of each layer is tried once beside torch's,
 over random rows, before the first round; what differs by more than rounding stays torch's.
 """
 
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
-from specbench.engine.fused_layers import TOLERANCE
+from specbench.engine.layers.fused_layers import TOLERANCE
+from specbench.engine.layers.pieces import PLAIN, Attend, Rotary, Store
 from specbench.engine.merged import Product
 from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
-from specbench.engine.pieces import PLAIN, Attend, Rotary, Store
 
 if TYPE_CHECKING:
-    from specbench.engine.head_rows import HeadRows
+    from specbench.engine.heads.head_rows import HeadRows
 
 Piece = Literal["norm", "attention", "keep", "mlp"]
 PIECES: tuple[Piece, ...] = get_args(Piece)
@@ -132,7 +132,7 @@ class HeadKernels:
 
 
 class KernelPieces:
-    """:class:`specbench.engine.pieces.Pieces` over the rows of a pass."""
+    """:class:`specbench.engine.layers.pieces.Pieces` over the rows of a pass."""
 
     def __init__(self, kernels: HeadKernels, rows: HeadRows) -> None:
         self._kernels, self._rows = kernels, rows

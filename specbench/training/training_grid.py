@@ -23,9 +23,9 @@ from specbench.common.files import safe_name
 from specbench.common.options import given, names
 from specbench.common.reading import fitted, read_json_object, whole
 from specbench.training.choose import choose
-from specbench.training.plan import TrainPlan, TrajectoriesPlan
 from specbench.training.recipe import LoopOptions
 from specbench.training.running import run_collection, run_training
+from specbench.training.training_plan import TrainPlan, TrajectoriesPlan
 
 #: Axes that are no option of a recipe: how many texts are learnt from, and the blocks of their trajectories.
 TEXTS, BLOCK_SIZE = "texts", "block_size"

@@ -28,7 +28,7 @@ from specbench.models import LoadedModel
 from specbench.results import BASELINE
 from specbench.runner import Request, Session, StopRule
 from specbench.runner.methods import plan_methods
-from specbench.training.distances import DistanceOptions
+from specbench.training.objectives.distances import DistanceOptions
 from specbench.training.recipe import Job, Text, Token
 
 _FOLDER = "on_policy"
@@ -99,7 +99,7 @@ class OnPolicy:
         return draw.random() < self._options.on_policy
 
     def collating(self, usual: Callable[[int, Any], Any]) -> Callable[[int, Sequence[Any]], Any]:
-        """Makes batches as :class:`specbench.training.distillation.DistillationLesson` takes them."""
+        """Makes batches as :class:`specbench.training.objectives.distillation.DistillationLesson` takes them."""
         at = {text.id: index for index, text in enumerate(self._job.texts)}
 
         def collate(visit: int, texts: Sequence[Any]) -> Any:

@@ -18,11 +18,10 @@ from specbench.decoding.convergence import State, fast_forwarded, stationary
 from specbench.decoding.drafts import Kind
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
-from specbench.training.answers import before_run, cut_circle
-from specbench.training.recipe import Text, digest
-from specbench.training.sentences import before_repeat
-from specbench.training.states import Blocks, Jacobi, Run
-from specbench.training.trajectory import (
+from specbench.training.data.answers import before_run, cut_circle
+from specbench.training.data.jacobi_states import Blocks, Jacobi, Run
+from specbench.training.data.sentences import before_repeat
+from specbench.training.data.trajectory_folder import (
     HEADER,
     Header,
     Trajectory,
@@ -32,6 +31,7 @@ from specbench.training.trajectory import (
     write_header,
     write_shard,
 )
+from specbench.training.recipe import Text, digest
 
 STATISTICS = "statistics.json"
 _COUNTS = (
@@ -56,7 +56,7 @@ class Collecting:
         keep_circles: rounds that stay of an answer that repeats itself to its end; 0 is all.
         max_run: blocks are left out from where one token has come up so many times in a row; CLLM has 10; 0 is off.
         max_repeats: blocks are left out from where one sentence comes up so many times; 0 is off. See
-            :mod:`specbench.training.sentences`.
+            :mod:`specbench.training.data.sentences`.
     """
 
     block_size: int = 16

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from specbench.training.distances import Measure, forward_kl
-from specbench.training.packing import CLEAN, NOISY, Packed
+from specbench.training.objectives.distances import Measure, forward_kl
+from specbench.training.objectives.packing import CLEAN, NOISY, Packed
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows that learn from rows: Σᵢ shareᵢ · D(sg p(teacherᵢ), p(studentᵢ)), D of :mod:`specbench.training.distances`.
+    """Rows that learn from rows: Σᵢ shareᵢ · D(sg p(teacherᵢ), p(studentᵢ)), D as in :mod:`.distances`.
 
     Attributes:
         students, teachers: int64 [M] into the B × S rows of a batch.

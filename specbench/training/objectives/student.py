@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specbench.common import UsageError
-from specbench.training.packing import Packed
-from specbench.training.sight import Sight
+from specbench.training.objectives.packing import Packed
+from specbench.training.objectives.sight import Sight
 
 _HELD = 1 << 27  # scores; in float32, with their gradient and the logarithms of both sides, 2 GiB
 
@@ -58,7 +58,7 @@ class Student:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows whose scores may be held together, see :func:`specbench.training.losses.evaluate`."""
+        """Rows whose scores may be held together, see :func:`specbench.training.objectives.losses.evaluate`."""
         return max(2, _HELD // int(self._model.config.get_text_config().vocab_size))
 
     @property

@@ -52,7 +52,7 @@ class Order(Sampler[tuple[int, int]]):
 
 
 class Batches:
-    """The batches of each step of a training of one process, as :func:`specbench.training.loop.fit` meets them."""
+    """Batches of each step of a training of one process, as :func:`~specbench.training.loop.trainer.fit` meets them."""
 
     def __init__(self, texts: Sequence[Any], size: Callable[[Any], int], options: LoopOptions, seed: int) -> None:
         self._order = Order([size(text) for text in texts], options.batch, seed)

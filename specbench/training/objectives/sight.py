@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.training.packing import CLEAN, PROMPT, Packed
+from specbench.training.objectives.packing import CLEAN, PROMPT, Packed
 
 
 class Sight:

@@ -19,12 +19,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.training import checkpoints
-from specbench.training.cost import Cost, Meter
-from specbench.training.order import Order
+from specbench.training.loop import checkpoints
+from specbench.training.loop.cost import Cost, Meter
+from specbench.training.loop.order import Order
+from specbench.training.loop.stopping import Look as Look  # a recipe that looks itself imports it from here
+from specbench.training.loop.stopping import Looks, Sound, logged
 from specbench.training.recipe import Job, LoopOptions
-from specbench.training.stopping import Look as Look  # a recipe that looks itself imports it from here
-from specbench.training.stopping import Looks, Sound, logged
 
 _WEIGHTS = "model.safetensors"
 

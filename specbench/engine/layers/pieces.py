@@ -1,7 +1,7 @@
 """Pieces: what the layers of a draft head are put together from, as torch computes them.
 
 A head's forward is written once, over pieces: these on a CPU and in training, and where there is a GPU those of
-:mod:`specbench.engine.kernel_pieces`, which equal them.
+:mod:`specbench.engine.layers.kernel_pieces`, which equal them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specbench.common import UsageError
 from specbench.common.errors import NothingLearnt, one_line
-from specbench.training import checkpoints
+from specbench.training.loop import checkpoints
 from specbench.training.recipe import WeightOptions
 
 _LOOKED, _ENDED = "eval_", "eval_ended"  # of a look in transformers' log
@@ -79,7 +79,7 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
     A loop is easy to draft, so weights that loop look fast: tokens per forward cannot be what tells when to end.
 
     Args:
-        first: figures of the untrained weights' look (:meth:`specbench.training.held_out.Held.figures`).
+        first: figures of the untrained weights' look (:meth:`specbench.training.evaluation.held_out.Held.figures`).
     """
     loops, before = now.get("loop_share"), first.get("loop_share")
     if options.max_loops is not None and loops is not None and loops - (before or 0.0) > options.max_loops:

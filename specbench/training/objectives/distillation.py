@@ -1,7 +1,7 @@
 """Distillation of the student's own answers: behind each of their tokens it learns what the frozen target says.
 
 L = 1/M Σ D(sg p(· | x, y_<t), pθ(· | x, y_<t)), y ~ pθ(· | x) without a gradient through the draw, p the target, D the
-distance of :class:`specbench.training.distances.DistanceOptions`, over the M tokens of a batch's answers.
+distance of :class:`specbench.training.objectives.distances.DistanceOptions`, over the M tokens of a batch's answers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from specbench.training.distances import Measure
-from specbench.training.frozen import Frozen, Labels
-from specbench.training.losses import mean
+from specbench.training.objectives.distances import Measure
+from specbench.training.objectives.frozen import Frozen, Labels
+from specbench.training.objectives.losses import mean
+from specbench.training.objectives.student import Student
 from specbench.training.recipe import Text
-from specbench.training.student import Student
 
 
 class DistillationLesson(nn.Module):

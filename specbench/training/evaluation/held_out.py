@@ -13,7 +13,7 @@ from specbench.decoding import Method
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.runner import Request, Session, StopRule
-from specbench.training.answered import Answered, answered
+from specbench.training.evaluation.answered import Answered, answered
 from specbench.training.recipe import Text
 
 #: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
