@@ -13,7 +13,7 @@ from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason
 from specbench.engine.layers.cpu_layers import OwnLayers
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.merged import Linear
 from specbench.engine.parts import Unlike
 

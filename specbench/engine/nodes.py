@@ -22,7 +22,7 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.backends import TritonAttention
 from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import ShapeRecorder, StaticCache
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.pack import Shape
 from specbench.engine.parts import Unlike
 from specbench.engine.rotary import HeldRotary

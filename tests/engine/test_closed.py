@@ -13,7 +13,7 @@ from support.models import supported
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import code, graphs
 from specbench.engine.engine import Engine
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.models import load
 from specbench.runner import Session
 from specbench.runner.methods import plan_methods

@@ -11,7 +11,7 @@ from support.gpu import Make, eagle, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
 from specbench.engine import code
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.nodes import Nodes, launches
 
 #: Of a layer: as of a target's, where a block has many rows and a level has few.

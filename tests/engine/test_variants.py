@@ -18,7 +18,7 @@ from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.graphs import Running
 from specbench.engine.heads.head_pass import HeadPass
 from specbench.engine.kernels.ops import TritonOps
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layout import Group
 from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.ops import TorchOps

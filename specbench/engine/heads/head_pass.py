@@ -28,7 +28,7 @@ from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.code import OF_DEVICE
 from specbench.engine.graphs import Running, settle
 from specbench.engine.heads.head_rows import HeadRows, Surroundings
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
 from specbench.engine.merged import by_shape, serve

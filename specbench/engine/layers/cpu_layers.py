@@ -1,4 +1,4 @@
-"""Layers: which models step through our own C++, and the switch between it and transformers' code.
+"""A target's decoder layers on a CPU, by our own C++, and the switch between it and transformers' code.
 
 A decoder layer is taken over when its parts are those of a Llama (:mod:`specbench.engine.parts`).
 """
@@ -6,7 +6,6 @@ A decoder layer is taken over when its parts are those of a Llama (:mod:`specben
 from __future__ import annotations
 
 import ctypes
-from types import MethodType
 from typing import Any
 
 import torch
@@ -16,11 +15,12 @@ from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Backend, Calls
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu import library
+from specbench.engine.layers.fused_layer import Forwards
 from specbench.engine.parts import Norm, Parts, Unlike, norm_of, parts_of, plain_linear
 from specbench.engine.step import decoder_layers
 
 
-class OwnLayers:
+class OwnLayers(Forwards):
     """Switches a model's decoder layers and LM head between transformers' code and ours."""
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls) -> None:
@@ -36,7 +36,7 @@ class OwnLayers:
         self._structures = (library.Layer * len(found))(*found)
         self._work = library.Work(library.open_library())
         work = self._work
-        self._forwards: list[tuple[nn.Module, Any]] = [
+        self._forwards = [
             *((layer, _Layer(self, at)) for at, layer in enumerate(self._layers)),
             *((module, _Norm(work, norm)) for module, norm in norms),
             (head, _Head(work, product)),
@@ -46,16 +46,6 @@ class OwnLayers:
         self._ropes: list[Any] = []
         self._ends: list[int] = []
         self._ready: dict[int, Tensor] = {}  # outputs of layers that are still to be asked for
-
-    def attach(self) -> None:
-        """Uses our code from now on."""
-        for module, forward in self._forwards:
-            module.__dict__["forward"] = MethodType(forward, module)
-
-    def detach(self) -> None:
-        """Gives the modules their own forwards back."""
-        for module, _ in self._forwards:
-            module.__dict__.pop("forward", None)
 
     def run(self, at: int, hidden: Tensor, step: Any, rotary: tuple[Tensor, Tensor]) -> Tensor:
         """Output of layer ``at``."""

@@ -15,7 +15,7 @@ from support.models import supported
 
 from specbench.engine import code
 from specbench.engine.kernels import gated, norm, rotate
-from specbench.engine.layers.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import PIECES
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.drafting import Drafts

@@ -1,4 +1,4 @@
-"""Fused layers: a decoder layer in few kernels, for GPUs, where at few rows each kernel costs more than what it reads.
+"""A target's decoder layers on a GPU, each in few kernels: at few rows a kernel costs more than what it reads.
 
 A layer of Llama's kind (:mod:`specbench.engine.parts`) takes nine launches: residual add and norm, one product for
 query, key and value, norms of heads with the rotary embedding and the store to the cache, attention (two where many
@@ -12,9 +12,7 @@ transformers has it and as we do, and what differs by more than rounding is left
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import MethodType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -23,95 +21,75 @@ from torch import Tensor, nn
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.fast_paths import reason, triton_fault
-from specbench.engine.merged import Linear, Product, by_shape
-from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
+from specbench.engine.layers.fused_layer import TOLERANCE, Forwards, FusedLayer, Fusions, add_norm
+from specbench.engine.merged import Linear, by_shape
+from specbench.engine.parts import Norm, Unlike, norm_of, parts_of
 from specbench.engine.step import decoder_layers
 
 Fusion = Literal["norm", "attention", "mlp"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
-# Relative error of what a layer adds, between two orders of the same arithmetic; a wrong part moves it by its own size.
 # A layer that amplifies rounding may be off by _NOISE times as much as a rounding of its input moves it, but by no more
 # than _CEILING times the tolerance.
 _NOISE, _CEILING = 3.0, 3.0
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
-class FusedLayers:
+class FusedLayers(Forwards, Fusions[Fusion]):
     """Switches a model's decoder layers between transformers' code and few kernels."""
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls, by: Linear = nn.functional.linear) -> None:
         if why := triton_fault(model.device):
             raise Unlike(why)
+        Forwards.__init__(self)
+        Fusions.__init__(self, FUSIONS)
         self._layers = decoder_layers(model)
-        self._parts = [parts_of(layer, cache.shapes, calls, any_mlp=True) for layer in self._layers]
-        self._products: dict[nn.Module, Product] = {}
-        for parts in self._parts:
-            for linears in _together(parts):
-                self._products[linears[0]] = Product(linears, by)
+        self._fused = [FusedLayer(parts_of(layer, cache.shapes, calls, any_mlp=True), by) for layer in self._layers]
         self._device: torch.device = model.device
         self._last = _last_norm(model, self._layers)
         head = model.get_output_embeddings()
         self._head, self._by = (head if type(head) is nn.Linear else None), by
-        self.on: set[Fusion] = set(FUSIONS)
-        self.why_not: dict[Fusion, str] = {}
-        if not any(parts.mlp for parts in self._parts):
-            self._leave("mlp", "its MLP is not of the kind")
-        self._left: _Left | None = None
-        self._learning = False
-
-    def attach(self) -> None:
-        """Runs fused layers from now on."""
-        for at, layer in enumerate(self._layers):
-            layer.__dict__["forward"] = MethodType(_Layer(self, at), layer)
+        self._forwards += [(layer, _Layer(self, at)) for at, layer in enumerate(self._layers)]
         if self._last is not None:
-            self._last.module.__dict__["forward"] = MethodType(self._behind_the_last, self._last.module)
+            self._forwards.append((self._last.module, self._behind_the_last))
         if self._head is not None:
-            self._head.__dict__["forward"] = MethodType(self._logits, self._head)
-
-    def detach(self) -> None:
-        """Gives the layers their own forward back."""
-        for module in (*self._layers, *([self._last.module] if self._last else []), self._head):
-            if module is not None:
-                module.__dict__.pop("forward", None)
+            self._forwards.append((self._head, self._logits))
+        self.on = {*FUSIONS}
+        if not any(layer.parts.mlp for layer in self._fused):
+            self.leave("mlp", "its MLP is not of the kind")
+        self._left: _Left | None = None
 
     def weights(self) -> dict[tuple[int, int], list[Tensor]]:
         """By (outputs, inputs) the weights [outputs, inputs] of that shape that products read."""
         last = [] if self._head is None else [self._head.weight.detach()]
-        return by_shape([*(product.weight for product in self._products.values()), *last])
-
-    @contextmanager
-    def learn(self) -> Iterator[None]:
-        """Forwards inside run the model's own layers, beside which ours are tried; what differs is not used then."""
-        self._learning = True
-        try:
-            yield
-        finally:
-            self._learning = False
+        return by_shape([*(product.weight for layer in self._fused for product in layer.products), *last])
 
     # ------------------------------------------------------------------ a layer
 
     def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
         """Output [1, N, size] of layer ``at``; what it adds at last may be left for its reader to add."""
-        if self._learning:
+        if self.learning:
             generator = torch.Generator(hidden.device).manual_seed(at)
             rows = torch.randn(hidden.shape, generator=generator, dtype=hidden.dtype, device=hidden.device)
             self._try(at, rows, given)
             return _own(self._layers[at], hidden, given)
-        return self._fused(at, hidden, given, self.on)
+        return self._by_kernels(at, hidden, given, self.on)
 
-    def _fused(self, at: int, hidden: Tensor, given: Mapping[str, Any], on: set[Fusion]) -> Tensor:
-        parts = self._parts[at]
+    def _by_kernels(self, at: int, hidden: Tensor, given: Mapping[str, Any], on: set[Fusion]) -> Tensor:
+        fused = self._fused[at]
+        parts = fused.parts
         stream, branch, after = self._taken(hidden, at)
-        normed, stream = _add_norm(stream, branch, parts.before_attention, after, on)
-        branch = self._attention(parts.attention, normed, given, on)
-        normed, stream = _add_norm(stream, branch, parts.before_mlp, parts.after_attention, on)
+        normed, stream = _norm(stream, branch, parts.before_attention, after, on)
+        if "attention" in on:
+            branch = fused.attention(normed, given["position_embeddings"], given["past_key_values"], given["step"])
+        else:
+            branch = parts.attention.module(hidden_states=normed[None], **given)[0].flatten(0, -2)
+        normed, stream = _norm(stream, branch, parts.before_mlp, parts.after_attention, on)
         if parts.mlp is not None and "mlp" in on:
-            branch = self._mlp(parts.mlp, normed)
+            branch = fused.mlp(normed)
         else:
             branch = parts.mlp_module(normed[None])
             branch = branch[0].flatten(0, -2) if isinstance(branch, tuple) else branch.flatten(0, -2)
         heard = self._layers[at]._forward_hooks or (at == len(self._layers) - 1 and self._last is None)
-        if heard or self._learning or "norm" not in on:
+        if heard or self.learning or "norm" not in on:
             return _sum(stream, branch, parts.after_mlp)[None]
         self._left = _Left(stream[None], branch, parts.after_mlp)
         return self._left.stream
@@ -131,29 +109,10 @@ class FusedLayers:
             own: Tensor = type(module).forward(module, x)
             return own
         stream, branch, after = self._taken(x, len(self._layers))
-        return _add_norm(stream, branch, self._last, after, self.on)[0][None]
+        return _norm(stream, branch, self._last, after, self.on)[0][None]
 
     def _logits(self, module: nn.Linear, x: Tensor) -> Tensor:
         return self._by(x, module.weight, module.bias)
-
-    def _attention(self, parts: Attention, normed: Tensor, given: Mapping[str, Any], on: set[Fusion]) -> Tensor:
-        if "attention" not in on:
-            output: Tensor = parts.module(hidden_states=normed[None], **given)[0]
-            return output.flatten(0, -2)
-        from specbench.engine.kernels.rotate import rotate  # triton is not everywhere
-
-        heads = parts.heads
-        sizes = heads.heads * heads.size, heads.kv_heads * heads.size, heads.kv_heads * heads.value_size
-        query, key, value = self._products[parts.inputs[0]](normed).split(sizes, -1)
-        keys, values, layout, lengths = given["past_key_values"].place(parts.index)
-        turned = rotate((query, key, value), parts, given["position_embeddings"], keys, values, layout, lengths)
-        attended = given["step"](turned, keys, values, heads.scale, heads.window)
-        return self._products[parts.output](attended.flatten(2)[0])
-
-    def _mlp(self, parts: Gated, normed: Tensor) -> Tensor:
-        from specbench.engine.kernels.gated import gated
-
-        return self._products[parts.down](gated(self._products[parts.inputs[0]](normed), parts.activation))
 
     # ------------------------------------------------------------------ what a model gets
 
@@ -173,7 +132,7 @@ class FusedLayers:
             """What is wrong with it; empty where nothing is."""
             self._left = None
             try:
-                ours = self._fused(at, rows, given, set(on))
+                ours = self._by_kernels(at, rows, given, set(on))
             except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this model
                 return f"layer {at}: {reason(error)}"
             found, bound = off(ours), TOLERANCE[rows.dtype]
@@ -184,26 +143,18 @@ class FusedLayers:
             return
         for fusion in FUSIONS:
             if fusion in self.on and (why := fault([fusion])):
-                self._leave(fusion, why)
+                self.leave(fusion, why)
         if why := fault(self.on):
             for fusion in (*self.on,):
-                self._leave(fusion, why)
+                self.leave(fusion, why)
         if not self.on:
             raise Unlike(f"its layers compute something else than their parts say: {self.why_not[FUSIONS[0]]}")
-
-    def _leave(self, fusion: Fusion, why: str) -> None:
-        self.on.discard(fusion)
-        self.why_not[fusion] = why
 
     def report(self) -> dict[str, Any]:
         """Which fusions run, why the others do not, and whether kernels start while the one before ends."""
         from specbench.engine.kernels import dependent  # triton is not everywhere
 
-        return {
-            "fusions": [each for each in FUSIONS if each in self.on],
-            "not_fused": self.why_not,
-            "dependent_launches": dependent.why_not(self._device) or "on",
-        }
+        return {**super().report(), "dependent_launches": dependent.why_not(self._device) or "on"}
 
 
 class _Left(NamedTuple):
@@ -230,12 +181,6 @@ class _Layer:
         return self._fused.run(self._at, hidden_states, given)
 
 
-def _together(parts: Parts) -> list[tuple[nn.Linear, ...]]:
-    """The products of a layer."""
-    found = [parts.attention.inputs, (parts.attention.output,)]
-    return found + ([parts.mlp.inputs, (parts.mlp.down,)] if parts.mlp else [])
-
-
 def _last_norm(model: Any, layers: Sequence[nn.Module]) -> Norm | None:
     """The norm behind the last layer, where it is the only one outside of layers."""
     inside = {module for layer in layers for module in layer.modules()}
@@ -250,13 +195,11 @@ def _own(layer: nn.Module, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
     return found
 
 
-def _add_norm(
+def _norm(
     stream: Tensor, branch: Tensor | None, norm: Norm, after: Norm | None, on: set[Fusion]
 ) -> tuple[Tensor, Tensor]:
-    """(norm of the sum, sum), as :func:`specbench.engine.kernels.norm.add_norm` has it."""
+    """(norm of the sum, sum)."""
     if "norm" in on:
-        from specbench.engine.kernels.norm import add_norm
-
         return add_norm(stream, branch, norm, after)
     total = stream if branch is None else _sum(stream, branch, after)
     return norm.module(total), total
