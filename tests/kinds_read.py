@@ -40,7 +40,7 @@ from specbench.methods.sam import corpus as corpora
 from specbench.models import adapters, head_files, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
-from specbench.models.loader import ByteTokenizer
+from specbench.models.loaded_model import ByteTokenizer
 from specbench.report import claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS

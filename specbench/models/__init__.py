@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_shape as configured_shape
     from specbench.models.eight_bits import bytes_of as bytes_of
-    from specbench.models.loader import LoadedModel as LoadedModel
+    from specbench.models.loaded_model import LoadedModel as LoadedModel
     from specbench.models.loader import load as load
     from specbench.models.names import resolve as resolve
     from specbench.models.notes import notes_on as notes_on

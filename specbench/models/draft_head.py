@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -13,35 +12,51 @@ from torch import Tensor, nn
 
 from specbench.common import SpecbenchError, UsageError
 from specbench.common.errors import one_line
+from specbench.decoding import Target
+from specbench.decoding.head_decoder import shipped_head
 from specbench.models import head_files
+from specbench.models.head_config import HeadConfig
 
 H = TypeVar("H", bound="Head")
 
 
 class Head(nn.Module):
-    """A draft head. A subclass makes its layers, ``fc`` over the target's features, ``config`` and ``rotary_emb``.
+    """A draft head: a subclass makes ``fc`` over the target's features and, if it has any, ``layers`` and ``norm``.
 
-    ``config`` has ``draft_vocab_size``, ``whole`` (it can draft every token) and ``to_json``.
+    ``__init__`` takes a configuration of the class ``CONFIG``.
     """
 
+    CONFIG: ClassVar[type[HeadConfig]] = HeadConfig
+    CONVERT: ClassVar[str | None] = None  # command that makes .safetensors of a folder's pickled weights
     DTYPE_FIELD: ClassVar[str] = "dtype"  # of config.json
+    IGNORED: ClassVar[tuple[str, ...]] = ("t2d",)  # tensors of files that drafting does not need
 
     config: Any
     fc: nn.Linear
     rotary_emb: Any
     d2t: Tensor
 
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
     @staticmethod
-    def rotary(config: Any) -> nn.Module:
-        """The rotary embedding of a head; its buffers are in no file."""
-        raise NotImplementedError
+    def rotary(config: Any) -> nn.Module | None:
+        """The rotary embedding of a head with layers; its buffers are in no file."""
+        return None
+
+    @classmethod
+    def from_file(cls, name: str, config: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """Give a file's tensors the head's names, in place; returns further arguments of the class."""
+        return {}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors by the names that files have, and what files have in addition."""
         return tensors
 
-    def map_draft_ids(self) -> None:
-        """Make room for the map from what the head can draft to the target's tokens."""
+    def finish(self) -> None:
+        """Add what every head has, after its parameters: rotary embedding, and the map from drafted ids to tokens."""
+        self.rotary_emb = self.rotary(self.config)
         if not self.config.whole:
             self.register_buffer("d2t", torch.zeros(self.config.draft_vocab_size, dtype=torch.long))
 
@@ -65,6 +80,18 @@ class Head(nn.Module):
         found: Tensor = torch.arange(len(offsets), device=offsets.device) + offsets
         return found
 
+    def scorer(self, lm_head: Any) -> Any:
+        """The target's LM head, or the rows of it that the head can draft: [..., H] to [..., draft vocabulary]."""
+        ids = self.draft_ids
+        if ids is None:
+            return lm_head
+        weight, bias = lm_head.weight, lm_head.bias
+        rows = nn.Linear(weight.shape[1], len(ids), bias=bias is not None, device="meta")
+        rows.weight = nn.Parameter(weight[ids], requires_grad=False)
+        if bias is not None:
+            rows.bias = nn.Parameter(bias[ids], requires_grad=False)
+        return rows
+
     def set_draft_ids(self, ids: Tensor) -> None:
         """Set the tokens that it can draft: ascending int64 [draft vocabulary]."""
         self.d2t = (ids - torch.arange(len(ids))).to(self.device)
@@ -84,6 +111,81 @@ class Head(nn.Module):
                 elif name.endswith("bias"):
                     nn.init.zeros_(parameter)
         return head
+
+    @classmethod
+    def load(
+        cls: type[H], where: str | Path, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
+    ) -> H:
+        """A head from a folder or the hub; ``::SUBFOLDER`` may follow. Arguments as in :meth:`read`."""
+        return cls.read(cls.find(str(where)), target, device=device, dtype=dtype)
+
+    @classmethod
+    def find(cls, name: str) -> head_files.HeadFiles:
+        """The files of a head, by folder or hub id."""
+        return head_files.find(name, convert=cls.CONVERT)
+
+    @classmethod
+    def read(
+        cls: type[H],
+        files: head_files.HeadFiles,
+        target: Any = None,
+        *,
+        device: Any = "cpu",
+        dtype: torch.dtype | None = None,
+        **sense: Any,
+    ) -> H:
+        """A head from its files.
+
+        Args:
+            target: the configuration that the head has to go with; None checks nothing.
+            dtype: None keeps what the file has.
+            sense: further arguments of the configuration's ``from_json``.
+        """
+        text = None if target is None else target.get_text_config()
+        config = cls.CONFIG.from_json(files.config, None if text is None else text.num_hidden_layers, **sense)
+        if text is not None:
+            config.check_target(files.name, text)
+        tensors = files.tensors(device, dtype)
+        for name in (*cls.IGNORED, *(["d2t"] if config.whole else [])):
+            tensors.pop(name, None)
+        how = cls.from_file(files.name, config, tensors)
+        return cls.filled(files.name, config, tensors, None if text is None else text.vocab_size, device, **how)
+
+    @classmethod
+    def prepared(cls: type[H], method: str, name: str | None, target: Target, **sense: Any) -> tuple[H, dict[str, str]]:
+        """The head that a method drafts with, loaded once per run, and what the record says of it.
+
+        Args:
+            name: a folder, a hub id, or an untrained head's name; None is the head that comes with the target.
+            sense: further arguments of the configuration's ``from_json``.
+        """
+        found: tuple[H, dict[str, str]] = target.once(
+            (method, name, *sense.values()), lambda: cls._prepared(method, name, target, **sense)
+        )
+        return found
+
+    @classmethod
+    def _prepared(
+        cls: type[H], method: str, name: str | None, target: Target, **sense: Any
+    ) -> tuple[H, dict[str, str]]:
+        model, config = target.model, target.model.config.get_text_config()
+        how = {"device": model.device, "dtype": model.dtype}
+        if name is None:
+            own = shipped_head(method, target.name)
+            if own is None:  # where the target's name is known, Decoder.check has reported it
+                raise UsageError(f"{method} has no head for {target.name}; name one by --head")
+            name = str(own)
+        last_token = model.get_input_embeddings().weight.shape[0] - 1
+        facts = {"head": name}
+        if untrained := cls.CONFIG.untrained(name, config, last_token):
+            head = cls.random(untrained, **how)
+        else:
+            files = cls.find(name)
+            head = cls.read(files, config, **how, **sense)
+            facts = {"head": files.shown, "head_sha256": files.sha256()}
+            facts |= {"head_revision": files.revision} if files.revision else {}
+        head.eval().requires_grad_(False)
+        return head, facts | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}
 
     @classmethod
     def filled(
@@ -107,7 +209,8 @@ class Head(nn.Module):
         try:
             with torch.device("meta"):
                 head = cls(config, **how)
-            rotary = cls.rotary(config).to(device)
+            rotary = cls.rotary(config)
+            rotary = None if rotary is None else rotary.to(device)
         except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
             raise
         except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
@@ -138,42 +241,3 @@ class Head(nn.Module):
             for name, p in self.state_dict().items()
         }
         save_torch_state_dict(self.to_file(tensors), into, max_shard_size=largest)
-
-
-def check_target(name: str, sizes: Mapping[str, tuple[int, int]], mask: int | None, vocab_size: int) -> None:
-    """Check that a head was made for a target of these sizes.
-
-    Args:
-        sizes: the head's and the target's, by what they are.
-        mask: token that fills a block, if any.
-
-    Raises:
-        UsageError: it was not.
-    """
-    for what, (own, theirs) in sizes.items():
-        if own != theirs:
-            raise UsageError(f"head {name} is for a target with a {what} of {own}, this one's is {theirs}")
-    if mask is not None and not 0 <= mask < vocab_size:
-        raise UsageError(f"head {name} has mask token {mask}, the target {vocab_size} tokens")
-
-
-def ready(
-    name: str, random: Callable[[str], H | None], read: Callable[[head_files.HeadFiles], H], convert: str | None = None
-) -> tuple[H, dict[str, str]]:
-    """A head that is ready to draft, and what the record says of it.
-
-    Args:
-        name: a folder, a hub id, or an untrained head's name.
-        random: an untrained head of that name, if it is one.
-        read: a head from its files.
-        convert: command that converts a pickled head.
-    """
-    head = random(name)
-    said = {"head": name}
-    if head is None:
-        files = head_files.find(name, convert=convert)
-        head = read(files)
-        said = {"head": files.shown, "head_sha256": files.sha256()}
-        said |= {"head_revision": files.revision} if files.revision else {}
-    head.eval().requires_grad_(False)
-    return head, said | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}

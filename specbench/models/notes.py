@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.common.errors import one_line
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 
 # Fields of a generation configuration, temperature apart, that change which tokens come, with their neutral values.
 _CHANGES: dict[str, tuple[Any, ...]] = {

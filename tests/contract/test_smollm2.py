@@ -19,7 +19,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.runner import lossless
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule

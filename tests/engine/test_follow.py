@@ -86,7 +86,7 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
         assert passes.open(slot) == slot
         result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
         for rows, follows in ((2, True), (3, False), (1, True)):
-            passes.append(slot, result.hidden, result.emitted[-1])
+            passes.append(slot, [result.emitted[-1]] * len(result.hidden), result.hidden)
             passes.marginals(slot)
             tree = TokenTree.chain([result.emitted[-1], *range(rows - 1)])
             result = engine.step({slot: tree}, taps=method.taps)[slot]

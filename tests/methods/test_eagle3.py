@@ -19,6 +19,7 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Method
+from specbench.decoding.trees.paths import best_path, totals
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
@@ -27,7 +28,7 @@ from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.decoder import Options
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead
-from specbench.methods.eagle3.trees import Levels, best_path, totals
+from specbench.methods.eagle3.trees import Levels
 
 VOCAB = 50
 CAPTURED = recorded_capture(torch.device("cpu"))

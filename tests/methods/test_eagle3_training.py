@@ -15,7 +15,7 @@ from support.models import attached, prompt, tiny_llama
 
 from specbench.common.prompt import Prompt
 from specbench.methods.eagle3.config import HeadConfig
-from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.methods.eagle3.learning.unrolled import unrolled
@@ -46,7 +46,7 @@ def train(chosen: Options, job: Job) -> Mapping[str, Any]:
 
 
 def kept(folder: Path) -> DraftHead:
-    return DraftHead.read(find(str(folder / "head")), target().config, dtype=torch.float32)
+    return DraftHead.read(DraftHead.find(str(folder / "head")), target().config, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     # The same texts decoded by the engine with the head's chain take as many rounds as were counted without it.
     head = kept(tmp_path)
     assert head.draft_ids is not None
-    counted = Lesson(head, target(), steps=4).held_out(texts, 4, torch.device("cpu"))
+    counted = Lesson(head, target(), steps=4).held_out(texts, torch.device("cpu"))
     assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
     with attached(target(), capacity=60, max_rows=8) as engine:
         chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}

@@ -30,7 +30,8 @@ from specbench.engine.engine import Engine
 from specbench.methods.jacobi.decoder import Decoder
 from specbench.methods.jacobi.decoder import Options as JacobiOptions
 from specbench.models.adapters import fingerprint
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 from specbench.results.schema import RequestRecord, request_key
 from specbench.runner.loop import Request
 from specbench.runner.plan import Plan

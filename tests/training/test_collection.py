@@ -13,7 +13,7 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.engine.sampler import Sampling
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.training.data.collection import Collecting, collect
 from specbench.training.data.trajectory_folder import Trajectory, read, read_header, shard_path
 from specbench.training.recipe import Text

@@ -12,7 +12,7 @@ from support.models import answered, attached, autoregressive, replayed, tiny_ll
 
 from specbench.common.prompt import Prompt
 from specbench.engine.sampler import Sampling
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.training.data.collection import Collecting, collect
 from specbench.training.data.jacobi_states import Blocks, Jacobi, Run
 from specbench.training.data.trajectory_folder import Trajectory, read

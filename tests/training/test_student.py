@@ -10,7 +10,7 @@ import torch
 from support.models import SUPPORTED, supported, tiny_llama, uncompiled
 from torch import Tensor
 
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.training.objectives.packing import CLEAN, NOISY, Packed, Sample, pack
 from specbench.training.objectives.student import Student
 

@@ -49,11 +49,7 @@ def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> Hel
     """Measure a head on answers of the target itself."""
     rows, known = lesson.head.config.block_size, lesson.head.draft_ids
     right, gaps = [], []
-    for text in texts:
-        ids = torch.tensor([[*text.prompt, *text.answer]], device=device)
-        start, end = len(text.prompt), ids.shape[1]
-        if end - start < 2:
-            continue
+    for ids, start, end in lesson.answers(texts, device):
         blocks = all_of(start, end, rows, device)
         logits = lesson.logits(ids, blocks)[0]
         best = logits.argmax(-1)

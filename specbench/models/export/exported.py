@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import unknown
 from specbench.common.files import make_folder, refused, sync_folder
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.models.names import DTYPES, EXPORTED
 
 Format = Literal["gguf", "hf"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from specbench.decoding import Method
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
+from specbench.results import RequestRecord
 from specbench.runner import Request, Session, StopRule
 from specbench.training.evaluation.answered import Answered, answered
 from specbench.training.recipe import Text
@@ -94,27 +96,10 @@ def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Te
     Args:
         model: the weights, a transformers causal LM; its mode is left as it was.
     """
-    # Looked at more or less often, a training draws the same.
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-        return _held_out(loaded, model, method, texts, seed, score)
-
-
-def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
+    with torch.inference_mode(), evaluated(model):
+        agreed = sum(_agreed(model, text) for text in texts)
     budget = max(len(text.answer) for text in texts)
-    capacity = max(len(text.prompt) for text in texts) + budget
-    training = model.training
-    with torch.inference_mode():
-        agreed = sum(_agreed(model.eval(), text) for text in texts)
-    requests = [
-        Request(text.id, 0, text.prompt, StopRule(loaded.stop_ids, (), budget, loaded.decode)) for text in texts
-    ]
-    slots = min(_TOGETHER, len(texts))
-    try:
-        with Session(loaded, [method], Sampling(seed=seed), capacity=capacity, slots=slots, weights=model) as session:
-            session.capture(capacity - 1)
-            records = list(session.decode(session.methods[0], requests))
-    finally:
-        model.train(training)
+    records = decode_texts(loaded, model, method, texts, Sampling(seed=seed), lambda text: budget)
     verdicts = [found for record in records if (found := score(record.prompt_id, record.text)) is not None]
     return Held(
         prompts=len(records),
@@ -125,6 +110,49 @@ def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[T
         agrees=agreed / sum(len(text.answer) for text in texts),
         answered=answered(records, texts),
     )
+
+
+def decode_texts(
+    loaded: LoadedModel,
+    model: Any,
+    method: Method,
+    texts: Sequence[Text],
+    sampling: Sampling,
+    budget: Callable[[Text], int],
+    together: int = _TOGETHER,
+) -> list[RequestRecord]:
+    """Records of the prompts of texts, decoded with weights in training.
+
+    Args:
+        loaded: the target, for all but its weights.
+        model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
+        budget: new tokens of a text, at most.
+        together: sequences stepped together.
+    """
+    requests = [
+        Request(text.id, 0, text.prompt, StopRule(loaded.stop_ids, (), budget(text), loaded.decode)) for text in texts
+    ]
+    capacity = max(len(text.prompt) for text in texts) + max(map(budget, texts))
+    slots = min(together, len(texts))
+    with (
+        # However often a training is evaluated, it draws the same.
+        torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
+        evaluated(model),
+        Session(loaded, [method], sampling, capacity=capacity, slots=slots, weights=model) as session,
+    ):
+        session.capture(capacity - 1)
+        return list(session.decode(session.methods[0], requests))
+
+
+@contextmanager
+def evaluated(model: Any) -> Iterator[None]:
+    """Has a model in evaluation mode for as long as this lasts."""
+    training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(training)
 
 
 def _agreed(model: Any, text: Text) -> int:

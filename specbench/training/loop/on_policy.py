@@ -26,8 +26,8 @@ from specbench.common.reading import fitted, read_json_lines
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.results import BASELINE
-from specbench.runner import Request, Session, StopRule
 from specbench.runner.methods import plan_methods
+from specbench.training.evaluation.held_out import decode_texts
 from specbench.training.objectives.distances import DistanceOptions
 from specbench.training.recipe import Job, Text, Token
 
@@ -198,22 +198,8 @@ def own_answers(
         model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
     """
     room = loaded.context or 1 << 30
-    requests = [
-        Request(text.id, 0, text.prompt, StopRule(loaded.stop_ids, (), _most(text, budget, room), loaded.decode))
-        for text in texts
-    ]
-    capacity = max(len(text.prompt) for text in texts) + budget
-    training = model.training
-    slots = min(_TOGETHER, len(texts))
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-        try:
-            model.eval()
-            plain = plan_methods([BASELINE], [])
-            with Session(loaded, plain, sampling, capacity=capacity, slots=slots, weights=model) as session:
-                session.capture(capacity - 1)
-                records = list(session.decode(session.methods[0], requests))
-        finally:
-            model.train(training)
+    (plain,) = plan_methods([BASELINE], [])
+    records = decode_texts(loaded, model, plain, texts, sampling, lambda text: _most(text, budget, room), _TOGETHER)
     return {record.prompt_id: record.output_ids for record in records}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.training.loop import checkpoints
 from specbench.training.loop.cost import Cost, Meter
+from specbench.training.loop.narrator import Narrator
 from specbench.training.loop.order import Order
 from specbench.training.loop.stopping import Look as Look  # a recipe that looks itself imports it from here
 from specbench.training.loop.stopping import Looks, Sound, logged
@@ -156,14 +156,11 @@ class _Trainer(Trainer):
             train_dataset=_Visited(course.texts),
             eval_dataset=_Visited(()),
             data_collator=self._collate,
-            callbacks=[Says(job, self.answer_tokens)],
         )
         self._meter = Meter(course.lesson, self.args.world_size)
         self.add_callback(self._meter)
-        if course.before_step is not None:  # behind the meter: it is a part of what the step takes
-            self.add_callback(Before(course.before_step))
-        if course.look is not None:
-            self.add_callback(FirstLook(self.evaluate))
+        # After the meter: what is done before a step is a part of what the step takes.
+        self.add_callback(Narrator(job, self.answer_tokens, self.evaluate, course.before_step))
         self.remove_callback(PrinterCallback)
         # A lesson's own loss is a mean already; Trainer would take its **batch for a sign that it is none.
         self.model_accepts_loss_kwargs = False
@@ -380,58 +377,3 @@ class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
     def __getitem__(self, met: tuple[int, int]) -> tuple[int, Any]:
         visit, index = met
         return visit, self._texts[index]
-
-
-class FirstLook(TrainerCallback):
-    """A look before the first step, which the later ones are held against."""
-
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not state.global_step:
-            self._look()
-
-
-class Says(TrainerCallback):
-    """Lines for the user while a training goes on; the last step is logged and looked at, too."""
-
-    def __init__(self, job: Job, answer_tokens: Callable[[int], int]) -> None:
-        self._job, self._answer_tokens = job, answer_tokens
-        self._since = (0, time.perf_counter())
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._since = (state.global_step, time.perf_counter())
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        if state.global_step == state.max_steps:
-            control.should_log = True
-            control.should_evaluate = args.eval_strategy != "no"
-        return control
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if not logs or "loss" not in logs or not state.is_world_process_zero:
-            return
-        step, began = self._since
-        tokens = self._answer_tokens(state.global_step) - self._answer_tokens(step)
-        speed = tokens / max(1e-9, time.perf_counter() - began)
-        self._since = (state.global_step, time.perf_counter())
-        loop = ("loss", "grad_norm", "learning_rate", "epoch")
-        figures = [f"{name} {value:.3f}" for name, value in logs.items() if name not in loop]
-        self._job.say(
-            f"step {state.global_step}/{state.max_steps}  "
-            + "  ".join([f"loss {logs['loss']:.3f}", *figures, f"lr {logs['learning_rate']:.1e}", f"{speed:.0f} tok/s"])
-        )
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._since = (state.global_step, time.perf_counter())  # a look is no time of learning
-
-
-class Before(TrainerCallback):
-    """What a course does before a step."""
-
-    def __init__(self, before_step: Callable[[int, int], None]) -> None:
-        self._before_step = before_step
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._before_step(state.global_step, state.max_steps)

@@ -41,7 +41,7 @@ def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: 
             passes.open()
             for count, anchor in zip(lengths, prompt(2, 300, slot), strict=True):
                 features = torch.randn(count, head.fc.in_features, generator=generator).to(device)
-                passes.append(slot, features, anchor)
+                passes.append(slot, [anchor] * count, features)
                 said.append(passes.marginals(slot))
         found.append(said)
     for reference, kernels in zip(*found, strict=True):
