@@ -33,6 +33,6 @@ class Decoder(HeadDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:
-        from specbench.methods.jetspec.drafting import prepare  # torch: plans and lists do without
+        from specbench.methods.jetspec.head import prepare  # torch: plans and lists do without
 
         return prepare(options, target)

@@ -7,16 +7,28 @@ nor LM head: both are the target's.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
+from specbench.common import UsageError
+from specbench.decoding import Target
+from specbench.decoding.head_decoder import Drafting
+from specbench.decoding.trees.builders import BUILDERS, Knobs
+from specbench.engine import HeadRounds, HeadRows
 from specbench.engine.layers.pieces import PLAIN, Attend, Pieces, Store
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.models.draft_head import Head
+
+_TIMED = 5
+_CONTEXT = 512  # features behind which a pass is timed, as far as the capacity allows
 
 
 class DraftHead(Head):
@@ -88,3 +100,98 @@ def _qwen3(config: HeadConfig) -> Qwen3Config:
         sliding_window=config.sliding_window,
         layer_types=kinds,
     )
+
+
+class BlockPass(HeadRounds):
+    """The head's pass over blocks: new features in, the best tokens of every position out.
+
+    A round's features are appended to the head's own KV cache inside the pass, with the block's rows after them as
+    scratch that the next round overwrites. JetSpec's graphed drafter projects its whole context again in every round,
+    and its incremental one cannot be captured; lengths on the device give both at once.
+
+    S slots, F feature rows and R block rows of each, D = ``depth`` drafted positions, fewer than the block has, and
+    K = ``width`` candidates of each. The head borrows the target's embedding and LM head.
+    """
+
+    def __init__(
+        self, head: DraftHead, target: Target, *, depth: int, width: int, weights: Mapping[str, str] | None = None
+    ) -> None:
+        config = head.config
+        self._depth, self._ids = depth, head.draft_ids
+        self._embed = target.model.get_input_embeddings()
+        self._scorer = head.scorer(target.model.get_output_embeddings())
+        self._width = min(width, self._scorer.weight.shape[0])
+        # The rows that look ahead were trained on whole blocks; without them, those behind the last wanted one are
+        # nobody's business.
+        rows = depth + 1 if config.causal else config.block_size
+        self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
+        scorer = None if self._ids is None else self._scorer
+        super().__init__(head, target, path=depth, rows=rows, scorer=scorer, weights=weights)
+
+    def read(self, rows: HeadRows) -> None:
+        """Keys and values of new features; no layer computes anything for them."""
+        assert rows.features is not None
+        fused = self.head.fuse(rows.features, rows.pieces)
+        self.head.keep_context(fused, rows.positions, rows.store, rows.pieces)
+
+    def draft(self, rows: HeadRows, found: None) -> Sequence[Tensor]:
+        """The best tokens [S, D, K] behind each text, and their log-probabilities."""
+        tokens = torch.cat([rows.anchor[:, None].long(), self._masks[: len(rows.anchor)]], dim=1)
+        block = rows.block(tokens, look_ahead=not self.head.config.causal)
+
+        def attend(index: int, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            attention: Any = module
+            scale, window = attention.scaling, attention.sliding_window
+            return block.attend(index, query, key, value, scale=scale, window=window)
+
+        hidden = self.head(self._embed(tokens).to(self.head.dtype), block.positions, attend, block.pieces)
+        logp, best = block.best(self._scorer(hidden[:, 1 : self._depth + 1]), self._width)
+        return best if self._ids is None else self._ids[best], logp
+
+
+def prepare(options: Any, target: Target) -> Drafting:
+    """Load the head that the options name and make it ready for a target."""
+    head, weights = DraftHead.prepared("jetspec", options.head, target)
+    limit = head.config.block_size - 1
+    depth = options.depth or limit
+    if depth > limit:
+        raise UsageError(
+            f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block of {limit + 1} has {limit} "
+            "guesses"
+        )
+    width = 1 if options.tree == "chain" else options.width
+    passes = target.once(
+        ("jetspec", options.head, depth, width),
+        lambda: BlockPass(head, target, depth=depth, width=width, weights=weights),
+    )
+    seconds = None
+    if options.tree == "auto":
+        context = min(_CONTEXT, target.capacity)
+        name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}, "
+        drafting = target.measured(
+            f"{name}budget {options.budget}, behind {context} tokens",
+            lambda: draft_seconds(passes, options.budget, context),
+        )
+        # A whole step: what the head costs is paid for a tree of any size.
+        seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
+    knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
+    build = BUILDERS[options.tree]
+    return Drafting(passes, lambda slot: build(passes.marginals(slot), options.budget, knobs))
+
+
+def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
+    """Median time of a pass and of a tree from it, for one sequence with ``context`` features. Needs a free slot."""
+    slot = passes.open()
+    taken = []
+    features = passes.head.fc.weight.new_zeros(max(1, context - _TIMED), passes.head.fc.in_features)
+    try:
+        # The text grows by a token each time. That the first pass waits for a whole prompt is no median's business.
+        passes.append(slot, [0] * len(features), features)
+        for _ in range(_TIMED):
+            started = time.perf_counter()
+            BUILDERS["optimal"](passes.marginals(slot), budget)
+            taken.append(time.perf_counter() - started)
+            passes.append(slot, [0], features[:1])
+    finally:
+        passes.close(slot)
+    return median(taken)

@@ -140,6 +140,9 @@ class Head(nn.Module):
             target: the configuration that the head has to go with; None checks nothing.
             dtype: None keeps what the file has.
             sense: further arguments of the configuration's ``from_json``.
+
+        Raises:
+            UsageError: parameters are missing, left over or of another shape, or it drafts tokens of another target.
         """
         text = None if target is None else target.get_text_config()
         config = cls.CONFIG.from_json(files.config, None if text is None else text.num_hidden_layers, **sense)
@@ -149,7 +152,25 @@ class Head(nn.Module):
         for name in (*cls.IGNORED, *(["d2t"] if config.whole else [])):
             tensors.pop(name, None)
         how = cls.from_file(files.name, config, tensors)
-        return cls.filled(files.name, config, tensors, None if text is None else text.vocab_size, device, **how)
+        try:
+            with torch.device("meta"):
+                head = cls(config, **how)
+            rotary = cls.rotary(config)
+        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+            raise
+        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
+            raise UsageError(
+                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
+            ) from error
+        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
+        head.load_state_dict(tensors, assign=True)
+        head.rotary_emb = None if rotary is None else rotary.to(device)
+        ids = head.draft_ids
+        if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
+            raise UsageError(
+                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
+            )
+        return head
 
     @classmethod
     def prepared(cls: type[H], method: str, name: str | None, target: Target, **sense: Any) -> tuple[H, dict[str, str]]:
@@ -186,42 +207,6 @@ class Head(nn.Module):
             facts |= {"head_revision": files.revision} if files.revision else {}
         head.eval().requires_grad_(False)
         return head, facts | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}
-
-    @classmethod
-    def filled(
-        cls: type[H],
-        name: str,
-        config: Any,
-        tensors: dict[str, Tensor],
-        vocab_size: int | None,
-        device: Any,
-        **how: Any,
-    ) -> H:
-        """A head with the tensors of a file.
-
-        Args:
-            vocab_size: the target's; None does not check which tokens the head drafts.
-            how: further arguments of the class.
-
-        Raises:
-            UsageError: parameters are missing, left over or of another shape, or it drafts tokens of another target.
-        """
-        try:
-            with torch.device("meta"):
-                head = cls(config, **how)
-            rotary = cls.rotary(config)
-            rotary = None if rotary is None else rotary.to(device)
-        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
-            raise
-        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
-            raise UsageError(f"head {name}: no head can be made of its config.json: {one_line(str(error))}") from error
-        head_files.check_names(name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
-        head.load_state_dict(tensors, assign=True)
-        head.rotary_emb = rotary
-        ids = head.draft_ids
-        if ids is not None and vocab_size is not None and not bool(((ids >= 0) & (ids < vocab_size)).all()):
-            raise UsageError(f"head {name}: its d2t names tokens that the target has not; take a whole copy of it")
-        return head
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
         """Write ``config.json`` and ``model.safetensors`` as published heads have them.

@@ -15,6 +15,11 @@ C = TypeVar("C", bound="HeadConfig")
 
 FILE, TODO = "the head's config.json", "take a whole copy of the head"
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
+#: Fields that every producer's ``config.json``, and transformers' configurations, spell alike.
+_SHAPE = (
+    *SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "attention_bias",
+    "max_position_embeddings",
+)  # fmt: skip
 #: Types of rope whose frequencies do not depend on the length of the text: a captured pass could not follow the others.
 _ROPES = ("default", "linear", "yarn", "llama3")
 _LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
@@ -136,7 +141,7 @@ class HeadConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``config.json``."""
-        return {**self.written(*(each.name for each in fields(self) if each.name not in ("rope", "attention_bias")))}
+        return self.written(*(each.name for each in fields(self) if each.name != "rope"))
 
     def check_target(self, head: str, target: Any) -> None:
         """Check that the head was made for a target of this configuration.
@@ -158,49 +163,37 @@ class HeadConfig:
 
     def layer_config(self, kind: Any, **own: Any) -> Any:
         """The configuration of its layers for transformers' classes, of ``kind``; the head has no embedding there."""
-        names = (*SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act")
-        shared = {name: getattr(self, name) for name in (*names, "attention_bias", "max_position_embeddings")}
+        shared = {name: getattr(self, name) for name in _SHAPE}
         return kind(**shared, rope_parameters=dict(self.rope), vocab_size=1, **own)
 
     def written(self, *names: str) -> dict[str, Any]:
         """The fields that every producer's ``config.json`` spells alike, and ``names``."""
         rope = dict(self.rope)
-        theta = rope.pop("rope_theta")
-        common = (*SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act")
         return {
-            "rope_theta": theta,
+            "rope_theta": rope.pop("rope_theta"),
             "rope_scaling": rope if rope.get("rope_type", "default") != "default" else None,
-            **{name: getattr(self, name) for name in (*common, "max_position_embeddings", "vocab_size", *names)},
-            "attention_bias": self.attention_bias,
+            **{name: getattr(self, name) for name in (*_SHAPE, "vocab_size", *names)},
             "tie_word_embeddings": False,
         }
 
 
 def sizes_in(found: Mapping[str, Any], positions: int) -> dict[str, Any]:
     """Arguments of :class:`HeadConfig` about its layers, from a ``config.json`` whose :data:`SIZES` are there."""
-    hidden, heads = found["hidden_size"], found["num_attention_heads"]
-    kinds = tuple(found.get("layer_types") or ())
-    slides = "sliding_attention" in kinds
+    heads = found["num_attention_heads"]
+    slides = "sliding_attention" in found.get("layer_types", ())
     rope = {
-        "rope_theta": found.get("rope_theta") or 10000.0,
+        "rope_theta": found.get("rope_theta", 10000.0),
         # transformers 5 has rope_parameters, the versions before it rope_scaling
         **(found.get("rope_parameters") or found.get("rope_scaling") or {}),
     }
     rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
     return {
-        "hidden_size": hidden,
-        "intermediate_size": found["intermediate_size"],
-        "num_hidden_layers": found.get("num_hidden_layers", 1),
-        "num_attention_heads": heads,
-        "num_key_value_heads": found.get("num_key_value_heads") or heads,
-        "head_dim": found.get("head_dim") or hidden // heads,
+        **{"num_hidden_layers": 1, "num_key_value_heads": heads, "head_dim": found["hidden_size"] // heads},
+        "max_position_embeddings": positions,
+        **{name: found[name] for name in _SHAPE if name in found},
         "rope": rope,
-        "rms_norm_eps": found.get("rms_norm_eps", 1e-6),
-        "hidden_act": found.get("hidden_act", "silu"),
-        "attention_bias": bool(found.get("attention_bias")),
-        "layer_types": kinds if slides else (),
+        "layer_types": tuple(found["layer_types"]) if slides else (),
         "sliding_window": found.get("sliding_window") if slides else None,
-        "max_position_embeddings": found.get("max_position_embeddings", positions),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,9 @@ import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import UsageError
 from specbench.common.files import write_json_atomic
 from specbench.common.reading import fitted, read_json_object
 from specbench.models import fingerprints
@@ -111,7 +109,12 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
     if PartialState().is_main_process:
-        _leave(folder, weights, loaded.tokenizer, made)
+
+        def write(draft: Path) -> None:
+            weights.keep(draft, loaded.tokenizer)
+            write_card(draft, made)
+
+        checkpoints.leave(folder, write)
     return {**made, "weights": str(folder)}
 
 
@@ -153,26 +156,6 @@ def _course(
     own = OnPolicy(distils, job, Batches(job.texts, teaching.size, options, job.seed), weights.as_decoded)
     both = DistillationLesson(lesson, weights.model, frozen, own.texts, distils.measure)
     return Course(both, job.texts, own.collating(collate), teaching.size, before_step=own.before_step), own
-
-
-def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
-    """Weights and card in a folder that has its name once everything is in it; what had it before is not lost."""
-    draft, before = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.before")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        weights.keep(draft, tokenizer)
-        write_card(draft, made)
-        if folder.exists():  # folders cannot be exchanged at once: a kill in between leaves both, by these names
-            shutil.rmtree(before, ignore_errors=True)
-            folder.rename(before)
-        draft.rename(folder)
-        shutil.rmtree(before, ignore_errors=True)
-    except (OSError, SafetensorError, EnvironmentRefused) as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        reason = " ".join(str(error).split())[:120]
-        raise EnvironmentRefused(
-            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
-        ) from error
 
 
 def _attention(teaching: Teaching, options: WeightOptions, device: torch.device, half: bool) -> str:

@@ -10,16 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specbench.common import UsageError, option
+from specbench.common import option
 from specbench.models import LoadedModel
-from specbench.training.data.answers import without_circles
 from specbench.training.evaluation.accepted import Accepted, leading
 from specbench.training.evaluation.draft_vocabulary import covered, most_frequent
-from specbench.training.loop.checkpoints import claim
-from specbench.training.loop.trainer import Course, fit, in_bf16
-from specbench.training.objectives.side_by_side import side_by_side, teaching
+from specbench.training.loop.trainer import fit, in_bf16
+from specbench.training.objectives.side_by_side import claim_for, learnable, plain_course, round_weights_to
 from specbench.training.objectives.teacher import Remembered, Teacher
-from specbench.training.recipe import FREE, Job, LoopOptions, Text, check_start, digest
+from specbench.training.recipe import Job, LoopOptions, Text, check_start
 
 OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are
@@ -144,11 +142,8 @@ def train_head(
     Raises:
         UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
     """
-    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
-    if not texts:
-        raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
-    about = {"seed": job.seed, "texts": digest(job.texts)}
-    claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a head")
+    texts = learnable(options, job)
+    claim_for(options, job, "a head")
     device = job.target.model.device
     head = kind.random(config, device=device, seed=job.seed)
     if not config.whole:
@@ -164,16 +159,8 @@ def train_head(
             accepted = lesson.held_out(job.held_out, device)
             return accepted, accepted.look.figures
 
-    course = Course(
-        lesson=lesson,
-        texts=texts,
-        collate=lambda visit, met: side_by_side(met),
-        size=lambda text: len(text.prompt) + len(text.answer),
-        look=(lambda: measure()[0].look) if job.held_out else None,
-    )
-    done = fit(course, options, job)
-    for parameter in head.parameters():  # what is measured is what is kept
-        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
+    done = fit(plain_course(lesson, texts, (lambda: measure()[0].look) if job.held_out else None), options, job)
+    round_weights_to(_KEPT, head)
     figures: Mapping[str, Any] = {}
     if job.held_out:
         accepted, figures = measure()

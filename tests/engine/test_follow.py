@@ -86,6 +86,7 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
         assert passes.open(slot) == slot
         result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
         for rows, follows in ((2, True), (3, False), (1, True)):
+            assert result.hidden is not None
             passes.append(slot, [result.emitted[-1]] * len(result.hidden), result.hidden)
             passes.marginals(slot)
             tree = TokenTree.chain([result.emitted[-1], *range(rows - 1)])

@@ -105,7 +105,7 @@ def test_no_round_compiles_what_its_making_has_not(make: Make, slots: int, monke
         passes = passes_of(make, slots, again)
         before = found.counts()
         for _ in range(slots):
-            passes.open(len([seat for seat in passes._seats if seat]))
+            passes.open(len([seat for seat in passes._seats._seats if seat]))
         size = passes._features.shape[2]
         for slot in range(slots):
             passes.append(slot, [1] * 20, torch.zeros(20, size, dtype=torch.bfloat16, device=META))
@@ -125,6 +125,6 @@ def follow(passes: Any, rows: int, slots: int, size: int) -> None:
     batch = pack.Batch.of({slot: TokenTree.chain([0]) for slot in range(slots)})
     hidden = torch.zeros(rows, size, dtype=torch.bfloat16, device=META)
     passes.follow(Running(batch, pack.split(packed, shape), pack.unjoin(out, shape), hidden))
-    for seat in passes._seats:
+    for seat in passes._seats._seats:
         assert seat.followed
         seat.followed = False

@@ -21,10 +21,9 @@ from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
 from specbench.engine.engine import Engine
 from specbench.engine.heads import head_pass
-from specbench.methods.jetspec import drafting
+from specbench.methods.jetspec import head as jetspec_head
 from specbench.methods.jetspec.decoder import Decoder, Options
-from specbench.methods.jetspec.drafting import BlockPass, draft_seconds
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead, draft_seconds
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
@@ -226,8 +225,8 @@ def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest
         assert draft_seconds(passes, 16, 20) > 0
         assert passes.open() == 0  # nothing is left in use
     seen: list[Any] = []
-    monkeypatch.setattr(drafting, "draft_seconds", lambda *_: 0.5)
-    monkeypatch.setattr(drafting, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
+    monkeypatch.setattr(jetspec_head, "draft_seconds", lambda *_: 0.5)
+    monkeypatch.setattr(jetspec_head, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
     shared = prepared(supported("llama"), tree="auto", budget=64).shared
     monkeypatch.setattr(BlockPass, "marginals", lambda self, slot: None)
     shared.tree(0)

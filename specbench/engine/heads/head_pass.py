@@ -1,16 +1,16 @@
-"""Head pass: the passes of a small model that drafts, over all slots at once, with a KV cache of its own.
+"""The passes of a small model that drafts, over all slots at once, with a KV cache of its own.
 
-A round of a head is one launch and one host read: it takes what the target's last step brought into its cache and
-computes drafts behind it, in one pass or in several that depend on each other. What it needs to know is data on the
-device, so the round is captured in a CUDA graph where steps are. There it is launched behind the step itself
-(:meth:`HeadPass.follow`): what the step accepts and the features along it are read where they are, and the host waits
-once, for both.
+A round is one launch and one host read: it stores what the target's last step brought and drafts after it, in one pass
+or in several that depend on each other. What it needs to know is data on the device, so the round is captured in a CUDA
+graph where steps are. There it is launched after the step itself (:meth:`HeadPass.follow`): what the step accepts and
+the features along it are read where they are, and the host waits once, for both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.common import EnvironmentRefused
-from specbench.decoding import Target, TokenTree
+from specbench.decoding import Target
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
@@ -28,6 +28,7 @@ from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.code import OF_DEVICE
 from specbench.engine.graphs import Running, settle
 from specbench.engine.heads.head_rows import HeadRows, Surroundings
+from specbench.engine.heads.seats import FIGURES, Seats
 from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
@@ -38,25 +39,11 @@ from specbench.engine.products import Linears, kind_for
 from specbench.engine.sampler import Stream, uniforms
 
 CHUNK = 1024  # rows of a prompt that are read at a time
-_TOKENS = 4  # figures of a slot before its tokens
 
 #: New rows of the text, whose keys and values it stores -> what drafting needs of them.
 Read = Callable[[HeadRows], Any]
 #: (those rows, what reading them gave) -> tensors [S, …] for the host: integers, or numbers taken as float32.
 Draft = Callable[[HeadRows, Any], Sequence[Tensor]]
-
-
-@dataclass
-class _Seat:
-    """A sequence that drafts. ``length`` rows are in the cache; the new ones wait in the buffers behind them."""
-
-    length: int = 0
-    new: list[int] = field(default_factory=list)  # tokens of the new rows
-    known: bool = False  # its slot is the target's
-    lazy: bool = False  # the round behind the next step is not sure to be asked for
-    followed: bool = False  # its round runs behind the target's step, which brings as many rows as it says
-    drafted: bool = False  # draft rows are in the scratch cells behind
-    outcome: Tensor | None = None  # of the last round, until it is fetched
 
 
 class HeadPass:
@@ -72,14 +59,13 @@ class HeadPass:
     Args:
         target: what is drafted for: its slots, capacity, precision, attention backend and capture.
         read: the head's work on new rows of a text. Prompts come in parts, and only the last part is drafted from.
-        draft: its work behind them, in as many passes as it wants. Both launch the same operations whatever the data
+        draft: its work after them, in as many passes as it wants. Both launch the same operations whatever the data
             and read nothing on the host.
         shapes: what each layer stores: (KV heads, key size, value size).
         new_rows: rows that a step of the target brings at most: those of the longest path.
         draft_rows: rows that ``draft`` computes behind the text, at most.
         features: numbers in the features of a row; 0 is a head that reads tokens only.
-        draws: drafts that ``draft`` draws from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes
-            the best.
+        draws: drafts drawn from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes the best.
         modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
         layers: its decoder layers, where its forward is written over :attr:`HeadRows.pieces`: few kernels on a GPU.
     """
@@ -126,15 +112,16 @@ class HeadPass:
         if self._kernels is not None:
             self._multiply(modules, self._kernels, target)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
-        # Length, number of new rows, the last of their tokens, whether a step says these, all of them.
-        self._host_in = torch.zeros(_TOKENS + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
+        self._host_in = torch.zeros(FIGURES + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
         self._device_in = torch.zeros_like(self._host_in, device=device)
         self._sampling = target.sampling
         self._host_numbers = torch.zeros(slots, draws, dtype=torch.float64, pin_memory=self._pinned)
         self._numbers = torch.zeros_like(self._host_numbers, device=device)
         self._orders: dict[tuple[int, int], Ancestry] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
-        self._seats: list[_Seat | None] = [None] * slots
+        self._seats = Seats(slots, new_rows, draft_rows)
+        self.open, self.close = self._seats.open, self._seats.close
+        self.length, self.hold = self._seats.length, self._seats.hold
         self._extent: int | None = new_rows + 2 * draft_rows
         self._launches: dict[int, Callable[[], None]] = {}
         self._measure()
@@ -158,25 +145,6 @@ class HeadPass:
 
     # ------------------------------------------------------------------ sequences
 
-    def open(self, slot: int | None = None) -> int:
-        """Take a slot: the one that the sequence has in the target, so that rounds follow its steps, or the lowest free
-        one.
-        """
-        place = self._seats.index(None) if slot is None else slot
-        if self._seats[place] is not None:
-            raise ValueError(f"slot {place} of this head pass is taken")
-        self._seats[place] = _Seat(known=slot is not None)
-        return place
-
-    def close(self, slot: int) -> None:
-        """Gives a slot back; its cells are overwritten by whoever comes next."""
-        self._seats[slot] = None
-
-    def length(self, slot: int) -> int:
-        """Rows of a slot's text so far."""
-        seat = self._seat(slot)
-        return seat.length + len(seat.new)
-
     @torch.inference_mode()
     def append(self, slot: int, tokens: Sequence[int], features: Tensor | None = None) -> None:
         """Takes what the last forward of the target brought; drafts before it that were not kept are forgotten.
@@ -184,7 +152,7 @@ class HeadPass:
         One token a row. ``features`` [rows, size] are read at once: they are the engine's, and only until its next
         step.
         """
-        seat = self._seat(slot)
+        seat = self._seats[slot]
         size = self._features.shape[2]
         given = self._features.new_zeros(len(tokens), 0) if features is None else features
         if not len(tokens) or given.shape != (len(tokens), size):
@@ -209,7 +177,7 @@ class HeadPass:
         Nothing was appended since the slot drafted. ``rows``: those on the accepted path, ascending, counted from the
         round's first pass on.
         """
-        seat = self._seat(slot)
+        seat = self._seats[slot]
         if not seat.drafted or any(not 0 <= row < self._draft_rows for row in rows):
             raise ValueError(f"slot {slot} does not hold draft rows {[*rows]}")
         if rows:
@@ -221,7 +189,7 @@ class HeadPass:
 
         Returns the tensors of ``draft``, without their first dimension.
         """
-        seat = self._seat(slot)
+        seat = self._seats[slot]
         if seat.outcome is None:
             if not seat.new:
                 raise ValueError(f"slot {slot} asks for a draft without new rows of its text")
@@ -234,20 +202,16 @@ class HeadPass:
             for part, (numbers, shape) in zip(parts, self._kinds, strict=True)
         )
 
-    def hold(self, slot: int) -> None:
-        """Runs the round behind the next step only when it is asked for: others have drafted, and may again."""
-        self._seat(slot).lazy = True
-
     @torch.inference_mode()
     def follow(self, step: Running) -> None:
         """Launches the round of all sequences that wait for nothing but this step of the target's."""
-        following = [slot for slot, tree in step.batch.trees.items() if self._follows(slot, tree)]
+        following = [slot for slot, tree in step.batch.trees.items() if self._seats.follows(slot, tree)]
         if not following:
             return
         slots = self._bucket(following[-1] + 1)
-        columns = [self._column(seat) for seat in self._seats[:slots]]
+        columns = self._seats.columns(slots)
         for slot in following:
-            seat = self._seat(slot)
+            seat = self._seats[slot]
             seat.followed, columns[slot] = True, [seat.length, 0, 0, 1, *[0] * self._new_rows]
         self._send(columns)
         self._take(step.outcome, step.fields.layout.first, step.hidden, slots)
@@ -255,11 +219,11 @@ class HeadPass:
 
     def _take(self, outcome: Outcomes, firsts: Tensor, hidden: Tensor, slots: int) -> None:
         """Reads what a step leaves for the first ``slots`` slots, as far as the device is told that they follow it."""
-        _, new, anchor, follows = self._device_in[:_TOKENS, :slots]
+        _, new, anchor, follows = self._device_in[:FIGURES, :slots]
         next_token, path, count, bonus = outcome
         self._ops.take(
             (next_token, path, count[:slots], bonus[:slots]), firsts[:slots], hidden, follows,
-            new, anchor, self._device_in[_TOKENS:, :slots], self._features[:slots],
+            new, anchor, self._device_in[FIGURES:, :slots], self._features[:slots],
         )  # fmt: skip
 
     @torch.inference_mode()
@@ -269,24 +233,8 @@ class HeadPass:
         none = torch.zeros(slots, dtype=torch.int32, device=self._device)
         self._take((none, none, none, none), none, self._features.new_zeros(slots, size), slots)
 
-    def _follows(self, slot: int, tree: TokenTree) -> bool:
-        """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
-        seat = self._seats[slot] if slot < len(self._seats) else None
-        if seat is None or seat.lazy or not seat.known:
-            return False
-        return seat.length > 0 and not seat.new and tree.depth < self._new_rows
-
     def _settle_seat(self, slot: int, new: int) -> None:
-        """Takes the outcome of the round that has run: so many new rows are text now."""
-        seat = self._seat(slot)
-        seat.length, seat.new, seat.followed = seat.length + new, [], False
-        seat.drafted, seat.outcome = True, self._host_out[slot].clone()
-
-    def _seat(self, slot: int) -> _Seat:
-        seat = self._seats[slot]
-        if seat is None:
-            raise ValueError(f"slot {slot} is free")
-        return seat
+        self._seats[slot].settle(new, self._host_out[slot].clone())
 
     # ------------------------------------------------------------------ the round
 
@@ -344,7 +292,7 @@ class HeadPass:
         """Captures the round for every number of slots, where rounds are captured at all."""
         slots, self._extent = len(self._seats), None
         for bucket in sorted({min(slots, bucket) for bucket in (*SLOT_BUCKETS, slots) if bucket < 2 * slots}):
-            work = _bound(self._work, bucket)
+            work = partial(self._work, bucket)
             launch = capture(work)
             if launch is work:  # steps are eager here, on exact shapes
                 return
@@ -352,9 +300,9 @@ class HeadPass:
 
     def _run(self) -> None:
         """One round for every slot that has new rows; those between them step along and keep nothing."""
-        waiting = [slot for slot, seat in enumerate(self._seats) if seat is not None and seat.new]
+        waiting = self._seats.waiting()
         slots = self._bucket(waiting[-1] + 1)
-        columns = [self._column(seat) for seat in self._seats[:slots]]
+        columns = self._seats.columns(slots)
         if draws := self._numbers.shape[1]:
             # By where a block begins, so that no two blocks of a text share a number.
             roots = [self.length(slot) for slot in waiting]
@@ -368,7 +316,7 @@ class HeadPass:
             self._work(slots)
         settle(self._device)
         for slot in waiting:
-            self._settle_seat(slot, len(self._seat(slot).new))
+            self._settle_seat(slot, len(self._seats[slot].new))
 
     def _bucket(self, slots: int) -> int:
         """Slots of the round that so many are a part of."""
@@ -383,15 +331,6 @@ class HeadPass:
         self._device_in.copy_(self._host_in, non_blocking=True)
         self._numbers.copy_(self._host_numbers, non_blocking=True)
 
-    def _column(self, seat: _Seat | None) -> list[int]:
-        """What the device has to know of a slot."""
-        if seat is None:
-            return [0] * (_TOKENS + self._new_rows)
-        # A slot that does not wait writes behind its own text and drafts, where nothing is kept.
-        length = seat.length + (self._draft_rows if seat.drafted else 0)
-        filling = [0] * (self._new_rows - len(seat.new))
-        return [length, len(seat.new), seat.new[-1] if seat.new else 0, 0, *seat.new, *filling]
-
     @torch.inference_mode()
     def _work(self, slots: int) -> None:
         """The device work of a round over the first ``slots`` slots, the copy to the host included."""
@@ -404,7 +343,7 @@ class HeadPass:
     @torch.inference_mode()
     def _compute(self, slots: int) -> Sequence[Tensor]:
         length, new, anchor = self._device_in[:3, :slots]
-        tokens = self._device_in[_TOKENS:, :slots].T
+        tokens = self._device_in[FIGURES:, :slots].T
         around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
         order = self._chain(slots, self._new_rows)
         # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.
@@ -414,7 +353,7 @@ class HeadPass:
 
     def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
         """Puts many rows into the cache at once, eagerly; prompts differ in length."""
-        seat = self._seat(slot)
+        seat = self._seats[slot]
         for at in range(0, len(tokens), CHUNK):
             some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
             count, end = len(some), seat.length + len(some)
@@ -455,10 +394,6 @@ def _query_heads(layers: Sequence[Any]) -> dict[int, int]:
     """By layer."""
     attentions = [layer.self_attn for layer in layers]
     return {each.layer_idx: each.q_proj.out_features // each.head_dim for each in attentions}
-
-
-def _bound(work: Callable[[int], None], slots: int) -> Callable[[], None]:
-    return lambda: work(slots)
 
 
 def _always(layout: Layout) -> Callable[[int, int], Layout]:

@@ -6,13 +6,15 @@ A decoder layer is taken over when its parts are those of a Llama (:mod:`specben
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specbench.engine.attention.backends import ReferenceAttention
-from specbench.engine.attention.interface import Backend, Calls
+from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu import library
 from specbench.engine.layers.fused_layer import Forwards
@@ -37,9 +39,9 @@ class OwnLayers(Forwards):
         self._work = library.Work(library.open_library())
         work = self._work
         self._forwards = [
-            *((layer, _Layer(self, at)) for at, layer in enumerate(self._layers)),
-            *((module, _Norm(work, norm)) for module, norm in norms),
-            (head, _Head(work, product)),
+            *((layer, self.forward_of(at)) for at, layer in enumerate(self._layers)),
+            *((module, partial(_without_module, partial(work.norm, norm))) for module, norm in norms),
+            (head, partial(_without_module, partial(work.linear, product))),
         ]
         self._aimed: Any = None
         # Layers that get the same rotary embedding are run together; which do shows in the first forward.
@@ -47,8 +49,12 @@ class OwnLayers(Forwards):
         self._ends: list[int] = []
         self._ready: dict[int, Tensor] = {}  # outputs of layers that are still to be asked for
 
-    def run(self, at: int, hidden: Tensor, step: Any, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
+        return isinstance(step, ReferenceAttention)
+
+    def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
         """Output of layer ``at``."""
+        step, rotary = given["step"], given["position_embeddings"]
         if step is not self._aimed:
             self._aim(step)
         if at not in self._ready:
@@ -141,44 +147,6 @@ class OwnLayers(Forwards):
         return library.Linear(weight_at, bias_at, scale_at, out, size, library.TYPES[weight.dtype])
 
 
-class _Layer:
-    """A decoder layer's forward: ours in a step of the engine, else the layer's own."""
-
-    def __init__(self, own: OwnLayers, at: int) -> None:
-        self._own, self._at = own, at
-
-    def __call__(
-        self,
-        layer: nn.Module,
-        hidden_states: Tensor,
-        *args: Any,
-        step: Backend | None = None,
-        calls: Calls | None = None,
-        position_embeddings: Any = None,
-        **kw: Any,
-    ) -> Any:
-        # transformers' own loop, a check that listens to the layers' calls, or an attention that is not a step's
-        if not isinstance(step, ReferenceAttention) or calls is not None or position_embeddings is None:
-            kw.update(step=step, calls=calls, position_embeddings=position_embeddings)
-            return type(layer).forward(layer, hidden_states, *args, **kw)
-        return self._own.run(self._at, hidden_states, step, position_embeddings)
-
-
-class _Norm:
-    """A norm's forward."""
-
-    def __init__(self, work: library.Work, norm: library.Norm) -> None:
-        self._work, self._norm = work, norm
-
-    def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
-        return self._work.norm(self._norm, x)
-
-
-class _Head:
-    """An LM head's forward."""
-
-    def __init__(self, work: library.Work, product: library.Linear) -> None:
-        self._work, self._product = work, product
-
-    def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
-        return self._work.linear(self._product, x)
+def _without_module(compute: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    """The forward of a module that is computed by something else."""
+    return compute(x)

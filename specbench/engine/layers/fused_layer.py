@@ -5,7 +5,8 @@ Targets and draft heads use the same class: both have rows that go through it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MethodType
@@ -114,11 +115,31 @@ class Fusions(Generic[F]):
         return {"fusions": [each for each in self._names if each in self.on], "not_fused": self.why_not}
 
 
-class Forwards:
-    """Forwards of our own in the place of modules' own."""
+class Forwards(ABC):
+    """Forwards of our own in the place of modules' own; a decoder layer's is ours in a step of the engine alone."""
 
     def __init__(self) -> None:
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
+
+    @abstractmethod
+    def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
+        """Whether our layers compute a step, whose layers are called with the positional arguments ``args``."""
+
+    @abstractmethod
+    def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
+        """Output of layer ``at``, called with the keyword arguments ``given``."""
+
+    def forward_of(self, at: int) -> Callable[..., Any]:
+        """The forward of layer ``at``."""
+
+        def forward(layer: nn.Module, hidden_states: Tensor, *args: Any, **given: Any) -> Any:
+            # transformers' own loop, or a check that listens to the layers' calls
+            listens = given.get("calls") is not None or given.get("position_embeddings") is None
+            if listens or not self.serves(given.get("step"), args):
+                return type(layer).forward(layer, hidden_states, *args, **given)
+            return self.run(at, hidden_states, given)
+
+        return forward
 
     def attach(self) -> None:
         """Use our code from now on."""

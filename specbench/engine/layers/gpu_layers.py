@@ -47,7 +47,7 @@ class FusedLayers(Forwards, Fusions[Fusion]):
         self._last = _last_norm(model, self._layers)
         head = model.get_output_embeddings()
         self._head, self._by = (head if type(head) is nn.Linear else None), by
-        self._forwards += [(layer, _Layer(self, at)) for at, layer in enumerate(self._layers)]
+        self._forwards += [(layer, self.forward_of(at)) for at, layer in enumerate(self._layers)]
         if self._last is not None:
             self._forwards.append((self._last.module, self._behind_the_last))
         if self._head is not None:
@@ -64,8 +64,13 @@ class FusedLayers(Forwards, Fusions[Fusion]):
 
     # ------------------------------------------------------------------ a layer
 
+    def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
+        return step is not None and not args
+
     def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
         """Output [1, N, size] of layer ``at``; what it adds at last may be left for its reader to add."""
+        if not isinstance(given.get("past_key_values"), StaticCache):
+            raise UnsupportedAttention("this model gives its layers another cache than the engine's")
         if self.learning:
             generator = torch.Generator(hidden.device).manual_seed(at)
             rows = torch.randn(hidden.shape, generator=generator, dtype=hidden.dtype, device=hidden.device)
@@ -163,22 +168,6 @@ class _Left(NamedTuple):
     stream: Tensor
     branch: Tensor
     norm: Norm | None
-
-
-class _Layer:
-    """A decoder layer's forward: fused in a step of the engine, else the layer's own."""
-
-    def __init__(self, fused: FusedLayers, at: int) -> None:
-        self._fused, self._at = fused, at
-
-    def __call__(self, layer: nn.Module, hidden_states: Tensor, *args: Any, **given: Any) -> Any:
-        cache, rotary = given.get("past_key_values"), given.get("position_embeddings")
-        # transformers' own loop, or a check that listens to the layers' calls
-        if args or given.get("step") is None or given.get("calls") is not None or rotary is None:
-            return type(layer).forward(layer, hidden_states, *args, **given)
-        if not isinstance(cache, StaticCache):
-            raise UnsupportedAttention("this model gives its layers another cache than the engine's")
-        return self._fused.run(self._at, hidden_states, given)
 
 
 def _last_norm(model: Any, layers: Sequence[nn.Module]) -> Norm | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from specbench.common import SpecbenchError, UsageError
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.errors import one_line
 from specbench.common.files import check_writable, write_json_atomic
 from specbench.common.reading import read_json_object
@@ -69,3 +70,26 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[s
             raise UsageError(f"{folder} has {what} in training with another {', '.join(other)}; give another --out")
     check_writable(folder)
     write_json_atomic(path, settings)
+
+
+def leave(folder: Path, write: Callable[[Path], object]) -> None:
+    """Leave finished weights in a folder that has its name once ``write`` has written everything.
+
+    Raises:
+        EnvironmentRefused: it cannot be written; what had the name before is not lost.
+    """
+    draft, before = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.before")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        write(draft)
+        if folder.exists():  # folders cannot be exchanged at once: a kill in between leaves both, by these names
+            shutil.rmtree(before, ignore_errors=True)
+            folder.rename(before)
+        draft.rename(folder)
+        shutil.rmtree(before, ignore_errors=True)
+    except (OSError, SafetensorError, EnvironmentRefused) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        reason = " ".join(str(error).split())[:120]
+        raise EnvironmentRefused(
+            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
+        ) from error

@@ -10,8 +10,7 @@ from support.decoders import alone
 from support.models import prompt, supported
 
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 
 # Within a tile of the kernel, and more than one.

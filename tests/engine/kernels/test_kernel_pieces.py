@@ -21,8 +21,7 @@ from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 ROUNDS = ((0, 9), (1, 1), (0, 2))  # of two slots, new rows each
 BLOCKS = ("block", "ahead", "windows")
