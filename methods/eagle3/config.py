@@ -20,14 +20,14 @@ from pydantic import Field
 
 from specbench.common import UsageError
 from specbench.models import head_config
-from specbench.models.head_config import FILE, SIZES, TODO, PublishedHead, size, sizes_in
+from specbench.models.head_config import HEAD_FILE, HEAD_SIZES, HEAD_TODO, PublishedHead, head_size, layer_sizes
 
 Producer = Literal["original", "specforge", "speculators"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 
 #: Heads that need no files: layers of each, and whether it drafts all in one pass. P-EAGLE's published sizes have four.
 RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}
-_SIZES = (*SIZES, "vocab_size")
+_SIZES = (*HEAD_SIZES, "vocab_size")
 _BLOCKS = ("block_size", "jetspec_config")  # of heads of another kind
 _SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for one thing, in vLLM's order
@@ -36,12 +36,12 @@ _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for 
 class _Published(PublishedHead):
     """Types of what EAGLE-3's ``config.json`` may say, whoever wrote it; there is more in it."""
 
-    num_hidden_layers: int | None = size(1024)
-    target_hidden_size: int | None = size()
-    vocab_size: int | None = size()
-    draft_vocab_size: int | None = size()
+    num_hidden_layers: int | None = head_size(1024)
+    target_hidden_size: int | None = head_size()
+    vocab_size: int | None = head_size()
+    draft_vocab_size: int | None = head_size()
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    num_aux_hidden_states: int | None = size(1024)
+    num_aux_hidden_states: int | None = head_size(1024)
     use_aux_hidden_state: bool | None = None
     norm_before_residual: bool | None = None
     norm_before_fc: bool | None = None
@@ -82,9 +82,11 @@ class HeadConfig(head_config.HeadConfig):
 
     def __post_init__(self) -> None:
         if self.norm_before_fc and self.fc_norm:
-            raise UsageError(f"{FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {TODO}")
+            raise UsageError(
+                f"{HEAD_FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {HEAD_TODO}"
+            )
         if self.draft_vocab_size > self.vocab_size:
-            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {TODO}")
+            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {HEAD_TODO}")
         super().__post_init__()
 
     @property
@@ -108,14 +110,14 @@ class HeadConfig(head_config.HeadConfig):
             )
         if any(name in values for name in _BLOCKS):
             raise UsageError(
-                f"{FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
+                f"{HEAD_FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
             )
         missing = [name for name in _SIZES if found.get(name) is None]
         if missing:
-            raise UsageError(f"{FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
         norm_output = found.get("norm_output")
         return cls(
-            **sizes_in(found, cls.POSITIONS),
+            **layer_sizes(found, cls.POSITIONS),
             taps=_taps(found, target_layers or 0, producer),
             target_hidden_size=found.get("target_hidden_size") or found["hidden_size"],
             vocab_size=found["vocab_size"],
@@ -259,7 +261,7 @@ def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
     chosen = next((token for token in ids if isinstance(token, int) and token >= 0), None)
     if chosen is None:
         raise UsageError(
-            f"{FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
+            f"{HEAD_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
             "trained with"
         )
     return chosen

@@ -15,7 +15,6 @@ from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.training import Job
-from specbench.training.head_training import OPTION as OPTION
 from specbench.training.head_training import HeadTrainingOptions, check_head, train_head
 from specbench.training.recipe import Text
 

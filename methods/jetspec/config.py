@@ -14,10 +14,10 @@ from pydantic import Field
 
 from specbench.common import UsageError
 from specbench.models import head_config
-from specbench.models.head_config import FILE, SIZES, PublishedHead, size, sizes_in
+from specbench.models.head_config import HEAD_FILE, HEAD_SIZES, PublishedHead, head_size, layer_sizes
 
 _NESTED = ("jetspec_config", "dflash_config")
-_NEEDED = (*SIZES[:2], "num_hidden_layers", SIZES[2])
+_NEEDED = (*HEAD_SIZES[:2], "num_hidden_layers", HEAD_SIZES[2])
 #: Heads that need no files, and whether they are causal.
 RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
 _CAUSAL = ("causal_head", "causal", "is_causal")
@@ -26,8 +26,8 @@ _CAUSAL = ("causal_head", "causal", "is_causal")
 class _Published(PublishedHead):
     """Types of what a published ``config.json`` may say, under all names; there is more in it."""
 
-    num_hidden_layers: int | None = size(1024)
-    num_target_layers: int | None = size(1 << 16)
+    num_hidden_layers: int | None = head_size(1024)
+    num_target_layers: int | None = head_size(1 << 16)
     block_size: int | None = Field(None, ge=0, le=1 << 16)
     target_layer_ids: list[int] | None = None
     causal_head: bool | None = None
@@ -93,9 +93,9 @@ class HeadConfig(head_config.HeadConfig):
         missing = [name for name in (*_NEEDED, "block_size", "mask_token_id") if found.get(name) is None]
         missing += [] if layers else ["num_target_layers"]
         if missing:
-            raise UsageError(f"{FILE} has no {', '.join(missing)}; it is no JetSpec or DFlash head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is no JetSpec or DFlash head")
         return cls(
-            **sizes_in(found, cls.POSITIONS),
+            **layer_sizes(found, cls.POSITIONS),
             block_size=found["block_size"],
             mask_token_id=found["mask_token_id"],
             taps=tuple(found.get("target_layer_ids") or build_target_layer_ids(layers, found["num_hidden_layers"])),

@@ -21,7 +21,6 @@ from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
 from specbench.training import Job
 from specbench.training.evaluation.accepted import Accepted
-from specbench.training.head_training import OPTION as OPTION
 from specbench.training.head_training import HeadTrainingOptions, check_head, train_head
 from specbench.training.recipe import Text
 

@@ -10,7 +10,7 @@ from typing import Any
 from specbench.decoding import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
 from specbench.training import ConsistencyCollator, ConsistencyLesson
-from specbench.training.data.jacobi_states import sizes
+from specbench.training.data.jacobi_states import block_sizes
 from specbench.training.data.trajectory_folder import Trajectory
 from specbench.training.objectives.frozen import Frozen, LabelOptions
 from specbench.training.objectives.losses import Norm, progressive_consistency
@@ -62,4 +62,4 @@ class Collator(ConsistencyCollator):
         )
 
     def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
-        return [self._schedule.states(trajectory.blocks, sizes(trajectory), draw, self.visit)]
+        return [self._schedule.states(trajectory.blocks, block_sizes(trajectory), draw, self.visit)]

@@ -19,7 +19,7 @@ from specbench.methods.sps import start
 from specbench.methods.sps.learning import HeldOut, Lesson, held_out
 from specbench.models import LoadedModel, resolve
 from specbench.training import Job, fit
-from specbench.training.loop.checkpoints import leave
+from specbench.training.loop.checkpoints import leave_weights
 from specbench.training.loop.trainer import Look
 from specbench.training.objectives.side_by_side import claim_for, learnable, plain_course, round_weights_to, teaching
 from specbench.training.recipe import LoopOptions
@@ -83,7 +83,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         draft.to(_KEPT).save_pretrained(into)
         job.target.tokenizer.save_pretrained(into)
 
-    leave(folder, write)
+    leave_weights(folder, write)
     return {
         "texts": len(texts),
         "answer_tokens": done.answer_tokens,

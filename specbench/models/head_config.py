@@ -13,11 +13,11 @@ from specbench.common.reading import fitted
 
 C = TypeVar("C", bound="HeadConfig")
 
-FILE, TODO = "the head's config.json", "take a whole copy of the head"
-SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
+HEAD_FILE, HEAD_TODO = "the head's config.json", "take a whole copy of the head"
+HEAD_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 #: Fields that every producer's ``config.json``, and transformers' configurations, spell alike.
 _SHAPE = (
-    *SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "attention_bias",
+    *HEAD_SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "attention_bias",
     "max_position_embeddings",
 )  # fmt: skip
 #: Types of rope whose frequencies do not depend on the length of the text: a captured pass could not follow the others.
@@ -25,7 +25,7 @@ _ROPES = ("default", "linear", "yarn", "llama3")
 _LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
 
 
-def size(most: int = _LARGEST) -> Any:
+def head_size(most: int = _LARGEST) -> Any:
     """A field for a positive size that may be missing."""
     return Field(None, ge=1, le=most)
 
@@ -35,12 +35,12 @@ class PublishedHead(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    hidden_size: int | None = size()
-    intermediate_size: int | None = size()
+    hidden_size: int | None = head_size()
+    intermediate_size: int | None = head_size()
     num_hidden_layers: int | None = Field(None, ge=0, le=1024)  # 0 of a head without layers
-    num_attention_heads: int | None = size()
-    num_key_value_heads: int | None = size()
-    head_dim: int | None = size()
+    num_attention_heads: int | None = head_size()
+    num_key_value_heads: int | None = head_size()
+    head_dim: int | None = head_size()
     vocab_size: int | None = Field(None, ge=0, le=_LARGEST)
     draft_vocab_size: int | None = Field(None, ge=0, le=_LARGEST)
     taps: list[int] | None = None
@@ -116,23 +116,23 @@ class HeadConfig:
             target_layers: of the target; None where it is not known.
         """
         found = cls.known(values)
-        missing = [name for name in (*SIZES, "taps") if found.get(name) is None]
+        missing = [name for name in (*HEAD_SIZES, "taps") if found.get(name) is None]
         if missing:
-            raise UsageError(f"{FILE} has no {', '.join(missing)}; {TODO}")
-        sizes = sizes_in(found, cls.POSITIONS)
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; {HEAD_TODO}")
+        sizes = layer_sizes(found, cls.POSITIONS)
         own = {each.name: found[each.name] for each in fields(cls) if each.name in found and each.name not in sizes}
         return cls(**{"vocab_size": 0, **own, "taps": tuple(found["taps"])}, **sizes)
 
     @classmethod
     def known(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that a head of this kind may have, of the right types; those without a value are left out."""
-        found = fitted(cls.FIELDS, dict(values), FILE, TODO).model_dump()
+        found = fitted(cls.FIELDS, dict(values), HEAD_FILE, HEAD_TODO).model_dump()
         return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def for_target(cls: type[C], target: Any, *, layers: int = 1, **own: Any) -> C:
         """The configuration of a new head for a target's configuration; ``own``: further fields."""
-        return cls(**{**sizes_of(target.get_text_config(), layers, cls.POSITIONS), **own})
+        return cls(**{**target_sizes(target.get_text_config(), layers, cls.POSITIONS), **own})
 
     @classmethod
     def untrained(cls: type[C], name: str, target: Any, last_token: int) -> C | None:
@@ -177,8 +177,8 @@ class HeadConfig:
         }
 
 
-def sizes_in(found: Mapping[str, Any], positions: int) -> dict[str, Any]:
-    """Arguments of :class:`HeadConfig` about its layers, from a ``config.json`` whose :data:`SIZES` are there."""
+def layer_sizes(found: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    """Arguments of :class:`HeadConfig` about its layers, from a ``config.json`` whose :data:`HEAD_SIZES` are there."""
     heads = found["num_attention_heads"]
     slides = "sliding_attention" in found.get("layer_types", ())
     rope = {
@@ -197,7 +197,7 @@ def sizes_in(found: Mapping[str, Any], positions: int) -> dict[str, Any]:
     }
 
 
-def sizes_of(config: Any, layers: int, positions: int) -> dict[str, Any]:
+def target_sizes(config: Any, layers: int, positions: int) -> dict[str, Any]:
     """Arguments of :class:`HeadConfig` for a head whose layers are shaped like a target's.
 
     Args:

@@ -114,7 +114,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
             weights.keep(draft, loaded.tokenizer)
             write_card(draft, made)
 
-        checkpoints.leave(folder, write)
+        checkpoints.leave_weights(folder, write)
     return {**made, "weights": str(folder)}
 
 

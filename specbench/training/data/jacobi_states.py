@@ -259,7 +259,7 @@ class Blocks:
         return noise
 
 
-def sizes(trajectory: Trajectory) -> list[int]:
+def block_sizes(trajectory: Trajectory) -> list[int]:
     """Tokens of each block that belong to the answer; what is behind them in the last one is padding."""
     n, total = trajectory.block_size, len(trajectory.answer)
     return [min(n, total - start) for start in range(0, total, n)]
@@ -277,5 +277,5 @@ def cut(trajectory: Trajectory, limit: int, streams: int) -> Trajectory:
 
 def stream(trajectory: Trajectory, chosen: Sequence[int]) -> list[int]:
     """The blocks in the states ``chosen``, one of each, as one text of the answer's length."""
-    parts = zip(trajectory.blocks, chosen, sizes(trajectory), strict=True)
+    parts = zip(trajectory.blocks, chosen, block_sizes(trajectory), strict=True)
     return [token for states, at, size in parts for token in states[at][:size]]

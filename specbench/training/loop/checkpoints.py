@@ -72,7 +72,7 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[s
     write_json_atomic(path, settings)
 
 
-def leave(folder: Path, write: Callable[[Path], object]) -> None:
+def leave_weights(folder: Path, write: Callable[[Path], object]) -> None:
     """Leave finished weights in a folder that has its name once ``write`` has written everything.
 
     Raises:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from specbench.training.objectives.distances import Measure, forward_kl
 from specbench.training.objectives.frozen import Frozen
-from specbench.training.objectives.losses import Pairs, autoregressive, evaluate, mean
+from specbench.training.objectives.losses import Pairs, autoregressive, evaluate_losses, mean_of_rows
 from specbench.training.objectives.packing import Packed
 from specbench.training.objectives.student import Student
 
@@ -55,13 +55,13 @@ class ConsistencyLesson(nn.Module):
         labels = self._frozen.labels(lambda target: target.states(packed, self._window)) if self._frozen else None
         states = self._student.states(packed, self._window).flatten(0, 1)
         scores, at_once = self._student.scores, self._student.rows_at_once
-        found = evaluate(scores, states, pairs, targets, self._smoothing, at_once, self._distance, labels)
+        found = evaluate_losses(scores, states, pairs, targets, self._smoothing, at_once, self._distance, labels)
         consistency = (found.divergence * pairs.shares).sum()
         surprise = (found.surprise * targets.shares).sum()
         return {
             "loss": consistency + self._ar_weight * surprise if self._ar_weight else consistency,
             "consistency": consistency.detach(),
             "autoregressive": surprise.detach(),
-            "agrees": mean(found.agrees),
-            "accuracy": mean(found.right),
+            "agrees": mean_of_rows(found.agrees),
+            "accuracy": mean_of_rows(found.right),
         }

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from specbench.training.objectives.distances import Measure
 from specbench.training.objectives.frozen import Frozen, Labels
-from specbench.training.objectives.losses import mean
+from specbench.training.objectives.losses import mean_of_rows
 from specbench.training.objectives.student import Student
 from specbench.training.recipe import Text
 
@@ -55,7 +55,7 @@ class DistillationLesson(nn.Module):
         states = self._student.text_states(ids).flatten(0, 1)
         divergence, agrees = self._compared(states, answer_rows(texts, ids.shape[1]).to(own.device), labels)
         loss = divergence.mean()
-        return {"loss": loss, "on_policy": loss.detach(), "agrees": mean(agrees)}
+        return {"loss": loss, "on_policy": loss.detach(), "agrees": mean_of_rows(agrees)}
 
     def _compared(self, states: Tensor, rows: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
         """Of each row the distance, and whether both have the same best token; scores of some rows exist at a time."""

@@ -75,7 +75,7 @@ class Losses:
     right: Tensor
 
 
-def evaluate(
+def evaluate_losses(
     scores: Callable[[Tensor], Tensor],
     states: Tensor,
     pairs: Pairs,
@@ -120,7 +120,7 @@ def evaluate(
     return Losses(divergence[pair], agrees[pair], surprise[target], right[target])
 
 
-def mean(values: Tensor) -> Tensor:
+def mean_of_rows(values: Tensor) -> Tensor:
     """The mean, a detached float32 scalar; 0 of nothing."""
     return values.detach().float().sum() / max(1, values.numel())
 

@@ -58,7 +58,7 @@ class Student:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows whose scores may be held together, see :func:`specbench.training.objectives.losses.evaluate`."""
+        """Rows whose scores may be held together, see :func:`specbench.training.objectives.losses.evaluate_losses`."""
         return max(2, _HELD // int(self._model.config.get_text_config().vocab_size))
 
     @property

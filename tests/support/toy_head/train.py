@@ -4,7 +4,6 @@ import torch
 from support.toy_head.head import ToyConfig, ToyHead
 from torch import Tensor
 
-from specbench.training.head_training import OPTION as OPTION
 from specbench.training.head_training import HeadLesson, train_head
 from specbench.training.head_training import HeadTrainingOptions as Options
 
