@@ -134,18 +134,12 @@ class HeadConfig(head_config.HeadConfig):
 
     @classmethod
     def for_target(
-        cls,
-        target: Any,
-        *,
-        layers: int = 1,
-        intermediate_size: int | None = None,
-        draft_vocab_size: int = 0,
-        **own: Any,
+        cls, target: Any, *, intermediate_size: int | None = None, draft_vocab_size: int = 0, **own: Any
     ) -> HeadConfig:
         """The published shape for any target: its sizes, one layer.
 
         ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 is all of the target's tokens; ``own``:
-        further fields.
+        ``layers``, and further fields.
         """
         config = target.get_text_config()
         taps, usual = _taps_of(config.num_hidden_layers)

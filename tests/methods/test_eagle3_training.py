@@ -86,6 +86,15 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert sum(record.target_forwards for record in records) == counted.rounds
 
 
+def test_a_head_has_the_layers_that_are_asked_for() -> None:
+    config = target().config
+    assert [HeadConfig.for_target(config, layers=layers).num_hidden_layers for layers in (1, 3)] == [1, 3]
+    parallel = HeadConfig.untrained("random-parallel", config, 5)
+    assert parallel is not None
+    assert (parallel.num_hidden_layers, parallel.mask_token_id) == (4, 5)
+    assert len(made(layers=2).layers) == 2
+
+
 def test_the_file_is_in_the_original_layout(texts: list[Text], tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

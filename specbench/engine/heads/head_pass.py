@@ -84,8 +84,7 @@ class HeadPass:
         modules: Sequence[nn.Module] = (),
         layers: Sequence[nn.Module] = (),
     ) -> None:
-        slots, dtype = target.slots, target.model.dtype
-        device: torch.device = target.model.device
+        slots, dtype, device = target.slots, target.model.dtype, target.model.device
         self._read, self._draft, self._device = read, draft, device
         self._new_rows, self._draft_rows = new_rows, draft_rows
         for module in modules:
