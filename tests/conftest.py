@@ -40,7 +40,8 @@ from specbench.common import EnvironmentRefused
 from specbench.engine.cpu.source import CPU_SOURCE
 from specbench.evals import plus_checks
 from specbench.models import names
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 
 # A process that waits for its core is no slow test.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -43,7 +43,7 @@ from specbench.methods.sam import corpus as corpora
 from specbench.models import adapters, head_files, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
-from specbench.models.loader import ByteTokenizer
+from specbench.models.loaded_model import ByteTokenizer
 from specbench.planning.methods import labels_of
 from specbench.quality import perplexity
 from specbench.report.claims import catalog as claims
@@ -65,10 +65,13 @@ from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
 from specbench.tasks.spider import rows as spider
-from specbench.training import answers, given, on_policy, trajectory
 from specbench.training.choose import choose
-from specbench.training.held_out import Figures, Held
-from specbench.training.trajectory import Header
+from specbench.training.data import answers
+from specbench.training.data import given_answers as given
+from specbench.training.data import trajectory_folder as trajectory
+from specbench.training.data.trajectory_folder import Header
+from specbench.training.evaluation.held_out import Figures, Held
+from specbench.training.loop import on_policy
 
 ROOT = Path(__file__).parents[1]
 
@@ -308,7 +311,7 @@ def conversations(path: Path) -> None:
 
 
 def same_settings(path: Path) -> None:
-    from specbench.training import checkpoints  # transformers' part in it imports PEFT
+    from specbench.training.loop import checkpoints  # transformers' part in it imports PEFT
 
     checkpoints.claim(path.parent, {"lr": 0.1, "seed": 0}, "a jf")
 

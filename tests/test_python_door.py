@@ -24,7 +24,7 @@ from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.data import DATA_DIR
 from specbench.planning.plan import Plan
 from specbench.sweeps.sweep_plan import SweepPlan
-from specbench.training.plan import TrainPlan
+from specbench.training.training_plan import TrainPlan
 
 ROOT = Path(__file__).parents[1]
 

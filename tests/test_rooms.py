@@ -28,21 +28,21 @@ LAPTOP = ["analysis", "common", "decoding", "evals", "hardware", "planning", "re
 BUDGETS = {
     "analysis": 4600,
     "backends": 2400,
-    "cli": 3000,
+    "cli": 2900,
     "common": 2950,
-    "decoding": 1750,
+    "decoding": 1800,
     "engine": 9950,
     "evals": 5100,
     "hardware": 1700,
-    "models": 3400,
+    "models": 3500,
     "planning": 1550,
     "profiling": 1050,
     "quality": 800,
     "report": 8700,
     "results": 2600,
-    "runner": 4300,
+    "runner": 4350,
     "sweeps": 2550,
-    "training": 5500,
+    "training": 5700,
 }
 
 # Every module and every name of a door; the sandbox's child finds its neighbours by bare names, as it is run.

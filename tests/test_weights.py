@@ -19,7 +19,7 @@ from support.wording import wording
 from benchmarks import evidence, weights
 from specbench.cli.app import app
 from specbench.common import registry
-from specbench.training.plan import TrainPlan
+from specbench.training.training_plan import TrainPlan
 
 ROOT = Path(__file__).parents[1]
 PIECES = weights.read()

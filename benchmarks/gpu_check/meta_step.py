@@ -21,7 +21,7 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.backends import TritonAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.checks import declared
-from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.parts import Unlike
 from specbench.engine.layers.rotary import HeldRotary
 from specbench.engine.pack import Shape

@@ -8,10 +8,16 @@ from functools import partial
 from typing import Any, Literal
 
 from specbench.decoding import option
-from specbench.training import ConsistencyCollator, ConsistencyLesson
-from specbench.training.frozen import Frozen, LabelOptions
-from specbench.training.losses import Norm, global_consistency, local_consistency
-from specbench.training.trajectory import Trajectory
+from specbench.training import (
+    ConsistencyCollator,
+    ConsistencyLesson,
+    Frozen,
+    LabelOptions,
+    Norm,
+    Trajectory,
+    global_consistency,
+    local_consistency,
+)
 
 _CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
 

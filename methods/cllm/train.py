@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.methods.cllm import learning
-from specbench.training import Job, Teaching, WeightOptions, finetune
-from specbench.training.on_policy import OnPolicyOptions
+from specbench.training import Job, OnPolicyOptions, Teaching, WeightOptions, finetune
 
 TRAJECTORIES = True
 

@@ -18,26 +18,30 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from specbench.common import UsageError, validate
-from specbench.models.head_config import FILE, SIZES, TODO, HeadSizes, Published, size, sizes_in, sizes_of
+from specbench.common import UsageError
+from specbench.models import HEAD_FILE, HEAD_SIZES, HEAD_TODO, PublishedHead, head_size, layer_sizes
+from specbench.models import HeadConfig as HeadConfigBase
 
 Producer = Literal["original", "specforge", "speculators"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 
-_SIZES = (*SIZES, "vocab_size")
+#: Heads that need no files: layers of each, and whether it drafts all in one pass. P-EAGLE's published sizes have four.
+RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}
+_SIZES = (*HEAD_SIZES, "vocab_size")
 _BLOCKS = ("block_size", "jetspec_config")  # of heads of another kind
 _SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for one thing, in vLLM's order
 
 
-class _Published(Published):
+class _Published(PublishedHead):
     """Types of what EAGLE-3's ``config.json`` may say, whoever wrote it; there is more in it."""
 
-    target_hidden_size: int | None = size()
-    vocab_size: int | None = size()
-    draft_vocab_size: int | None = size()
+    num_hidden_layers: int | None = head_size(1024)
+    target_hidden_size: int | None = head_size()
+    vocab_size: int | None = head_size()
+    draft_vocab_size: int | None = head_size()
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    num_aux_hidden_states: int | None = size(1024)
+    num_aux_hidden_states: int | None = head_size(1024)
     use_aux_hidden_state: bool | None = None
     norm_before_residual: bool | None = None
     norm_before_fc: bool | None = None
@@ -49,14 +53,11 @@ class _Published(Published):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig(HeadSizes):
+class HeadConfig(HeadConfigBase):
     """What a head is, beside its weights, in one sense whoever made it.
 
     Attributes:
-        taps: layers of the target, from 0, whose outputs it reads, in the order of its ``fc``.
         num_hidden_layers: the first reads embedding and features, the others are plain layers.
-        vocab_size: the target's; tokens that it reads.
-        draft_vocab_size: tokens that it can draft; ``vocab_size`` is all.
         head_norms: queries and keys are normalised, as in Qwen3.
         norm_before_residual: the first layer's residual is the normalised feature.
         norm_before_fc: a norm over all features before ``fc``.
@@ -67,9 +68,9 @@ class HeadConfig(HeadSizes):
         usual: the layers it reads are those that every reader takes where none are named.
     """
 
-    taps: tuple[int, ...]
+    FIELDS = _Published
+
     target_hidden_size: int
-    draft_vocab_size: int
     mlp_bias: bool = False
     head_norms: bool = False
     norm_before_residual: bool = False
@@ -77,14 +78,15 @@ class HeadConfig(HeadSizes):
     fc_norm: bool = False
     feeds_norm: bool = False
     norm_before_scores: bool = True
-    mask_token_id: int | None = None
     usual: bool = True
 
     def __post_init__(self) -> None:
         if self.norm_before_fc and self.fc_norm:
-            raise UsageError(f"{FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {TODO}")
+            raise UsageError(
+                f"{HEAD_FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {HEAD_TODO}"
+            )
         if self.draft_vocab_size > self.vocab_size:
-            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {TODO}")
+            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {HEAD_TODO}")
         super().__post_init__()
 
     @property
@@ -92,13 +94,10 @@ class HeadConfig(HeadSizes):
         """All drafts come of one pass."""
         return self.mask_token_id is not None
 
-    @property
-    def whole(self) -> bool:
-        """It can draft every token, so that its ids are the target's."""
-        return self.draft_vocab_size == self.vocab_size
-
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], target_layers: int, producer: Producer | None = None) -> HeadConfig:
+    def from_json(
+        cls, values: Mapping[str, Any], target_layers: int | None = None, producer: Producer | None = None
+    ) -> HeadConfig:
         """A configuration from a published ``config.json``.
 
         ``producer``: in whose sense to read it; None is by what the file says (:func:`producer_of`).
@@ -111,15 +110,15 @@ class HeadConfig(HeadSizes):
             )
         if any(name in values for name in _BLOCKS):
             raise UsageError(
-                f"{FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
+                f"{HEAD_FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
             )
         missing = [name for name in _SIZES if found.get(name) is None]
         if missing:
-            raise UsageError(f"{FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
         norm_output = found.get("norm_output")
         return cls(
-            **sizes_in(found, 2048),
-            taps=_taps(found, target_layers, producer),
+            **layer_sizes(found, cls.POSITIONS),
+            taps=_taps(found, target_layers or 0, producer),
             target_hidden_size=found.get("target_hidden_size") or found["hidden_size"],
             vocab_size=found["vocab_size"],
             draft_vocab_size=found.get("draft_vocab_size") or found["vocab_size"],
@@ -135,30 +134,39 @@ class HeadConfig(HeadSizes):
 
     @classmethod
     def for_target(
-        cls,
-        target: Any,
-        *,
-        layers: int = 1,
-        intermediate_size: int | None = None,
-        draft_vocab_size: int = 0,
-        mask_token_id: int | None = None,
+        cls, target: Any, *, intermediate_size: int | None = None, draft_vocab_size: int = 0, **own: Any
     ) -> HeadConfig:
         """The published shape for any target: its sizes, one layer.
 
-        ``layers``, ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 is all of the target's tokens.
+        ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 is all of the target's tokens; ``own``:
+        ``layers``, and further fields.
         """
         config = target.get_text_config()
         taps, usual = _taps_of(config.num_hidden_layers)
-        sizes = sizes_of(config, layers, 2048)
-        return cls(
-            **{**sizes, "intermediate_size": intermediate_size or sizes["intermediate_size"]},
+        wide = {"intermediate_size": intermediate_size} if intermediate_size else {}
+        return super().for_target(
+            target,
             taps=taps,
             usual=usual,
             target_hidden_size=config.hidden_size,
             draft_vocab_size=draft_vocab_size or config.vocab_size,
-            mask_token_id=mask_token_id,
             rms_norm_eps=getattr(config, "rms_norm_eps", None) or 1e-6,
+            **wide,
+            **own,
         )
+
+    @classmethod
+    def untrained(cls, name: str, target: Any, last_token: int) -> HeadConfig | None:
+        if name not in RANDOM:
+            return None
+        layers, parallel = RANDOM[name]
+        return cls.for_target(target, layers=layers, mask_token_id=last_token if parallel else None)
+
+    def agrees_with(self, target: Any) -> dict[str, tuple[int, int]]:
+        return {
+            "hidden size": (self.target_hidden_size, target.hidden_size),
+            "vocabulary": (self.vocab_size, target.vocab_size),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The form that SGLang, vLLM and SpecForge all read alike, of a head that :meth:`for_target` made.
@@ -212,8 +220,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     for part in (values, values.get("eagle_config"), values.get("transformer_layer_config")):
         if isinstance(part, Mapping):
             merged.update({name: value for name, value in part.items() if value is not None})
-    known = validate(_Published, merged, FILE, TODO)
-    return {name: value for name, value in known.model_dump().items() if value is not None}
+    return HeadConfig.known(merged)
 
 
 def _head_norms(values: Mapping[str, Any]) -> bool:
@@ -248,7 +255,7 @@ def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
     chosen = next((token for token in ids if isinstance(token, int) and token >= 0), None)
     if chosen is None:
         raise UsageError(
-            f"{FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
+            f"{HEAD_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
             "trained with"
         )
     return chosen

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import exp, fsum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
-from specbench import decoding
-from specbench.decoding import (
-    Branch,
-    Context,
-    HeadDecoder,
-    MethodName,
-    StepResult,
-    Target,
-    TokenTree,
-    no_head,
-    option,
-    retrieve_option,
-)
-from specbench.methods.eagle3.trees import best_path, totals
-from specbench.models.head_config import shipped
-
-if TYPE_CHECKING:
-    from specbench.methods.eagle3.shared import Shared
+from specbench.decoding import Drafting, HeadDecoder, HeadOptions, Target, option
 
 
-class Options(decoding.Options):
+class Options(HeadOptions):
     """Options of EAGLE-3."""
 
     head: str | None = option(
@@ -50,7 +31,6 @@ class Options(decoding.Options):
         help="tree=chain: what accepts sampled drafts: the target's noise, or block verification, whose texts are not "
         "AR's but of AR's distribution",
     )
-    retrieve: MethodName | None = retrieve_option()
 
     @model_validator(mode="after")
     def _verifies_chains(self) -> Options:
@@ -60,12 +40,9 @@ class Options(decoding.Options):
 
 
 class Decoder(HeadDecoder):
-    """Feeds the head with what the target computed, and drafts the tree that it grows."""
+    """Drafts the tree that the head grows."""
 
-    def __init__(self, options: Options, context: Context) -> None:
-        super().__init__(options, context)
-        self._unread: list[int] = []  # tokens of the prompt that the first features stand before
-        self._trees: list[TokenTree] = []
+    METHOD = "eagle3"
 
     @staticmethod
     def max_rows(options: Options) -> int:
@@ -78,40 +55,7 @@ class Decoder(HeadDecoder):
         return options.verify == "block"
 
     @staticmethod
-    def check(options: Options, model: str) -> None:
-        if options.head is None and shipped("eagle3", model) is None:
-            raise no_head("eagle3")
+    def prepare(options: Options, target: Target) -> Drafting:
+        from specbench.methods.eagle3.drafting import prepare  # torch: plans and lists do without
 
-    @staticmethod
-    def prepare(options: Options, target: Target) -> Shared:
-        from specbench.methods.eagle3 import shared  # torch: plans and lists do without
-
-        return shared.prepare(options, target)
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        super().begin(prompt)
-        self._unread = list(prompt[1:])
-
-    def observe(self, result: StepResult) -> None:
-        assert self._slot is not None
-        features: Any = result.hidden
-        self._shared.rounds.append(self._slot, [*self._unread, *result.emitted], features)
-        self._unread = []
-
-    def draft(self) -> TokenTree:
-        assert self._slot is not None
-        tree = self._shared.rounds.tree(self._slot, self._shared.budget)
-        self.draft_forwards += self._shared.passes
-        self._trees.append(tree)
-        return tree
-
-    def branches(self) -> Sequence[Branch]:
-        found = [best_path(tree) for tree in self._trees]
-        return [Branch(step, tokens, logp) for step, (tokens, logp) in enumerate(found)]
-
-    def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
-        rounds = len(self._trees)
-        if not rounds:
-            return {}
-        expected = fsum(exp(total) for tree in self._trees for total in totals(tree)[1:])
-        return {"expected": expected / rounds, "tree_depth": sum(tree.depth for tree in self._trees) / rounds}
+        return prepare(options, target)

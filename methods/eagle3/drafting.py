@@ -6,37 +6,49 @@ best paths of the one before, whose rows stand behind the text as scratch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specbench.decoding import BUILDERS, Knobs, Marginals, Proposal, Target, TokenTree
-from specbench.engine import HeadPass, HeadRows
+from specbench.common import UsageError
+from specbench.decoding import BUILDERS, Drafting, Knobs, Proposal, Target, TokenTree
+from specbench.engine import HeadRounds, HeadRows
+from specbench.methods.eagle3.config import RANDOM
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.trees import Levels, chain
 
 
-class Drafts:
+class Drafts(HeadRounds):
     """Rounds of a head for the sequences of a run. S slots, W candidates of a path, D levels.
 
     ``head`` and ``target``: a head without an embedding reads the target's; ``width`` 1 drafts a chain; ``draws``:
     above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
     """
 
-    def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int, draws: bool = False) -> None:
+    def __init__(
+        self,
+        head: DraftHead,
+        target: Target,
+        *,
+        depth: int,
+        width: int,
+        draws: bool = False,
+        weights: Mapping[str, str] | None = None,
+    ) -> None:
         config = head.config
-        self._head, self._depth = head, depth
-        self._width = min(width, config.draft_vocab_size)
+        self._depth, self._width = depth, min(width, config.draft_vocab_size)
         self._embed: Any = head.embed_tokens or target.model.get_input_embeddings()
         self._ids = head.draft_ids
         if config.parallel:
+            self.forwards = 1 + min(1, depth - 1)
             self._masks = torch.full(
                 (target.slots, depth - 1), config.mask_token_id or 0, dtype=torch.int64, device=head.device
             )
             rows = depth - 1
         else:
+            self.forwards = depth
             rows = self._width * (depth - 1)
         # What the tokens of each slot were drawn from, and by which temperature: data of a captured round.
         self._sampling, self._draws = target.sampling, draws
@@ -45,47 +57,20 @@ class Drafts:
             target.slots, drafts, config.draft_vocab_size, dtype=torch.float32, device=head.device
         )
         self._temperature = torch.zeros((), dtype=torch.float32, device=head.device)
-        shape = config.num_key_value_heads, config.head_dim, config.head_dim
-        self._passes = HeadPass(
-            target,
-            self._read,
-            self._draft,
-            shapes=dict.fromkeys(range(config.num_hidden_layers), shape),
-            new_rows=1 + depth,  # the longest path of a tree, root included
-            draft_rows=max(1, rows),
-            features=head.fc.in_features,
-            draws=depth if draws else 0,
-            modules=[head],
-            layers=[*head.layers],
-        )
-        self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
-        self.hold = self._passes.hold
-        self._roots: dict[int, int] = {}
-        self.nbytes = self._passes.nbytes + sum(weight.nbytes for weight in head.parameters())
-
-    def append(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
-        """Takes what the last forward of the target brought.
-
-        ``tokens``: n ids, each the one after the token that its features [n, T × Ht] are of; the last is the root of
-        what follows.
-        """
-        self._passes.append(slot, tokens, features)
-        self._roots[slot] = tokens[-1]
+        super().__init__(head, target, path=depth, rows=rows, draws=drafts, weights=weights)
 
     def tree(self, slot: int, budget: int) -> TokenTree:
         """The tree behind a slot's text; runs the round if that has not been done."""
         temperature = self._sampling().temperature if self._draws else 0.0
         if self._draws:
             self._temperature.fill_(temperature)
-        tokens, logp, best = self._passes.draft(slot)
-        root = self._roots[slot]
+        if self._width > 1 and self.head.config.parallel:
+            return BUILDERS["optimal"](self.marginals(slot), budget, Knobs(spine=False))
+        root, (tokens, logp, best) = self.drafted(slot)
         if self._width == 1:
             deep = budget - 1
             proposal = Proposal(self._drawn_from[slot, :deep].clone(), self._ids) if temperature else None
             return chain(root, tokens.flatten().tolist()[:deep], logp.flatten().tolist()[:deep], proposal)
-        if self._head.config.parallel:
-            marginals = Marginals(root, tokens.tolist(), logp.tolist())
-            return BUILDERS["optimal"](marginals, budget, Knobs(spine=False))
         return Levels(root, tokens.tolist(), logp.tolist(), best.tolist(), self._width).tree(budget)
 
     # ------------------------------------------------------------------ the passes
@@ -97,16 +82,18 @@ class Drafts:
             return rows.attend(layer, query, key, value, window=attention.sliding_window)
 
         embedded = self._embed(rows.tokens.long()).to(before.dtype)
-        outputs: Tensor = self._head(before, embedded, rows.positions, attend, rows.pieces)
+        outputs: Tensor = self.head(before, embedded, rows.positions, attend, rows.pieces)
         return outputs
 
-    def _read(self, rows: HeadRows) -> Tensor:
+    def read(self, rows: HeadRows) -> Tensor:
+        """The head over new rows of the text."""
         assert rows.features is not None
-        return self._layers(rows, self._head.fuse(rows.features))
+        return self._layers(rows, self.head.fuse(rows.features))
 
-    def _draft(self, rows: HeadRows, outputs: Tensor) -> Sequence[Tensor]:
-        last = rows.last(outputs)
-        return self._block(rows, last) if self._head.config.parallel else self._levels(rows, last)
+    def draft(self, rows: HeadRows, found: Tensor) -> Sequence[Tensor]:
+        """Tokens, log-probabilities, and which candidates were extended."""
+        last = rows.last(found)
+        return self._block(rows, last) if self.head.config.parallel else self._levels(rows, last)
 
     def _block(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
         """A parallel head's candidates [S, D, W] with log-probabilities: masks behind the last row, in one pass."""
@@ -114,14 +101,14 @@ class Drafts:
         if self._depth > 1:
             masks = self._masks[: len(last)]
             block = rows.block(masks)
-            before = self._head.fuse(self._head.mask_hidden).expand(*masks.shape, -1)
+            before = self.head.fuse(self.head.mask_hidden).expand(*masks.shape, -1)
             outputs = torch.cat([last, self._layers(block, before)], dim=1)
         logp, found = self._best(rows, outputs)
         return self._known(found), logp, found[:, :0, 0]
 
     def _drawn(self, rows: HeadRows, outputs: Tensor, place: int) -> tuple[Tensor, Tensor]:
         """As :meth:`_best` of one candidate, drawn at the target's temperature; greedy it is the best one."""
-        scores = self._head.scores(outputs, rows.pieces)[:, 0].float()
+        scores = self.head.scores(outputs, rows.pieces)[:, 0].float()
         greedy = self._temperature == 0
         said = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
         self._drawn_from[: len(said), place] = said
@@ -139,7 +126,7 @@ class Drafts:
         above, parents = last.expand(-1, width, -1), None  # what the rows of the next pass read, and hang under
         for level in range(1, self._depth):
             rows = rows.branch(tokens, parents)
-            outputs = self._layers(rows, self._head.fed_back(above, rows.pieces))
+            outputs = self._layers(rows, self.head.fed_back(above, rows.pieces))
             logp, found = best_of(rows, outputs, level)
             candidates = self._known(found).flatten(1)
             every.append(candidates)
@@ -155,8 +142,29 @@ class Drafts:
 
     def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The W best drafts behind each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
-        return rows.best(self._head.scores(outputs, rows.pieces), self._width)
+        return rows.best(self.head.scores(outputs, rows.pieces), self._width)
 
     def _known(self, found: Tensor) -> Tensor:
         """The target's ids of what the head calls by its own."""
         return found if self._ids is None else self._ids[found]
+
+
+def prepare(options: Any, target: Target) -> Drafting:
+    """Load the head that the options name and make it ready for a target."""
+    producer = None if options.producer == "auto" else options.producer
+    head, weights = DraftHead.prepared("eagle3", options.head, target, producer=producer)
+    if head.draft_ids is not None and options.head not in RANDOM and not head.d2t.any():
+        target.warn(
+            f"the head {weights['head']} drafts the target's first {len(head.draft_ids):,} tokens only, for its token "
+            "map d2t is all zeros: probably it was never filled, and drafts are then hardly ever accepted; take a "
+            "whole copy of the head"
+        )
+    width = 1 if options.tree == "chain" else options.width
+    # A chain of less rows than its depth needs no pass behind them.
+    depth = min(options.depth, options.budget - 1)
+    draws = options.verify == "block"
+    if draws and head.config.parallel:
+        raise UsageError("eagle3.verify=block draws each token behind the last one, which a parallel head cannot do")
+    key = "eagle3", options.head, producer, depth, width, draws
+    drafts = target.once(key, lambda: Drafts(head, target, depth=depth, width=width, draws=draws, weights=weights))
+    return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget))

@@ -16,12 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from specbench.common import UsageError
 from specbench.engine import PLAIN, Attend, ExactRotary, Pieces, Rotary
-from specbench.methods.eagle3.config import HeadConfig, Producer
-from specbench.models import head_files, heads
-from specbench.models.heads import Head
-
-CONVERT = "python -m specbench.methods.eagle3.convert"
-_IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs
+from specbench.methods.eagle3.config import HeadConfig
+from specbench.models import Head
 
 
 class Attention(nn.Module):
@@ -89,11 +85,13 @@ class DraftHead(Head):
     ``embeds``: it has an embedding of its own; without, the target's is read.
     """
 
+    CONFIG = HeadConfig
+    CONVERT = "python -m specbench.methods.eagle3.convert"
     DTYPE_FIELD = "torch_dtype"
+    IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs
 
     def __init__(self, config: HeadConfig, *, embeds: bool = False) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         hidden, eps, wide = config.hidden_size, config.rms_norm_eps, len(config.taps) * config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden) if embeds else None
         self.fc = nn.Linear(wide, hidden, bias=False)
@@ -106,8 +104,7 @@ class DraftHead(Head):
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(hidden, eps=eps)
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
-        self.rotary_emb = self.rotary(config)
-        self.map_draft_ids()
+        self.finish()
 
     @staticmethod
     def rotary(config: HeadConfig) -> nn.Module:
@@ -149,30 +146,13 @@ class DraftHead(Head):
         return found
 
     @classmethod
-    def read(
-        cls,
-        files: head_files.HeadFiles,
-        target: Any,
-        *,
-        producer: Producer | None = None,
-        device: Any = "cpu",
-        dtype: torch.dtype | None = None,
-    ) -> DraftHead:
-        """A head from its files.
-
-        ``producer``: in whose sense ``config.json`` is read, None is by what it says; ``dtype``: None keeps what the
-        file has.
-        """
-        text = target.get_text_config()
-        config = HeadConfig.from_json(files.config, text.num_hidden_layers, producer)
-        check_target(config, text, files.name)
-        tensors = {_renamed(name): tensor for name, tensor in files.tensors(device, dtype).items()}
-        for name in (*_IGNORED, *(["d2t"] if config.whole else [])):
-            tensors.pop(name, None)
+    def from_file(cls, name: str, config: HeadConfig, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        for old in [name for name in tensors if name.startswith("midlayer.")]:  # the original's one layer
+            tensors[old.replace("midlayer.", "layers.0.", 1)] = tensors.pop(old)
         embeds = "embed_tokens.weight" in tensors
         if not embeds and config.hidden_size != config.target_hidden_size:
-            raise UsageError(f"head {files.name} lacks embed_tokens.weight, and the target's has another width")
-        return cls.filled(files.name, config, tensors, text.vocab_size, device, embeds=embeds)
+            raise UsageError(f"head {name} lacks embed_tokens.weight, and the target's has another width")
+        return {"embeds": embeds}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """In the original layout, which every engine reads."""
@@ -184,38 +164,5 @@ class DraftHead(Head):
         return found
 
 
-def find(name: str) -> head_files.HeadFiles:
-    """A head by folder or hub id."""
-    return head_files.find(name, convert=CONVERT)
-
-
-def check_target(config: HeadConfig, target: Any, name: str) -> None:
-    """Whether a head goes with a target."""
-    sizes = {
-        "hidden size": (config.target_hidden_size, target.hidden_size),
-        "vocabulary": (config.vocab_size, target.vocab_size),
-    }
-    heads.check_target(name, sizes, config.mask_token_id, target.vocab_size)
-
-
-def _renamed(name: str) -> str:
-    """The original's one layer by the name that the first of several has."""
-    return name.replace("midlayer.", "layers.0.", 1) if name.startswith("midlayer.") else name
-
-
 def _llama(config: HeadConfig) -> LlamaConfig:
-    return LlamaConfig(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_parameters=dict(config.rope),
-        max_position_embeddings=config.max_position_embeddings,
-        hidden_act=config.hidden_act,
-        attention_bias=config.attention_bias,
-        mlp_bias=config.mlp_bias,
-        vocab_size=1,  # it has no embedding
-    )
+    return config.layer_config(LlamaConfig, mlp_bias=config.mlp_bias)

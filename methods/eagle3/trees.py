@@ -69,26 +69,3 @@ class Levels:
 def chain(root: int, tokens: Sequence[int], logp: Sequence[float], proposal: Proposal | None = None) -> TokenTree:
     """One path under the root, and what its tokens were drawn from, where they were."""
     return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp], proposal=proposal)
-
-
-def totals(tree: TokenTree) -> list[float]:
-    """Total log-probability of the path to each row, the root's 0."""
-    scores = tree.row_scores() or []
-    found = [0.0]
-    for parent, score in zip(tree.parents[1:], scores[1:], strict=True):
-        found.append(found[parent] + (score if score is not None else 0.0))
-    return found
-
-
-def best_path(tree: TokenTree) -> tuple[list[int], float]:
-    """Tokens of the path that takes the best-scored child each time, down to a leaf, and its log-probability."""
-    children: dict[int, list[int]] = {}
-    for row in range(1, len(tree)):
-        children.setdefault(tree.parents[row], []).append(row)
-    scores = totals(tree)
-    tokens: list[int] = []
-    row = 0
-    while row in children:
-        row = max(children[row], key=scores.__getitem__)
-        tokens.append(tree.tokens[row])
-    return tokens, scores[row]

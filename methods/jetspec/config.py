@@ -12,55 +12,54 @@ from typing import Any
 
 from pydantic import Field
 
-from specbench.common import UsageError, validate
-from specbench.models.head_config import FILE, SIZES, TODO, HeadSizes, Published, size, sizes_in, sizes_of
+from specbench.common import UsageError
+from specbench.models import HEAD_FILE, HEAD_SIZES, PublishedHead, head_size, layer_sizes
+from specbench.models import HeadConfig as HeadConfigBase
 
 _NESTED = ("jetspec_config", "dflash_config")
-_NEEDED = (*SIZES[:2], "num_hidden_layers", SIZES[2])
+_NEEDED = (*HEAD_SIZES[:2], "num_hidden_layers", HEAD_SIZES[2])
+#: Heads that need no files, and whether they are causal.
+RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
 _CAUSAL = ("causal_head", "causal", "is_causal")
 
 
-class _Published(Published):
+class _Published(PublishedHead):
     """Types of what a published ``config.json`` may say, under all names; there is more in it."""
 
-    num_target_layers: int | None = size(1 << 16)
+    num_hidden_layers: int | None = head_size(1024)
+    num_target_layers: int | None = head_size(1 << 16)
     block_size: int | None = Field(None, ge=0, le=1 << 16)
     target_layer_ids: list[int] | None = None
     causal_head: bool | None = None
     causal: bool | None = None
     is_causal: bool | None = None
-    vocab_size: int | None = Field(None, ge=0)
-    draft_vocab_size: int | None = Field(None, ge=0, le=1 << 24)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig(HeadSizes):
+class HeadConfig(HeadConfigBase):
     """What a head is, beside its weights. Its hidden size is the target's.
 
     Attributes:
         block_size: rows of a block S, the anchor included; it drafts S - 1 tokens.
-        mask_token_id: token that fills a block's rows behind the anchor; the target's embedding of it is used.
-        target_layer_ids: layers of the target, from 0, whose outputs it reads.
+        mask_token_id: token that fills a block's rows after the anchor; the target's embedding of it is used.
         num_target_layers: of the target it was made for.
         causal: a row sees the rows before it (JetSpec), not all of its block (DFlash).
-        draft_vocab_size: tokens that it can draft; 0 is the target's whole vocabulary. With fewer, its file says which
-            they are in ``d2t``, as EAGLE-3's heads do, and a pass reads only their rows of the target's LM head.
     """
 
+    FIELDS = _Published
+    POSITIONS = 32768
+
     block_size: int
-    mask_token_id: int
-    target_layer_ids: tuple[int, ...]
     num_target_layers: int
     causal: bool
-    draft_vocab_size: int = 0
 
     def __post_init__(self) -> None:
         if self.block_size < 2:
             raise UsageError(f"a block of {self.block_size} drafts nothing; the head's block_size has to be 2 or more")
-        if not self.target_layer_ids:
+        if not self.taps:
             raise UsageError("the head taps no layer of its target; its target_layer_ids are empty")
         last = self.num_target_layers - 1
-        for layer in self.target_layer_ids:
+        for layer in self.taps:
             if layer == last:
                 # transformers gives it after the final norm and other engines before: whose features it learnt from
                 # cannot be known.
@@ -74,40 +73,32 @@ class HeadConfig(HeadSizes):
         if self.layer_types and not self.causal:
             raise UsageError("the head has sliding-window layers and looks ahead, which is not expressed yet")
 
-    @property
-    def whole(self) -> bool:
-        """It can draft every token, so that its ids are the target's."""
-        return not self.draft_vocab_size
-
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], num_target_layers: int | None = None) -> HeadConfig:
+    def from_json(cls, values: Mapping[str, Any], target_layers: int | None = None) -> HeadConfig:
         """A configuration from a published ``config.json``.
 
         Args:
             values: its content. What is about the block may stand at the top or under ``dflash_config`` or
                 ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` are one, and without it the head is
                 DFlash's, which looks ahead.
-            num_target_layers: of the target, for a file that does not say.
+            target_layers: of the target, for a file that does not say.
         """
         found = dict(values)
         for nested in _NESTED:
             inner = values.get(nested)
             if isinstance(inner, Mapping):
                 found.update(inner)
-        known = validate(_Published, found, FILE, TODO)
-        found = {name: value for name, value in known.model_dump().items() if value is not None}
-        layers = int(found.get("num_target_layers") or num_target_layers or 0)
+        found = cls.known(found)
+        layers = found.get("num_target_layers") or target_layers or 0
         missing = [name for name in (*_NEEDED, "block_size", "mask_token_id") if found.get(name) is None]
         missing += [] if layers else ["num_target_layers"]
         if missing:
-            raise UsageError(f"{FILE} has no {', '.join(missing)}; it is no JetSpec or DFlash head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is no JetSpec or DFlash head")
         return cls(
-            **sizes_in(found, 32768),
-            block_size=int(found["block_size"]),
-            mask_token_id=int(found["mask_token_id"]),
-            target_layer_ids=tuple(
-                found.get("target_layer_ids") or build_target_layer_ids(layers, found["num_hidden_layers"])
-            ),
+            **layer_sizes(found, cls.POSITIONS),
+            block_size=found["block_size"],
+            mask_token_id=found["mask_token_id"],
+            taps=tuple(found.get("target_layer_ids") or build_target_layer_ids(layers, found["num_hidden_layers"])),
             num_target_layers=layers,
             causal=any(bool(found.get(name)) for name in _CAUSAL),
             vocab_size=found.get("vocab_size", 0),
@@ -123,7 +114,7 @@ class HeadConfig(HeadSizes):
             "num_target_layers": self.num_target_layers,
             "dflash_config": {
                 "mask_token_id": self.mask_token_id,
-                "target_layer_ids": list(self.target_layer_ids),
+                "target_layer_ids": list(self.taps),
                 "causal_head": self.causal,
             },
             **self.written(),
@@ -134,32 +125,25 @@ class HeadConfig(HeadSizes):
         }
 
     @classmethod
-    def for_target(
-        cls,
-        target: Any,
-        *,
-        mask_token_id: int,
-        block_size: int = 16,
-        layers: int = 5,
-        causal: bool = True,
-        target_layer_ids: Sequence[int] | None = None,
-        draft_vocab_size: int = 0,
-    ) -> HeadConfig:
+    def for_target(cls, target: Any, *, layers: int = 5, taps: Sequence[int] | None = None, **own: Any) -> HeadConfig:
         """The published shape for any target: its sizes, five layers, five taps, a block of 16.
 
-        ``target_layer_ids``: None is :func:`build_target_layer_ids`.
+        ``taps``: None is :func:`build_target_layer_ids`; ``own``: further fields, the mask token among them.
         """
-        config = target.get_text_config()
-        taps = tuple(target_layer_ids or build_target_layer_ids(config.num_hidden_layers, layers))
-        return cls(
-            **sizes_of(config, layers, 32768),
-            block_size=block_size,
-            mask_token_id=mask_token_id,
-            target_layer_ids=taps,
-            num_target_layers=config.num_hidden_layers,
-            causal=causal,
-            draft_vocab_size=draft_vocab_size,
-        )
+        depth = target.get_text_config().num_hidden_layers
+        known = {"block_size": 16, "causal": True, "num_target_layers": depth}
+        taps = tuple(taps or build_target_layer_ids(depth, layers))
+        return super().for_target(target, layers=layers, **{**known, **own, "taps": taps})
+
+    @classmethod
+    def untrained(cls, name: str, target: Any, last_token: int) -> HeadConfig | None:
+        if name not in RANDOM:
+            return None
+        return cls.for_target(target, mask_token_id=last_token, causal=RANDOM[name])
+
+    def agrees_with(self, target: Any) -> dict[str, tuple[int, int]]:
+        layers = self.num_target_layers, target.num_hidden_layers
+        return {**super().agrees_with(target), "number of layers": layers}
 
 
 def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, ...]:

@@ -7,7 +7,9 @@ nor LM head: both are the target's.
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,10 +18,13 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
 from specbench.common import UsageError
-from specbench.engine import PLAIN, Attend, ExactRotary, Pieces, Store
+from specbench.decoding import BUILDERS, Drafting, Knobs, Target
+from specbench.engine import PLAIN, Attend, ExactRotary, HeadRounds, HeadRows, Pieces, Store
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.models import head_files, heads
-from specbench.models.heads import Head
+from specbench.models import Head
+
+_TIMED = 5
+_CONTEXT = 512  # features behind which a pass is timed, as far as the capacity allows
 
 
 class DraftHead(Head):
@@ -28,33 +33,21 @@ class DraftHead(Head):
     B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
     """
 
+    CONFIG = HeadConfig
+
     def __init__(self, config: HeadConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         qwen3 = _qwen3(config)
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
+        self.fc = nn.Linear(len(config.taps) * hidden, hidden, bias=False)
         self.hidden_norm = Qwen3RMSNorm(hidden, eps=eps)
         self.layers = nn.ModuleList(Qwen3DecoderLayer(qwen3, index) for index in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(hidden, eps=eps)
-        self.rotary_emb = self.rotary(config)
-        self.map_draft_ids()
+        self.finish()
 
     @staticmethod
     def rotary(config: HeadConfig) -> nn.Module:
         return ExactRotary(_qwen3(config))
-
-    def scorer(self, lm_head: Any) -> Any:
-        """What makes scores [..., draft vocabulary] of the last norm's outputs: the target's LM head, or rows of it."""
-        ids = self.draft_ids
-        if ids is None:
-            return lm_head
-        weight, bias = lm_head.weight, lm_head.bias
-        rows = nn.Linear(weight.shape[1], len(ids), bias=bias is not None, device="meta")
-        rows.weight = nn.Parameter(weight[ids], requires_grad=False)
-        if bias is not None:
-            rows.bias = nn.Parameter(bias[ids], requires_grad=False)
-        return rows
 
     def fuse(self, features: Tensor, pieces: Pieces = PLAIN) -> Tensor:
         """One vector a context token, shared by all layers: [B, n, T × H] of the tapped layers to [B, n, H]."""
@@ -94,58 +87,107 @@ class DraftHead(Head):
             branch = pieces.mlp(layer.mlp, inner)
         return pieces.norm(self.norm, rows, branch)[0]
 
-    @classmethod
-    def load(
-        cls, where: str | Path, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
-    ) -> DraftHead:
-        """A head from a folder or the hub.
-
-        ``where``: a folder, or a hub id; ``::SUBFOLDER`` may follow. ``target``: the configuration that the head has to
-        go with; None checks nothing. ``dtype``: None keeps what the file has.
-        """
-        return cls.read(head_files.find(str(where)), target, device=device, dtype=dtype)
-
-    @classmethod
-    def read(
-        cls, files: head_files.HeadFiles, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
-    ) -> DraftHead:
-        """:meth:`load` of files that were found already."""
-        text = None if target is None else target.get_text_config()
-        config = HeadConfig.from_json(files.config, None if text is None else text.num_hidden_layers)
-        if text is not None:
-            check_target(config, text, files.name)
-        tensors = files.tensors(device, dtype)
-        tensors.pop("t2d", None)  # the same as d2t, asked the other way round
-        return cls.filled(files.name, config, tensors, None if text is None else text.vocab_size, device)
-
-
-def check_target(config: HeadConfig, target: Any, name: str) -> None:
-    """Whether a head goes with a target."""
-    sizes = {
-        "hidden size": (config.hidden_size, target.hidden_size),
-        "number of layers": (config.num_target_layers, target.num_hidden_layers),
-    }
-    if config.draft_vocab_size > target.vocab_size:
-        raise UsageError(f"head {name} drafts {config.draft_vocab_size} tokens, the target has {target.vocab_size}")
-    heads.check_target(name, sizes, config.mask_token_id, target.vocab_size)
-
 
 def _qwen3(config: HeadConfig) -> Qwen3Config:
     kinds = list(config.layer_types) or ["full_attention"] * config.num_hidden_layers
-    return Qwen3Config(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_parameters=dict(config.rope),
-        max_position_embeddings=config.max_position_embeddings,
-        hidden_act=config.hidden_act,
-        attention_bias=config.attention_bias,
+    return config.layer_config(
+        Qwen3Config,
         use_sliding_window=config.sliding_window is not None,
         sliding_window=config.sliding_window,
         layer_types=kinds,
-        vocab_size=1,  # it has no embedding
     )
+
+
+class BlockPass(HeadRounds):
+    """The head's pass over blocks: new features in, the best tokens of every position out.
+
+    A round's features are appended to the head's own KV cache inside the pass, with the block's rows after them as
+    scratch that the next round overwrites. JetSpec's graphed drafter projects its whole context again in every round,
+    and its incremental one cannot be captured; lengths on the device give both at once.
+
+    S slots, F feature rows and R block rows of each, D = ``depth`` drafted positions, fewer than the block has, and
+    K = ``width`` candidates of each. The head borrows the target's embedding and LM head.
+    """
+
+    def __init__(
+        self, head: DraftHead, target: Target, *, depth: int, width: int, weights: Mapping[str, str] | None = None
+    ) -> None:
+        config = head.config
+        self._depth, self._ids = depth, head.draft_ids
+        self._embed = target.model.get_input_embeddings()
+        self._scorer = head.scorer(target.model.get_output_embeddings())
+        self._width = min(width, self._scorer.weight.shape[0])
+        # The rows that look ahead were trained on whole blocks; without them, those behind the last wanted one are
+        # nobody's business.
+        rows = depth + 1 if config.causal else config.block_size
+        self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
+        scorer = None if self._ids is None else self._scorer
+        super().__init__(head, target, path=depth, rows=rows, scorer=scorer, weights=weights)
+
+    def read(self, rows: HeadRows) -> None:
+        """Keys and values of new features; no layer computes anything for them."""
+        assert rows.features is not None
+        fused = self.head.fuse(rows.features, rows.pieces)
+        self.head.keep_context(fused, rows.positions, rows.store, rows.pieces)
+
+    def draft(self, rows: HeadRows, found: None) -> Sequence[Tensor]:
+        """The best tokens [S, D, K] behind each text, and their log-probabilities."""
+        tokens = torch.cat([rows.anchor[:, None].long(), self._masks[: len(rows.anchor)]], dim=1)
+        block = rows.block(tokens, look_ahead=not self.head.config.causal)
+
+        def attend(index: int, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            attention: Any = module
+            scale, window = attention.scaling, attention.sliding_window
+            return block.attend(index, query, key, value, scale=scale, window=window)
+
+        hidden = self.head(self._embed(tokens).to(self.head.dtype), block.positions, attend, block.pieces)
+        logp, best = block.best(self._scorer(hidden[:, 1 : self._depth + 1]), self._width)
+        return best if self._ids is None else self._ids[best], logp
+
+
+def prepare(options: Any, target: Target) -> Drafting:
+    """Load the head that the options name and make it ready for a target."""
+    head, weights = DraftHead.prepared("jetspec", options.head, target)
+    limit = head.config.block_size - 1
+    depth = options.depth or limit
+    if depth > limit:
+        raise UsageError(
+            f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block of {limit + 1} has {limit} "
+            "guesses"
+        )
+    width = 1 if options.tree == "chain" else options.width
+    passes = target.once(
+        ("jetspec", options.head, depth, width),
+        lambda: BlockPass(head, target, depth=depth, width=width, weights=weights),
+    )
+    seconds = None
+    if options.tree == "auto":
+        context = min(_CONTEXT, target.capacity)
+        name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}, "
+        drafting = target.measured(
+            f"{name}budget {options.budget}, behind {context} tokens",
+            lambda: draft_seconds(passes, options.budget, context),
+        )
+        # A whole step: what the head costs is paid for a tree of any size.
+        seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
+    knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
+    build = BUILDERS[options.tree]
+    return Drafting(passes, lambda slot: build(passes.marginals(slot), options.budget, knobs))
+
+
+def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
+    """Median time of a pass and of a tree from it, for one sequence with ``context`` features. Needs a free slot."""
+    slot = passes.open()
+    taken = []
+    features = passes.head.fc.weight.new_zeros(max(1, context - _TIMED), passes.head.fc.in_features)
+    try:
+        # The text grows by a token each time. That the first pass waits for a whole prompt is no median's business.
+        passes.append(slot, [0] * len(features), features)
+        for _ in range(_TIMED):
+            started = time.perf_counter()
+            BUILDERS["optimal"](passes.marginals(slot), budget)
+            taken.append(time.perf_counter() - started)
+            passes.append(slot, [0], features[:1])
+    finally:
+        passes.close(slot)
+    return median(taken)

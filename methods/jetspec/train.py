@@ -7,7 +7,7 @@ epochs, no weights by offset. Blocks and anchors are those of SpecForge's DFlash
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,33 +19,20 @@ from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
-from specbench.training import Job
-from specbench.training.accepted import Accepted
-from specbench.training.heads import OPTION as OPTION
-from specbench.training.heads import train_head
-from specbench.training.recipe import LoopOptions, Text, check_start
-from specbench.training.vocabulary import most_frequent
+from specbench.training import Accepted, HeadTrainingOptions, Job, Text, check_head, train_head
 
 
-class Options(LoopOptions):
+class Options(HeadTrainingOptions):
     """Options of the recipe."""
 
     layers: int = option(5, help="of the head", ge=1)
     taps: int | None = option(None, help="layers of the target that it reads; default is as many as it has", ge=1)
     block_size: int = option(16, help="rows of a block, the anchor included", ge=2)
     causal: bool = option(True, help="a row sees those before it (JetSpec), not all of its block (DFlash)")
-    draft_vocab: int = option(0, help="tokens that can be drafted: the most frequent of the answers; 0 is all", ge=0)
     mask_token: int | None = option(None, help="id that fills a block; default is the last row of the embedding", ge=0)
-    start: Literal["target", "random"] = option("target", help="first weights: the target's last layers, or noise")
     anchors: int = option(512, help="blocks of a text that a step learns from, at most", ge=1)
     max_tokens: int = option(3072, help="tokens of a text, prompt included; longer answers are cut", ge=8)
     gamma: float = option(0.0, help="offset k weighs exp(-(k-1)/gamma); 0 weighs all alike", ge=0)
-    keep_circles: int = option(3, help="rounds that stay of an answer that repeats itself to its end; 0 is all", ge=0)
-    keep_features: bool = option(
-        False, help="the target's features of each text stay in memory: later epochs need no forward of it"
-    )
-    epochs: float = option(6.0, help="passes over the texts", gt=0)
-    batch: int = option(4, help="texts of a step, on each device", ge=1)
     lr: float = option(3e-4, help="learning rate, after warm-up and before its cosine", gt=0)
     warmup: float = option(0.04, help="share of the steps", ge=0, le=1)
 
@@ -54,28 +41,21 @@ def check(options: Options, target: LoadedModel) -> None:
     """Refuse a head that this target cannot have."""
     config = _config(options, target)
     rows = target.model.get_input_embeddings().weight.shape[0]
-    if config.mask_token_id >= rows:
+    if (config.mask_token_id or 0) >= rows:
         raise UsageError(
             f"cannot fill blocks with token {config.mask_token_id}: the embedding of {target.spec.name} has {rows} "
             "rows; lower mask_token or leave it out"
         )
-    if options.start == "target":
-        check_start(options.layers, target)
+    check_head(options, target)
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Train a head, see :func:`~specbench.training.heads.train_head`."""
+    """Train a head, see :func:`~specbench.training.head_training.train_head`."""
     model = job.target.model
 
-    def new_head(texts: Sequence[Text]) -> DraftHead:
-        config = _config(options, job.target)
-        head = DraftHead.random(config, device=model.device, seed=job.seed)
-        if size := config.draft_vocab_size:
-            head.set_draft_ids(most_frequent(texts, size, job.target.vocab_size))
-        if options.start == "target":
-            text = [*texts[0].prompt, *texts[0].answer]
-            start_from_target(head, model, torch.tensor([text], device=model.device))
-        return head
+    def start(head: DraftHead, texts: Sequence[Text]) -> None:
+        text = [*texts[0].prompt, *texts[0].answer]
+        start_from_target(head, model, torch.tensor([text], device=model.device))
 
     def lesson_of(head: DraftHead) -> Lesson:
         return Lesson(head, model, anchors=options.anchors, gamma=options.gamma, keep=options.keep_features)
@@ -84,19 +64,19 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         found = held_out(lesson, job.held_out, model.device)
         return found.accepted, found.figures
 
-    return train_head(options, job, new_head, lesson_of, measure)
+    config = _config(options, job.target)
+    return train_head(options, job, DraftHead, config, lesson_of, start=start, held_out=measure)
 
 
 def _config(options: Options, target: LoadedModel) -> HeadConfig:
     config, vocabulary = target.model.config, target.vocab_size
+    depth = config.get_text_config().num_hidden_layers
     return HeadConfig.for_target(
         config,
         mask_token_id=vocabulary - 1 if options.mask_token is None else options.mask_token,
         block_size=options.block_size,
         layers=options.layers,
         causal=options.causal,
-        target_layer_ids=build_target_layer_ids(config.get_text_config().num_hidden_layers, options.taps)
-        if options.taps
-        else None,
-        draft_vocab_size=options.draft_vocab if 0 < options.draft_vocab < vocabulary else 0,
+        taps=build_target_layer_ids(depth, options.taps) if options.taps else None,
+        draft_vocab_size=options.drafted(vocabulary),
     )

@@ -9,11 +9,16 @@ from typing import Any
 
 from specbench.decoding import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
-from specbench.training import ConsistencyCollator, ConsistencyLesson
-from specbench.training.frozen import Frozen, LabelOptions
-from specbench.training.losses import Norm, progressive_consistency
-from specbench.training.states import sizes
-from specbench.training.trajectory import Trajectory
+from specbench.training import (
+    ConsistencyCollator,
+    ConsistencyLesson,
+    Frozen,
+    LabelOptions,
+    Norm,
+    Trajectory,
+    block_sizes,
+    progressive_consistency,
+)
 
 
 class Options(LabelOptions):
@@ -62,4 +67,4 @@ class Collator(ConsistencyCollator):
         )
 
     def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
-        return [self._schedule.states(trajectory.blocks, sizes(trajectory), draw, self.visit)]
+        return [self._schedule.states(trajectory.blocks, block_sizes(trajectory), draw, self.visit)]

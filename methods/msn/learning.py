@@ -13,9 +13,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specbench.decoding import option
 from specbench.methods.msn.noise import lowest, noised, replaced, segment_length, segment_start, sources, strangers
-from specbench.training.frozen import Frozen, LabelOptions, Labels
-from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
-from specbench.training.student import Student
+from specbench.training import (
+    Frozen,
+    LabelOptions,
+    Labels,
+    Losses,
+    Pairs,
+    Student,
+    Targets,
+    evaluate_losses,
+    mean_of_rows,
+)
 
 
 class Options(LabelOptions):
@@ -82,13 +90,13 @@ class Lesson(nn.Module):
         targets = _targets(ids, first, prompts + answers)
         labels = self._frozen.labels(lambda target: target.text_states(ids)) if self._frozen else None
         found = self._losses(noisy, targets, labels)
-        figures = {"loss": (found.surprise * targets.shares).sum(), "accuracy": mean(found.right)}
+        figures = {"loss": (found.surprise * targets.shares).sum(), "accuracy": mean_of_rows(found.right)}
         if not self._options.noise_length:
             return figures
         row = targets.rows % ids.shape[1]
         text = targets.rows // ids.shape[1]
         noise = (row >= starts[text]) & (row < (starts + lengths)[text])
-        return {**figures, "denoising": mean(found.surprise[noise])}
+        return {**figures, "denoising": mean_of_rows(found.surprise[noise])}
 
     @torch.no_grad()
     def _surprise(self, ids: Tensor, prompts: Tensor, answers: Tensor) -> Tensor:
@@ -103,7 +111,7 @@ class Lesson(nn.Module):
         none = targets.rows[:0]
         scores, at_once = self._student.scores, self._student.rows_at_once
         pairs, distance = Pairs(none, none, targets.shares[:0]), self._options.measure
-        return evaluate(scores, states, pairs, targets, at_once=at_once, distance=distance, labels=labels)
+        return evaluate_losses(scores, states, pairs, targets, at_once=at_once, distance=distance, labels=labels)
 
 
 def _targets(ids: Tensor, first: Tensor, ends: Tensor) -> Targets:

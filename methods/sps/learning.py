@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from specbench.training.losses import cross_entropy, forward_kl
-from specbench.training.recipe import Text
+from specbench.training import Text, cross_entropy, forward_kl
 
 # Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
 _AT_ONCE = 256

@@ -6,26 +6,30 @@ et al. 2023, arXiv:2310.08461), here with its forward KL; a start from the targe
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import field_serializer, field_validator
-from safetensors import SafetensorError
 
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import UsageError
 from specbench.decoding import option
 from specbench.methods.sps import start
 from specbench.methods.sps.learning import HeldOut, Lesson, held_out
 from specbench.models import LoadedModel, resolve
-from specbench.training import Job, fit
-from specbench.training.answers import without_circles
-from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, Look
-from specbench.training.recipe import FREE, LoopOptions, digest
-from specbench.training.side_by_side import side_by_side, teaching
+from specbench.training import (
+    Job,
+    Look,
+    LoopOptions,
+    claim_for,
+    fit,
+    learnable,
+    leave_weights,
+    plain_course,
+    round_weights_to,
+    teaching,
+)
 
 OPTION = "draft"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # what a draft says need not be exact, and half the bytes are read
@@ -65,31 +69,28 @@ class Options(LoopOptions):
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
     """Trains a draft model, or goes on from the last checkpoint in ``job.out``; it is left in ``job.out/draft``."""
-    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
-    if not texts:
-        raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
+    texts = learnable(options, job)
     aside = teaching(job.held_out, options.max_tokens)
     draft = _first_weights(options, job)
-    about = {"seed": job.seed, "texts": digest(job.texts), "model": job.target.spec.fingerprint}
-    claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a draft model")
+    claim_for(options, job, "a draft model", model=job.target.spec.fingerprint)
     before = held_out(draft, aside, options.draft_tokens) if aside else None
     if before:
         job.say(f"held out before training: {_look(before).line}")
-    course = Course(
-        lesson=Lesson(draft, job.target.model, kl=options.kl, ce=options.ce),
-        texts=texts,
-        collate=lambda visit, met: side_by_side(met),
-        size=lambda text: len(text.prompt) + len(text.answer),
-        look=(lambda: _look(held_out(draft, aside, options.draft_tokens))) if aside else None,
-    )
+    look = (lambda: _look(held_out(draft, aside, options.draft_tokens))) if aside else None
+    course = plain_course(Lesson(draft, job.target.model, kl=options.kl, ce=options.ce), texts, look)
     done = fit(course, options, job)
-    for parameter in draft.parameters():  # what is measured is what is kept
-        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
+    round_weights_to(_KEPT, draft)
     after = held_out(draft, aside, options.draft_tokens) if aside else None
     if after:
         job.say(f"held out, draft model as kept: {_look(after).line}")
     folder = job.out / "draft"
-    _leave(folder, draft, job.target.tokenizer)
+
+    def write(into: Path) -> None:
+        """The model with its tokenizer."""
+        draft.to(_KEPT).save_pretrained(into)
+        job.target.tokenizer.save_pretrained(into)
+
+    leave_weights(folder, write)
     return {
         "texts": len(texts),
         "answer_tokens": done.answer_tokens,
@@ -139,20 +140,3 @@ def _first_weights(options: Options, job: Job) -> Any:
 def _look(found: HeldOut) -> Look:
     figures = {"tpf": round(found.tpf, 4), "right": round(found.right, 4)}
     return Look(figures, f"{found.tpf:.3f} tokens per forward of sps, {found.right:.1%} of the tokens drafted right")
-
-
-def _leave(folder: Path, draft: Any, tokenizer: Any) -> None:
-    """The model with its tokenizer, in a folder that has its name once everything is in it."""
-    making = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(making, ignore_errors=True)
-    try:
-        draft.to(_KEPT).save_pretrained(making)
-        tokenizer.save_pretrained(making)
-        shutil.rmtree(folder, ignore_errors=True)
-        making.rename(folder)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(making, ignore_errors=True)
-        reason = " ".join(str(error).split())[:120]
-        raise EnvironmentRefused(
-            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
-        ) from error

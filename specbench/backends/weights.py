@@ -12,7 +12,7 @@ from specbench.results import ServedWeights
 
 def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, ServedWeights]:
     """The copy of a run's weights at a row's precision, compared with them bit for bit when it was written."""
-    from specbench.models.export.copies import exported
+    from specbench.models import exported
 
     try:
         found = exported(served.model, kind, served.dtype)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from specbench.decoding.drafts import Kind as Kind
     from specbench.decoding.drafts import NgramIndex as NgramIndex
     from specbench.decoding.drafts import Noise as Noise
-    from specbench.decoding.heads import HeadDecoder as HeadDecoder
-    from specbench.decoding.heads import no_head as no_head
+    from specbench.decoding.head_decoder import Drafting as Drafting
+    from specbench.decoding.head_decoder import HeadDecoder as HeadDecoder
+    from specbench.decoding.head_decoder import HeadOptions as HeadOptions
+    from specbench.decoding.head_decoder import shipped_head as shipped_head
     from specbench.decoding.pairs import MethodName as MethodName
     from specbench.decoding.pairs import fallback_option as fallback_option
     from specbench.decoding.pairs import pair_methods as pair_methods
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from specbench.decoding.trees.builders import BUILDERS as BUILDERS
     from specbench.decoding.trees.builders import Knobs as Knobs
     from specbench.decoding.trees.marginals import Marginals as Marginals
-    from specbench.decoding.trees.marginals import best_branch as best_branch
-    from specbench.decoding.trees.marginals import expected_accepted as expected_accepted
     from specbench.decoding.trees.written import Node as Node
     from specbench.decoding.trees.written import TreeOption as TreeOption
     from specbench.decoding.trees.written import parse_nodes as parse_nodes

@@ -10,11 +10,16 @@ if TYPE_CHECKING:
     from specbench.engine.cpu.source import CPU_SOURCE as CPU_SOURCE
     from specbench.engine.engine import Engine as Engine
     from specbench.engine.graphs import settle as settle
-    from specbench.engine.head_pass import HeadPass as HeadPass
-    from specbench.engine.head_rows import HeadRows as HeadRows
+    from specbench.engine.heads.head_rounds import HeadRounds as HeadRounds
+    from specbench.engine.heads.head_rows import HeadRows as HeadRows
     from specbench.engine.layers.onednn import LinearKind as LinearKind
     from specbench.engine.layers.onednn import Linears as Linears
     from specbench.engine.layers.onednn import linear_kind as linear_kind
+    from specbench.engine.layers.pieces import PLAIN as PLAIN
+    from specbench.engine.layers.pieces import Attend as Attend
+    from specbench.engine.layers.pieces import Pieces as Pieces
+    from specbench.engine.layers.pieces import Rotary as Rotary
+    from specbench.engine.layers.pieces import Store as Store
     from specbench.engine.layers.rotary import ExactRotary as ExactRotary
     from specbench.engine.memory import ran_out as ran_out
     from specbench.engine.memory_budget import TreesTooLarge as TreesTooLarge
@@ -22,11 +27,6 @@ if TYPE_CHECKING:
     from specbench.engine.memory_budget import assert_trees_fit as assert_trees_fit
     from specbench.engine.memory_budget import step_memory as step_memory
     from specbench.engine.phases import Phases as Phases
-    from specbench.engine.pieces import PLAIN as PLAIN
-    from specbench.engine.pieces import Attend as Attend
-    from specbench.engine.pieces import Pieces as Pieces
-    from specbench.engine.pieces import Rotary as Rotary
-    from specbench.engine.pieces import Store as Store
     from specbench.engine.program import decoder_layers as decoder_layers
     from specbench.engine.program import tapped as tapped
     from specbench.engine.sampler import Sampling as Sampling

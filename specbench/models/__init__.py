@@ -5,12 +5,27 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.models import names as names
     from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
     from specbench.models.config_shape import configured_shape as configured_shape
+    from specbench.models.draft_head import Head as Head
     from specbench.models.eight_bits import bytes_of as bytes_of
-    from specbench.models.loader import LoadedModel as LoadedModel
+    from specbench.models.export.copies import exported as exported
+    from specbench.models.export.gguf_file import export_gguf as export_gguf
+    from specbench.models.export.hf_folder import export_hf as export_hf
+    from specbench.models.head_config import HEAD_FILE as HEAD_FILE
+    from specbench.models.head_config import HEAD_SIZES as HEAD_SIZES
+    from specbench.models.head_config import HEAD_TODO as HEAD_TODO
+    from specbench.models.head_config import HeadConfig as HeadConfig
+    from specbench.models.head_config import PublishedHead as PublishedHead
+    from specbench.models.head_config import head_size as head_size
+    from specbench.models.head_config import layer_sizes as layer_sizes
+    from specbench.models.loaded_model import LoadedModel as LoadedModel
     from specbench.models.loader import load as load
+    from specbench.models.names import DEFAULT_MODEL as DEFAULT_MODEL
+    from specbench.models.names import DTYPES as DTYPES
+    from specbench.models.names import EXPORTED as EXPORTED
     from specbench.models.names import resolve as resolve
     from specbench.models.notes import notes_on as notes_on
 else:

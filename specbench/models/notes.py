@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.common import UsageError, one_line
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 
 # Fields of a generation configuration, temperature apart, that change which tokens come, with their neutral values.
 _CHANGES: dict[str, tuple[Any, ...]] = {

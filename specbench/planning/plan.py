@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import field_validator
 
 from specbench.common import Flags, UsageError, flag, flag_of, parse_flags, temperature_fault, unknown_name
-from specbench.models.names import DEFAULT_MODEL, DTYPES
+from specbench.models import DEFAULT_MODEL, DTYPES
 
 if TYPE_CHECKING:
     from specbench.results import SamplingSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import field_validator
 
 from specbench.common import UsageError, flag, flag_of
-from specbench.models.names import resolve
+from specbench.models import resolve
 from specbench.planning import Loading, Noting, split_names
 
 #: Where the files go.

@@ -53,7 +53,7 @@ class Cell(Protocol):
 
 
 class Trainer(Protocol):
-    """What trains; see ``specbench.training.cells``. Its option is the method's that takes what is trained, if any."""
+    """What trains; see ``training.training_grid``. Its option is the method's that takes what is trained, if any."""
 
     @property
     def method(self) -> str: ...

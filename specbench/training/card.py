@@ -10,8 +10,8 @@ import yaml
 
 from specbench.common import write_json_atomic, write_text_atomic
 from specbench.models import CARD
-from specbench.training.cost import Cost
-from specbench.training.given import said_of
+from specbench.training.data.given_answers import said_of
+from specbench.training.loop.cost import Cost
 from specbench.training.quality_card import section
 
 
@@ -20,7 +20,7 @@ def write_card(folder: Path, made: Mapping[str, Any]) -> None:
 
     Args:
         made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before`` and
-            ``after`` (:meth:`specbench.training.held_out.Held.figures`), and whatever else there is to say.
+            ``after`` (:meth:`specbench.training.evaluation.held_out.Held.figures`), and whatever else there is to say.
     """
     write_json_atomic(folder / CARD, dict(made))
     write_text_atomic(folder / "README.md", _readme(made))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,22 +15,21 @@ import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specbench.common import EnvironmentRefused, UsageError, read_json_object, validate, write_json_atomic
+from specbench.common import UsageError, read_json_object, validate, write_json_atomic
 from specbench.models import fingerprints
-from specbench.training import checkpoints
 from specbench.training.card import write_card
-from specbench.training.cost import Cost
-from specbench.training.distillation import DistillationLesson
-from specbench.training.frozen import Frozen, LabelOptions
-from specbench.training.held_out import Figures, Held, held_out, method_of
-from specbench.training.loop import Course, Done, fit, in_bf16
-from specbench.training.on_policy import OnPolicy, OnPolicyOptions
-from specbench.training.order import Batches
+from specbench.training.evaluation.held_out import Figures, Held, held_out, method_of
+from specbench.training.loop import checkpoints
+from specbench.training.loop.cost import Cost
+from specbench.training.loop.on_policy import OnPolicy, OnPolicyOptions
+from specbench.training.loop.order import Batches
+from specbench.training.loop.stopping import Look, unsound
+from specbench.training.loop.trainer import Course, Done, fit, in_bf16
+from specbench.training.objectives.distillation import DistillationLesson
+from specbench.training.objectives.frozen import Frozen, LabelOptions
 from specbench.training.recipe import FREE, LOOKS, Job, WeightOptions, digest
-from specbench.training.stopping import Look, unsound
 
 _BEFORE = "before.json"
 
@@ -110,7 +108,12 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
     if PartialState().is_main_process:
-        _leave(folder, weights, loaded.tokenizer, made)
+
+        def write(draft: Path) -> None:
+            weights.keep(draft, loaded.tokenizer)
+            write_card(draft, made)
+
+        checkpoints.leave_weights(folder, write)
     return {**made, "weights": str(folder)}
 
 
@@ -152,26 +155,6 @@ def _course(
     own = OnPolicy(distils, job, Batches(job.texts, teaching.size, options, job.seed), weights.as_decoded)
     both = DistillationLesson(lesson, weights.model, frozen, own.texts, distils.measure)
     return Course(both, job.texts, own.collating(collate), teaching.size, before_step=own.before_step), own
-
-
-def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
-    """Weights and card in a folder that has its name once everything is in it; what had it before is not lost."""
-    draft, before = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.before")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        weights.keep(draft, tokenizer)
-        write_card(draft, made)
-        if folder.exists():  # folders cannot be exchanged at once: a kill in between leaves both, by these names
-            shutil.rmtree(before, ignore_errors=True)
-            folder.rename(before)
-        draft.rename(folder)
-        shutil.rmtree(before, ignore_errors=True)
-    except (OSError, SafetensorError, EnvironmentRefused) as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        reason = " ".join(str(error).split())[:120]
-        raise EnvironmentRefused(
-            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
-        ) from error
 
 
 def _attention(teaching: Teaching, options: WeightOptions, device: torch.device, half: bool) -> str:

@@ -39,7 +39,7 @@ class Job:
     """What is to be trained on what.
 
     Attributes:
-        texts: to learn from: each a :class:`Text`, or a :class:`specbench.training.trajectory.Trajectory`, which is one
+        texts: to learn from: each a :class:`Text`, or a ``Trajectory`` of :mod:`specbench.training.data`, which is one
             with more to it.
         held_out: never learnt from; what progress is measured on.
         out: folder that receives everything; what is in there from an interrupted run is gone on with.
@@ -114,7 +114,7 @@ LOOKS = frozenset({"eval_every", "watched"})
 
 
 class LoopOptions(Options):
-    """Options of :func:`specbench.training.loop.fit`."""
+    """Options of :func:`specbench.training.loop.trainer.fit`."""
 
     epochs: float = option(1.0, help="passes over the texts", gt=0)
     steps: int = option(0, help="steps in place of epochs; 0 is by epochs", ge=0)

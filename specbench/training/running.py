@@ -14,10 +14,10 @@ from specbench.common import UsageError, check_writable, keywords, plugins, regi
 from specbench.evals import file_stem, names_file
 from specbench.runner import notes_of, printing_to
 from specbench.training.choose import choose
-from specbench.training.given import has_answers
-from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
-from specbench.training.prompts import check_sets
+from specbench.training.data.given_answers import has_answers
+from specbench.training.data.training_prompts import check_sets
 from specbench.training.recipe import WeightOptions
+from specbench.training.training_plan import BUDGET, TrainPlan, TrajectoriesPlan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,9 +52,9 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     from specbench.common import progress_lines
     from specbench.models import CARD
     from specbench.runner import load_model
-    from specbench.training.answers import Asking
+    from specbench.training.data.answers import Asking
+    from specbench.training.data.sources import Wanted, find
     from specbench.training.recipe import Job, apart, some
-    from specbench.training.sources import Wanted, find
 
     loaded = load_model(plan, say)
     if check := getattr(module, "check", None):
@@ -200,7 +200,7 @@ def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, 
     from specbench.common import progress_lines
     from specbench.evals import describe_draw
     from specbench.runner import load_model
-    from specbench.training.collection import Collecting, collect
+    from specbench.training.data.collection import Collecting, collect
 
     loaded = load_model(plan, say)
     texts, sampling = _asked(plan, loaded, say) if plan.sets else _given(plan, loaded)
@@ -237,8 +237,8 @@ def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], Non
     from specbench.common import progress_lines
     from specbench.engine import Sampling
     from specbench.evals import draw_prompts
-    from specbench.training.answers import Asking, ask
-    from specbench.training.prompts import training_prompts
+    from specbench.training.data.answers import Asking, ask
+    from specbench.training.data.training_prompts import training_prompts
 
     chat = loaded.has_chat_template
     asked = [
@@ -253,7 +253,7 @@ def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], Non
 
 def _given(plan: TrajectoriesPlan, loaded: LoadedModel) -> tuple[Sequence[Text], Sampling]:
     """All answers of a folder, in the order in which they were finished, and how they were decoded."""
-    from specbench.training.answers import read, sampling_of
+    from specbench.training.data.answers import read, sampling_of
 
     assert plan.answers is not None
     return read(plan.answers), sampling_of(plan.answers, loaded)

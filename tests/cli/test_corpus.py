@@ -11,7 +11,7 @@ import pytest
 from support import runs
 from support.wording import wording
 
-from specbench.models.loader import ByteTokenizer
+from specbench.models.loaded_model import ByteTokenizer
 
 FIRST = 0x4E00  # letters that no prompt has, for ids: those of dummy weights are more than bytes
 

@@ -51,7 +51,7 @@ def test_trainings_are_of_the_model_that_is_swept(cli: Any, prompts: Path, monke
         found.append(base)
         raise UsageError("seen")
 
-    monkeypatch.setattr("specbench.training.cells.Cells", cells)
+    monkeypatch.setattr("specbench.training.training_grid.Cells", cells)
     told = ("--model", "some/model", "--revision", "abc", "--trust-remote-code", "--dtype", "bfloat16", "--seed", 3)
     assert cli("sweep", "--train", "msn", "--train-prompts", prompts, *told).error == "error: seen"
     (base,) = found

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.wording import wording
 
-from specbench.training.trajectory import read, shard_path
+from specbench.training.data.trajectory_folder import read, shard_path
 
 
 def collect(cli: Any, out: Path, *more: Any) -> Any:

@@ -19,7 +19,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.planning.tasks import plan_tasks
 from specbench.runner import Runner
 from specbench.runner.grades import lossless

@@ -21,7 +21,7 @@ from specbench.decoding.corpus import SEEN, SEGMENT, check_corpus, read_corpus
 from specbench.decoding.protocol import Context
 from specbench.methods.sam import corpus, decoder
 from specbench.methods.sam.corpus import NO_TOKEN, Corpus
-from specbench.models.loader import ByteTokenizer
+from specbench.models.loaded_model import ByteTokenizer
 from specbench.planning.methods import plan_methods
 
 VOCAB = 300

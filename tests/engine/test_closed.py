@@ -13,8 +13,8 @@ from support.models import supported
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
-from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.layers import code
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.models import load
 from specbench.planning.methods import plan_methods
 from specbench.runner import Session

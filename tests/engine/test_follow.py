@@ -12,8 +12,9 @@ from support.models import attached, prompt, tiny_llama
 
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding import Context, Method, TokenTree
-from specbench.engine import graphs, head_pass
-from specbench.engine.head_pass import HeadPass
+from specbench.engine import graphs
+from specbench.engine.heads import head_pass
+from specbench.engine.heads.head_pass import HeadPass
 
 VOCAB = 97
 
@@ -86,7 +87,8 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
         assert passes.open(slot) == slot
         result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
         for rows, follows in ((2, True), (3, False), (1, True)):
-            passes.append(slot, result.hidden, result.emitted[-1])
+            assert result.hidden is not None
+            passes.append(slot, [result.emitted[-1]] * len(result.hidden), result.hidden)
             passes.marginals(slot)
             tree = TokenTree.chain([result.emitted[-1], *range(rows - 1)])
             result = engine.step({slot: tree}, taps=method.taps)[slot]

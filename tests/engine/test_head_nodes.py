@@ -11,8 +11,8 @@ from support.gpu import Make, eagle, jetspec, passes_of
 
 from benchmarks.gpu_check import predict
 from benchmarks.gpu_check.meta_step import Nodes, launches
-from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.layers import code
+from specbench.engine.layers.gpu_layers import FusedLayers
 
 #: Of a layer: as of a target's, where a block has many rows and a level has few.
 BLOCK = [

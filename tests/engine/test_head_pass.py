@@ -18,7 +18,9 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding import Options
 from specbench.decoding.protocol import Method
-from specbench.engine import HeadPass, HeadRows, Sampling, graphs, head_pass
+from specbench.engine import HeadRows, Sampling, graphs
+from specbench.engine.heads import head_pass
+from specbench.engine.heads.head_pass import HeadPass
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 

@@ -16,11 +16,11 @@ from specbench.decoding import TokenTree
 from specbench.engine import pack
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.buckets import ROW_BUCKETS
-from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import Running
-from specbench.engine.head_pass import HeadPass
+from specbench.engine.heads.head_pass import HeadPass
 from specbench.engine.kernels.ops import TritonOps
 from specbench.engine.layers import code
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layout import Group
 from specbench.engine.ops import TorchOps
 from specbench.engine.program import Program, StepKind
@@ -106,7 +106,7 @@ def test_no_round_compiles_what_its_making_has_not(make: Make, slots: int, monke
         passes = passes_of(make, slots, again)
         before = found.counts()
         for _ in range(slots):
-            passes.open(len([seat for seat in passes._seats if seat]))
+            passes.open(len([seat for seat in passes._seats._seats if seat]))
         size = passes._features.shape[2]
         for slot in range(slots):
             passes.append(slot, [1] * 20, torch.zeros(20, size, dtype=torch.bfloat16, device=META))
@@ -126,6 +126,6 @@ def follow(passes: Any, rows: int, slots: int, size: int) -> None:
     batch = pack.Batch.of({slot: TokenTree.chain([0]) for slot in range(slots)})
     hidden = torch.zeros(rows, size, dtype=torch.bfloat16, device=META)
     passes.follow(Running(batch, pack.split(packed, shape), pack.unjoin(out, shape), hidden))
-    for seat in passes._seats:
+    for seat in passes._seats._seats:
         assert seat.followed
         seat.followed = False

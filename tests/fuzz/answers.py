@@ -23,7 +23,7 @@ from specbench.tasks.humaneval import extract as humaneval
 from specbench.tasks.livecodebench import asking as contests
 from specbench.tasks.math.task import Problem as MathProblem
 from specbench.tasks.spider import asking as queries
-from specbench.training import sentences
+from specbench.training.data import sentences
 
 LONGEST = 100_000  # characters of an answer
 

@@ -11,9 +11,9 @@ from support.models import tiny_llama
 from support.runs import made_up_trajectories
 
 from specbench.methods.cllm.learning import Collator, Lesson, Options
-from specbench.training.distances import forward_kl
-from specbench.training.packing import Packed, unpack
-from specbench.training.trajectory import Trajectory
+from specbench.training.data.trajectory_folder import Trajectory
+from specbench.training.objectives.distances import forward_kl
+from specbench.training.objectives.packing import Packed, unpack
 
 #: One block of three states that can be told apart, and one that was right from the start.
 STATES = [[[5, 9, 9], [5, 6, 9], [5, 6, 7]], [[8, 8, 8]]]

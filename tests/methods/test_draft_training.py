@@ -16,7 +16,7 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
-from specbench.training.answers import Asking, ask
+from specbench.training.data.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
 ANSWER = 24
@@ -113,7 +113,7 @@ def test_other_options_or_texts_are_not_mixed_in(recipe: str, texts: list[Text],
 def test_kept_features_are_asked_for_once(
     recipe: str, texts: list[Text], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specbench.training.teacher import Teacher
+    from specbench.training.objectives.teacher import Teacher
 
     asked: list[int] = []
     real = Teacher.__call__

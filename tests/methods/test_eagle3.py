@@ -19,14 +19,16 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Method
-from specbench.engine import graphs, head_pass
+from specbench.decoding.trees.paths import best_path, totals
+from specbench.engine import graphs
 from specbench.engine.engine import Engine
-from specbench.engine.head_pass import HeadPass
+from specbench.engine.heads import head_pass
+from specbench.engine.heads.head_pass import HeadPass
 from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.decoder import Options
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead
-from specbench.methods.eagle3.trees import Levels, best_path, totals
+from specbench.methods.eagle3.trees import Levels
 
 VOCAB = 50
 CAPTURED = recorded_capture(torch.device("cpu"))

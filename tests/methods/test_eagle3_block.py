@@ -19,8 +19,9 @@ from torch import Tensor
 from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
-from specbench.engine import graphs, head_pass
+from specbench.engine import graphs
 from specbench.engine.engine import Engine
+from specbench.engine.heads import head_pass
 from specbench.engine.sampler import Sampling, filtered
 
 VOCAB, LONG = 13, 12

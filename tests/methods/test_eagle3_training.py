@@ -15,11 +15,11 @@ from support.models import attached, prompt, tiny_llama
 
 from specbench.common.prompt import Prompt
 from specbench.methods.eagle3.config import HeadConfig
-from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.training.answers import Asking, ask
+from specbench.training.data.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def train(chosen: Options, job: Job) -> Mapping[str, Any]:
 
 
 def kept(folder: Path) -> DraftHead:
-    return DraftHead.read(find(str(folder / "head")), target().config, dtype=torch.float32)
+    return DraftHead.read(DraftHead.find(str(folder / "head")), target().config, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     # The same texts decoded by the engine with the head's chain take as many rounds as were counted without it.
     head = kept(tmp_path)
     assert head.draft_ids is not None
-    counted = Lesson(head, target(), steps=4).held_out(texts, 4, torch.device("cpu"))
+    counted = Lesson(head, target(), steps=4).held_out(texts, torch.device("cpu"))
     assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
     with attached(target(), capacity=60, max_rows=8) as engine:
         chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}
@@ -84,6 +84,15 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
         records = decoders.served(engine, method, [text.prompt for text in texts], ANSWER)
     assert [record.output_ids for record in records] == [list(text.answer) for text in texts]
     assert sum(record.target_forwards for record in records) == counted.rounds
+
+
+def test_a_head_has_the_layers_that_are_asked_for() -> None:
+    config = target().config
+    assert [HeadConfig.for_target(config, layers=layers).num_hidden_layers for layers in (1, 3)] == [1, 3]
+    parallel = HeadConfig.untrained("random-parallel", config, 5)
+    assert parallel is not None
+    assert (parallel.num_hidden_layers, parallel.mask_token_id) == (4, 5)
+    assert len(made(layers=2).layers) == 2
 
 
 def test_the_file_is_in_the_original_layout(texts: list[Text], tmp_path: Path) -> None:
@@ -140,7 +149,7 @@ def test_each_step_is_what_a_draft_behind_its_row_reads(layers: int) -> None:
 
 
 def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> None:
-    from specbench.training.side_by_side import side_by_side
+    from specbench.training.objectives.side_by_side import side_by_side
 
     found: list[tuple[float, list[torch.Tensor]]] = []
     for recompute in (False, True):
@@ -157,8 +166,8 @@ def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> N
 
 
 def test_features_that_are_kept_are_those_of_a_forward(texts: list[Text]) -> None:
-    from specbench.training.side_by_side import side_by_side
-    from specbench.training.teacher import Remembered, Teacher
+    from specbench.training.objectives.side_by_side import side_by_side
+    from specbench.training.objectives.teacher import Remembered, Teacher
 
     asked = []
     teacher = Teacher(target(), (1, 3))

@@ -19,12 +19,11 @@ from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
-from specbench.engine import head_pass
 from specbench.engine.engine import Engine
-from specbench.methods.jetspec import shared
+from specbench.engine.heads import head_pass
+from specbench.methods.jetspec import head as jetspec_head
 from specbench.methods.jetspec.decoder import Decoder, Options
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead, draft_seconds
 from specbench.results.request_schema import RequestRecord
 from specbench.runner import Runner
 from specbench.runner.record import Request
@@ -73,7 +72,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
         new = torch.randn(count, made.fc.in_features, dtype=torch.float64, generator=generator)
         text[slot] = torch.cat([text[slot], new]) if slot in text else new
         anchors[slot] = rng.randrange(VOCAB)
-        passes.append(slot, new.clone(), anchors[slot])
+        passes.append(slot, [anchors[slot]] * count, new.clone())
         assert passes.length(slot) == len(text[slot])
 
     for slot, length in enumerate((1, 13, depth + 1)):  # a prompt that fits into the buffer, and one that does not
@@ -130,12 +129,12 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
         method = ready(engine, head=kind, width=40)
         (record,) = decoders.served(engine, method, [ids], 30)
         assert record.output_ids == truth[:30]
-    made = method.shared.rounds._head
+    made = method.shared.rounds.head
     layers = layer_outputs(model, torch.tensor([[*ids, *truth]]))  # of a causal model: a beginning's are the same
     at = 1
     for found, accepted in zip(seen, [*record.accepted_lengths, 0], strict=False):
         end = len(ids) + at - 1
-        features = torch.cat([layers[layer][0, :end] for layer in made.config.target_layer_ids], dim=-1)
+        features = torch.cat([layers[layer][0, :end] for layer in made.config.taps], dim=-1)
         tokens, logp = whole(made, model, features, truth[at - 1], 15, 40)
         assert found.root == truth[at - 1]
         # In float32: the same candidates, where two are not within rounding of each other.
@@ -199,7 +198,7 @@ def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
     with attached(supported("qwen3"), capacity=60, max_rows=96) as engine:
         other = ready(engine)
         assert other.weights["head"] == "random"
-        other.shared.rounds._head.save(tmp_path / "mine")
+        other.shared.rounds.head.save(tmp_path / "mine")
         mine = ready(engine, head=str(tmp_path / "mine"))
         assert mine.weights["head"] == "mine"
         assert len(mine.weights["head_sha256"]) == 64
@@ -224,7 +223,12 @@ def test_slots_come_back_however_a_sequence_ends() -> None:
 def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(supported("llama"), capacity=40, max_rows=64) as engine:
         passes = ready(engine).shared.rounds
-        assert shared.draft_seconds(passes, 16, 20) > 0
+        assert draft_seconds(passes, 16, 20) > 0
         assert passes.open() == 0  # nothing is left in use
-    monkeypatch.setattr(shared, "draft_seconds", lambda *_: 0.5)
-    assert prepared(supported("llama"), tree="auto", budget=64).shared.knobs.step_seconds[64] == 2.5
+    seen: list[Any] = []
+    monkeypatch.setattr(jetspec_head, "draft_seconds", lambda *_: 0.5)
+    monkeypatch.setattr(jetspec_head, "BUILDERS", {"auto": lambda marginals, budget, knobs: seen.append(knobs)})
+    shared = prepared(supported("llama"), tree="auto", budget=64).shared
+    monkeypatch.setattr(BlockPass, "marginals", lambda self, slot: None)
+    shared.tree(0)
+    assert seen[0].step_seconds[64] == 2.5

@@ -34,7 +34,7 @@ def test_it_is_what_the_papers_describe(causal: bool) -> None:
     made = head(causal)
     for context in (0, 1, 7):
         generator = torch.Generator().manual_seed(context)
-        taps = len(made.config.target_layer_ids)
+        taps = len(made.config.taps)
         features = torch.randn(context, taps * HIDDEN, dtype=torch.float64, generator=generator)
         block = torch.randn(6, HIDDEN, dtype=torch.float64, generator=generator)
         with torch.inference_mode():
@@ -53,7 +53,7 @@ def test_the_published_8b_head_is_the_one_for_its_target() -> None:
     published = HeadConfig.from_json({**QWEN3_8B, "max_position_embeddings": 40960})
     with torch.device("meta"):
         assert sum(parameter.numel() for parameter in DraftHead(published).parameters()) == 1_048_626_432
-    assert published.target_layer_ids == (1, 9, 17, 25, 33)
+    assert published.taps == (1, 9, 17, 25, 33)
     values = json.loads(names.configs()["qwen3-8b"].read_text(encoding="utf-8"))
     assert HeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669) == published
     # (layers, taps) of the target: the layers that the published heads tap.

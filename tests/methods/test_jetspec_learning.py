@@ -19,7 +19,7 @@ from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.sight import Sight
 from specbench.methods.jetspec.learning.start import start_from_target
-from specbench.training.teacher import Teacher
+from specbench.training.objectives.teacher import Teacher
 
 STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
 
@@ -138,7 +138,7 @@ def test_every_block_is_the_head_on_the_text_before_its_anchor(causal: bool, fle
         model, made = model.float(), made.float()
     lesson = Lesson(made, model, anchors=4, flex=flex)
     ids = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(4))
-    features, _ = lesson._frozen.teacher(ids)
+    features, _ = lesson.frozen.teach(ids, torch.tensor([ids.shape[1]] * len(ids)))
     used = torch.tensor([[True] * 3, [True, True, False]])
     blocks = blocks_at(torch.tensor([[3, 1, 9], [5, 6, 0]]), used, torch.tensor([11, 8]), 6)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_a_step_learns_from_the_targets_own_distribution() -> None:
     blocks = drawn(starts, ends, 3, 6)
     total, weights, rows = torch.tensor(0.0, dtype=torch.float64), 0.0, 0
     with torch.no_grad():
-        features, _ = lesson._frozen.teacher(ids)
+        features, _ = lesson.frozen.teach(ids, torch.tensor([ids.shape[1]] * len(ids)))
         logits = model(ids).logits
         hidden = lesson.states(features, ids, blocks)
         scores = model.get_output_embeddings()(hidden).float().log_softmax(-1)
@@ -199,7 +199,7 @@ def test_a_head_begins_as_the_targets_last_layers(family: str) -> None:
     made = DraftHead.random(HeadConfig.for_target(model.config, mask_token_id=5, layers=2, block_size=4))
     copied = start_from_target(made, model, torch.arange(1, 20)[None])
     with torch.no_grad():
-        features = torch.randn(1, 3, len(made.config.target_layer_ids) * made.config.hidden_size)
+        features = torch.randn(1, 3, len(made.config.taps) * made.config.hidden_size)
         assert made.fc(features).equal(features[..., -made.config.hidden_size :])
     if family == "gpt2":  # whose layers have other names
         assert copied < made.config.hidden_size * 4

@@ -18,8 +18,8 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import HeldOut, branch_gaps, held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.training.accepted import Accepted
-from specbench.training.answers import Asking, ask
+from specbench.training.data.answers import Asking, ask
+from specbench.training.evaluation.accepted import Accepted
 from specbench.training.recipe import Job, Text
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
 
 
 def test_the_drafted_tokens_are_the_most_frequent() -> None:
-    from specbench.training.vocabulary import most_frequent
+    from specbench.training.evaluation.draft_vocabulary import most_frequent
 
     texts = [Text("a", [9, 9, 8, 3], [4, 4, 4, 7]), Text("b", [8], [7, 2])]
     assert most_frequent(texts, 2, 10).tolist() == [4, 7]

@@ -8,7 +8,7 @@ from support.models import tiny_llama
 from support.runs import made_up_trajectories
 
 from specbench.methods.jf.learning import Collator, Lesson, Options
-from specbench.training.packing import Packed, unpack
+from specbench.training.objectives.packing import Packed, unpack
 
 TEXTS = [made_up_trajectories(f"made/{number}", answer=answer) for number, answer in enumerate((11, 8, 3))]
 

@@ -11,11 +11,12 @@ import pytest
 
 import specbench
 from specbench.common.prompt import Prompt
+from specbench.decoding.head_decoder import shipped_head
 from specbench.decoding.protocol import Method
 from specbench.models import names
 from specbench.models.adapters import CARD
-from specbench.models.head_config import shipped
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 from specbench.planning.methods import default_settings, labels_of, make_methods, plan_methods
 from specbench.runner.record import Request
 from specbench.runner.session import Session
@@ -63,7 +64,7 @@ def test_a_head_belongs_to_an_alias(folder: Path) -> None:
     assert_small_and_explained(folder, "gsm8k-train", "steps", "loss", "accepted length")
     assert folder.name in names.aliases()
     method = folder.parts[-3]
-    assert shipped(method, folder.name) == folder
+    assert shipped_head(method, folder.name) == folder
     decoder = import_module(f"specbench.methods.{method}.decoder")
     decoder.Decoder.check(decoder.Options(), folder.name)
 

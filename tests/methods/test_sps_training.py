@@ -17,9 +17,9 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models import load
 from specbench.planning.methods import plan_methods
-from specbench.training.answers import Asking, ask
+from specbench.training.data.answers import Asking, ask
+from specbench.training.objectives.side_by_side import side_by_side
 from specbench.training.recipe import Job, Text
-from specbench.training.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from specbench.methods.sps.train import Options

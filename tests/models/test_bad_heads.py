@@ -18,7 +18,7 @@ from support.wording import wording
 
 from specbench.common.errors import SpecbenchError, UsageError
 from specbench.methods.eagle3.config import HeadConfig
-from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.jetspec.head import DraftHead as BlockHead
 
 FILE, CONFIG = "model.safetensors", "config.json"
@@ -28,7 +28,7 @@ def eagle3(folder: Path) -> Callable[[], Any]:
     """Writes a head, and gives what reads it."""
     target = tiny_llama(97, num_hidden_layers=8).config
     DraftHead.random(HeadConfig.for_target(target, draft_vocab_size=40)).save(folder)
-    return lambda: DraftHead.read(find(str(folder)), target)
+    return lambda: DraftHead.read(DraftHead.find(str(folder)), target)
 
 
 def jetspec(folder: Path) -> Callable[[], Any]:

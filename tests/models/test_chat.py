@@ -16,7 +16,8 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models import chat, names
 from specbench.models.chat import TemplateFault, render
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 
 TALK = [
     {"role": "user", "content": "1+1?\n é\u2028"},

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specbench.common.prompt import Prompt
 from specbench.models import control, names
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 
 BOS, EOS = "<s>", "</s>"
 ROLES = ("<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|eot|>", "[INST]", "[/INST]", "<turn>", "</turn>")

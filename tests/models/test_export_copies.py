@@ -16,7 +16,7 @@ from support.models import FAMILIES, loaded, tiny
 from specbench.models.export import copies
 from specbench.models.export.copies import RECORD, exported
 from specbench.models.export.exported import digest_of, sha256_of
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 
 
 @pytest.fixture(autouse=True)

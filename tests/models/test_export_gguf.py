@@ -22,7 +22,8 @@ from specbench.models.adapters import fingerprint
 from specbench.models.export import gguf_file, vocabulary
 from specbench.models.export.gguf_file import export_gguf
 from specbench.models.export.graph import graph_of
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 
 IDS = torch.arange(0, 60, 3)[None]
 

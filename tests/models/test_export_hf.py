@@ -19,7 +19,8 @@ from specbench.common.prompt import Prompt
 from specbench.models.adapters import fingerprint
 from specbench.models.export.gguf_file import export_gguf
 from specbench.models.export.hf_folder import export_hf
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 
 IDS = torch.tensor([prompt(20, 97)])
 

@@ -15,7 +15,8 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models import gguf, loader, names
 from specbench.models.adapters import fingerprint
-from specbench.models.loader import ByteTokenizer, load
+from specbench.models.loaded_model import ByteTokenizer
+from specbench.models.loader import load
 
 
 @pytest.fixture

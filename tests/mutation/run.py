@@ -45,8 +45,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
     "sampler": (["engine/sampler"], ["engine"]),
     "engine": (
         ["engine/engine", "engine/slots", "engine/stepper", "engine/tuner", "engine/loading", "engine/graphs",
-         "engine/layers/skinny", "engine/head_*", "engine/layout", "engine/layers/rotary",
-         "engine/kernel_pieces", "engine/attention/*", "engine/cpu/layers"],
+         "engine/layers/*", "engine/heads/*", "engine/layout", "engine/attention/*"],
         ["engine"],
     ),
     "kernels": (["engine/kernels/*"], []),
@@ -72,7 +71,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
     "backends": (["backends/*", "runner/external/external_row", "analysis/baseline", "analysis/other_engines"],
                  ["backends", "runner", "analysis"]),
     "drafting": (["../methods/*/*", "decoding/*", "decoding/trees/*"], ["methods", "decoding"]),
-    "training": (["training/*", "../methods/*/learning/*"], ["training", "methods"]),
+    "training": (["training/*", "training/*/*", "../methods/*/learning/*"], ["training", "methods"]),
     "report": (
         ["analysis/frame", "analysis/pooling", "report/gathering", "report/tables/*", "report/render/*",
          "report/answers/*", "report/charts/*"],

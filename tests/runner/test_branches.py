@@ -15,7 +15,7 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.decoding import TokenTree
 from specbench.decoding.tree import Branch
-from specbench.decoding.trees.marginals import Marginals, best_branch
+from specbench.decoding.trees.paths import best_path
 from specbench.results.branches import BRANCHES, RatedBranch, branch_calibration, read_branches
 from specbench.results.request_schema import DraftedBranch, RequestRecord
 from specbench.runner.grades import branches, likelihood
@@ -57,13 +57,10 @@ def test_a_branch_stands_behind_the_root_of_its_own_tree(family: str, monkeypatc
 
 
 def test_the_best_branch_takes_the_best_scored_child_each_time() -> None:
-    marginals = Marginals(5, [[10, 11], [20, 21], [30]], [[-0.1, -2.0], [-0.5, -0.6], [-0.2]])
-    #                  root 10  11  21  20  30
-    tree = TokenTree([5, 11, 10, 21, 20, 30], [-1, 0, 0, 2, 2, 3])
-    assert best_branch(tree, marginals) == ([10, 20], pytest.approx(-0.6)), "21 has a child, and a lower score"
-    assert best_branch(TokenTree([5], [-1]), marginals) == ([], 0.0)
-    aside = TokenTree([5, 10, 11], [-1, 0, 0], [True, False, True])
-    assert best_branch(aside, marginals)[0] == [11], "a row that is never emitted is no branch"
+    #                  root 11  10  21  20  30
+    tree = TokenTree([5, 11, 10, 21, 20, 30], [-1, 0, 0, 2, 2, 3], scores=[None, -2.0, -0.1, -0.6, -0.5, -0.2])
+    assert best_path(tree) == ([10, 20], pytest.approx(-0.6)), "21 has a child, and a lower score"
+    assert best_path(TokenTree([5], [-1])) == ([], 0.0)
 
 
 def test_eight_branches_of_a_request_are_spread_over_it() -> None:

@@ -12,7 +12,7 @@ from support.wording import wording
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.evals.prompt_draw import permutation
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.results.schema import PromptDraw
 
 TALK = Prompt("talk", "one", True, follow_ups=("two", "three"), category="a/b", stops=("#",), temperature=0.7)

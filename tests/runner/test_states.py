@@ -15,7 +15,7 @@ from support.models import plan, prepared, said
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import TokenTree
-from specbench.models.loader import ByteTokenizer
+from specbench.models.loaded_model import ByteTokenizer
 from specbench.planning.methods import plan_methods
 from specbench.results.calibration import StoredTimes
 from specbench.results.request_schema import RequestRecord

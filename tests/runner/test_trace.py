@@ -14,7 +14,7 @@ from support import runs
 from support.wording import wording
 
 from specbench.decoding.tree import TokenTree
-from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.models.loaded_model import ByteTokenizer, LoadedModel
 from specbench.results.request_schema import LETTERS
 from specbench.runner.stop import Decode
 from specbench.runner.trace import characters, verified

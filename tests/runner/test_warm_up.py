@@ -11,7 +11,7 @@ from support import decoders, models
 from support.wording import wording
 
 from specbench.common import Prompt, UsageError
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.runner.setup.warm_up import warm_up_ids
 
 

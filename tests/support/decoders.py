@@ -21,14 +21,15 @@ from specbench.common import registry
 from specbench.common.options import Options
 from specbench.decoding.protocol import Context, Method, Target
 from specbench.decoding.tree import COMPUTED, StepResult, TokenTree
-from specbench.engine import HeadPass, HeadRows, pack
+from specbench.engine import HeadRows, pack
 from specbench.engine.engine import Engine
+from specbench.engine.heads.head_pass import HeadPass
 from specbench.engine.layout import Layout
 from specbench.engine.ops import accept_path, ancestors
 from specbench.engine.phases import Phases
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
-from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.models.loaded_model import ByteTokenizer, LoadedModel
 from specbench.planning.methods import plan_methods
 from specbench.results.request_schema import RequestRecord
 from specbench.results.schema import BASELINE, MethodSpec, ModelSpec, RunConfig, SamplingSpec, TaskSpec

@@ -27,8 +27,7 @@ from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 # ------------------------------
 # A step on a GPU that nobody has: tensors without memory say what would run where, and no kernel is launched.

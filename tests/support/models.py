@@ -30,15 +30,16 @@ from specbench.engine.engine import Engine
 from specbench.methods.jacobi.decoder import Decoder
 from specbench.methods.jacobi.decoder import Options as JacobiOptions
 from specbench.models.adapters import fingerprint
-from specbench.models.loader import LoadedModel, load
+from specbench.models.loaded_model import LoadedModel
+from specbench.models.loader import load
 from specbench.planning.plan import Plan
 from specbench.planning.resolving import Resolved
 from specbench.planning.tasks import TaskPlan
 from specbench.results.request_schema import RequestRecord, request_key
 from specbench.runner.prompts import Prepared, prepare
 from specbench.runner.record import Request
+from specbench.training.data.trajectory_folder import Trajectory
 from specbench.training.recipe import Text
-from specbench.training.trajectory import Trajectory
 
 # ------------------------------
 # Tiny random causal LMs of many families, and an engine that gives the model back at the end.

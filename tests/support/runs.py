@@ -66,7 +66,7 @@ from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo, WorkerMessage
 from specbench.sweeps.search import Kind
-from specbench.training.trajectory import Trajectory
+from specbench.training.data.trajectory_folder import Trajectory
 
 # ------------------------------
 # Workers of a sweep without a model, and the records they make. No torch: processes that begin from nothing import

@@ -12,11 +12,11 @@ import torch
 from support.models import prompt, tiny_llama
 from support.runs import RESULTS, answers
 
-from specbench.training import answered as module
-from specbench.training.answered import answered, log_likelihoods
 from specbench.training.card import write_card
+from specbench.training.evaluation import answered as module
+from specbench.training.evaluation.answered import answered, log_likelihoods
+from specbench.training.evaluation.held_out import Figures
 from specbench.training.finetuning import Weights
-from specbench.training.held_out import Figures
 from specbench.training.recipe import Text, WeightOptions
 
 VOCAB = 50

@@ -13,8 +13,8 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
-from specbench.models.loader import LoadedModel
-from specbench.training.answers import Asking, ask, read
+from specbench.models.loaded_model import LoadedModel
+from specbench.training.data.answers import Asking, ask, read
 from specbench.training.recipe import Text, some
 
 PROMPTS = [Prompt(f"set/{text}", text * 3, False) for text in ("ab", "c", "DEF", "!", "xyz")]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from specbench.common.errors import UsageError
-from specbench.training import cells as module
-from specbench.training.cells import Cells
-from specbench.training.plan import TrainPlan
+from specbench.training import training_grid as module
+from specbench.training.training_grid import Cells
+from specbench.training.training_plan import TrainPlan
 
 CARD = {"texts": 96, "steps": 24, "cost": {"tokens_seen": 9600, "flops": 960.0, "hours": 0.96}}
 

@@ -13,10 +13,10 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.engine.sampler import Sampling
-from specbench.models.loader import LoadedModel
-from specbench.training.collection import Collecting, collect
+from specbench.models.loaded_model import LoadedModel
+from specbench.training.data.collection import Collecting, collect
+from specbench.training.data.trajectory_folder import Trajectory, read, read_header, shard_path
 from specbench.training.recipe import Text
-from specbench.training.trajectory import Trajectory, read, read_header, shard_path
 
 HOW = Collecting(block_size=4, init="uniform", keep_circles=0, shard=2)
 LENGTHS = [(7, 10), (3, 5), (12, 1), (5, 9), (4, 6)]
@@ -100,7 +100,7 @@ def test_other_settings_are_refused(model: LoadedModel, texts: list[Text], tmp_p
 def test_artificial_states_need_no_forward(
     model: LoadedModel, texts: list[Text], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("specbench.training.states.next_tokens")
+    monkeypatch.delattr("specbench.training.data.jacobi_states.next_tokens")
     found = collected(model, texts, tmp_path, replace(HOW, states="artificial"))
     lengths = [[len(states) for states in each.blocks] for each in kept(tmp_path)]
     assert lengths == [[4, 4, 2], [4, 1], [1], [4, 4, 1], [4, 2]]

@@ -13,8 +13,8 @@ import torch
 from support.decoders import loaded
 from torch import Tensor, nn
 
-from specbench.training.cost import Meter, peak_memory_bytes
-from specbench.training.loop import Course, Done, fit
+from specbench.training.loop.cost import Meter, peak_memory_bytes
+from specbench.training.loop.trainer import Course, Done, fit
 from specbench.training.recipe import Job, LoopOptions
 
 IN, OUT = 8, 4

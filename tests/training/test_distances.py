@@ -13,7 +13,7 @@ from support.models import tiny_llama
 from support.runs import made_up_trajectories
 
 from specbench.common.options import parse_options
-from specbench.training.distances import DistanceOptions, Measure, forward_kl, jensen_shannon, reverse_kl
+from specbench.training.objectives.distances import DistanceOptions, Measure, forward_kl, jensen_shannon, reverse_kl
 
 BETAS = (0.1, 0.5, 0.9)
 #: What a command line says, and the distance that it means.

@@ -25,8 +25,8 @@ from support.wording import wording
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.engine.sampler import Sampling
 from specbench.methods.jf import learning
-from specbench.training import trajectory
-from specbench.training.collection import Collecting, collect
+from specbench.training.data import trajectory_folder as trajectory
+from specbench.training.data.collection import Collecting, collect
 from specbench.training.recipe import Job
 
 VOCAB = 50

@@ -15,9 +15,9 @@ from support.models import byte_tokenizer, tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.training.answers import Asking
-from specbench.training.given import given_texts, has_answers, read_given
-from specbench.training.sources import Found, Wanted, find
+from specbench.training.data.answers import Asking
+from specbench.training.data.given_answers import given_texts, has_answers, read_given
+from specbench.training.data.sources import Found, Wanted, find
 
 TEMPLATE = (
     "{% for each in messages %}[{{ each.role }}]{{ each.content }}"

@@ -14,11 +14,11 @@ from support.models import tiny_llama
 from support.runs import made_up_trajectories
 
 from specbench.methods.msn.noise import noised
-from specbench.training import losses
-from specbench.training.distances import forward_kl, reverse_kl
-from specbench.training.frozen import Frozen
+from specbench.training.objectives import losses
+from specbench.training.objectives.distances import forward_kl, reverse_kl
+from specbench.training.objectives.frozen import Frozen
+from specbench.training.objectives.student import Student
 from specbench.training.recipe import Job, Text
-from specbench.training.student import Student
 
 VOCAB = 50
 BOTH = [made_up_trajectories("a", answer=11, vocab=VOCAB), made_up_trajectories("b", answer=6, vocab=VOCAB)]
@@ -105,7 +105,7 @@ def test_what_is_learnt_from_stays_as_it_was_while_the_student_learns(
     method: str, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, taught, divergences = tiny_llama(VOCAB), [], []
-    own, evaluated = Frozen.labels, losses.evaluate
+    own, evaluated = Frozen.labels, losses.evaluate_losses
 
     def labels(self: Any, states: Any) -> Any:
         found = own(self, states)
@@ -115,14 +115,14 @@ def test_what_is_learnt_from_stays_as_it_was_while_the_student_learns(
         taught.append(torch.equal(scores, expected) and not scores.requires_grad)
         return found
 
-    def evaluate(*args: Any, **options: Any) -> Any:
+    def evaluate_losses(*args: Any, **options: Any) -> Any:
         found = evaluated(*args, **options)
         divergences.append(float(found.surprise.detach().mean()))
         return found
 
     monkeypatch.setattr(Frozen, "labels", labels)
-    where = "specbench.methods.msn.learning" if method == "msn" else "specbench.training.consistency"
-    monkeypatch.setattr(importlib.import_module(where), "evaluate", evaluate)
+    where = "specbench.methods.msn.learning" if method == "msn" else "specbench.training.objectives.consistency"
+    monkeypatch.setattr(importlib.import_module(where), "evaluate_losses", evaluate_losses)
     recipe = importlib.import_module(f"specbench.methods.{method}.train")
     known = [made_up_trajectories(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(6)]
     noise = {"noise_length": 0} if method == "msn" else {}

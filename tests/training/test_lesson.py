@@ -8,9 +8,9 @@ import torch
 from support.models import tiny_llama
 from torch import Tensor
 
-from specbench.training.consistency import ConsistencyLesson
-from specbench.training.losses import progressive_consistency
-from specbench.training.packing import CLEAN, NOISY, Sample, pack
+from specbench.training.objectives.consistency import ConsistencyLesson
+from specbench.training.objectives.losses import progressive_consistency
+from specbench.training.objectives.packing import CLEAN, NOISY, Sample, pack
 
 TEXTS = [
     Sample([3, 4, 5], [6, 7, 8, 9, 10, 11, 12], [[6, 9, 9, 9, 10, 12, 12]], 4),

@@ -19,8 +19,8 @@ from support.wording import wording
 from specbench.common.errors import NothingLearnt
 from specbench.methods.jf import learning, train
 from specbench.training import finetuning
+from specbench.training.loop.stopping import unsound
 from specbench.training.recipe import Job, WeightOptions
-from specbench.training.stopping import unsound
 
 VOCAB = 50
 PARTS = {

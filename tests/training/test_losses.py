@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.training.distances import forward_kl
-from specbench.training.losses import Losses, Pairs, Targets, cross_entropy, evaluate
+from specbench.training.objectives.distances import forward_kl
+from specbench.training.objectives.losses import Losses, Pairs, Targets, cross_entropy, evaluate_losses
 
 LN2 = math.log(2)
 HALF_FIRST, HALF_SECOND, EVEN = [1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 2, 1 / 4], [1 / 3] * 3
@@ -30,7 +30,7 @@ def test_cross_entropy_by_hand() -> None:
 def everything(weight: Tensor, states: Tensor, at_once: int | None) -> Losses:
     pairs = Pairs(torch.tensor([5, 0, 3]), torch.tensor([1, 6, 1]), torch.tensor([0.5, 0.3, 0.2]))
     targets = Targets(torch.tensor([6, 2, 1, 4]), torch.tensor([2, 0, 1, 1]), torch.full((4,), 0.25))
-    return evaluate(lambda rows: rows @ weight, states, pairs, targets, 0.1, at_once)
+    return evaluate_losses(lambda rows: rows @ weight, states, pairs, targets, 0.1, at_once)
 
 
 def test_pairs_and_targets_keep_their_order_in_whatever_parts() -> None:

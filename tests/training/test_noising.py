@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from specbench.training.data.jacobi_states import NEAR, Blocks
 from specbench.training.recipe import Text
-from specbench.training.states import NEAR, Blocks
 
 TEXT = Text("set/a", list(range(100, 130)), list(range(11)))
 VOCAB, PAD, N = 1000, 999, 4

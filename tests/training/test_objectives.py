@@ -7,18 +7,18 @@ import math
 import pytest
 import torch
 
-from specbench.training.losses import (
+from specbench.training.objectives.losses import (
     Norm,
     Pairs,
     Targets,
     autoregressive,
-    evaluate,
+    evaluate_losses,
     global_consistency,
     local_consistency,
     progressive_consistency,
     shares,
 )
-from specbench.training.packing import NOISY, Sample, pack
+from specbench.training.objectives.packing import NOISY, Sample, pack
 
 # prompt 0-1 | k₀ 2-5 | l₀ 6-9 | k₁ 10-13 | l₁ 14-17 | k₂ 18-19 | l₂ 20-21
 LONG = Sample([1, 1], [5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [[5, 6, 9, 8, 5, 6, 7, 8, 5, 9]], 4)
@@ -91,7 +91,7 @@ def test_where_samples_lie_changes_no_loss(norm: Norm) -> None:
         keys = zip(*(x.flatten().tolist() for x in (packed.sample, packed.stream, packed.positions)), strict=True)
         states = torch.stack([scores.setdefault(key, torch.randn(3)) for key in keys])
         found = progressive_consistency(packed, norm)
-        losses = evaluate(lambda rows: rows, states, found, NONE)
+        losses = evaluate_losses(lambda rows: rows, states, found, NONE)
         totals.append(float((losses.divergence * found.shares).sum()))
     assert totals[0] == pytest.approx(totals[1])
     assert totals[0] > 0
@@ -105,7 +105,7 @@ def test_progressive_consistency_by_hand_on_three_tokens() -> None:
     states = torch.zeros(9, 3)
     states[2], states[6] = torch.tensor([2.0, 1, 1]).log(), torch.tensor([1.0, 2, 1]).log()
     chosen, targets = progressive_consistency(packed), autoregressive(packed)
-    found = evaluate(lambda rows: rows, states, chosen, targets)
+    found = evaluate_losses(lambda rows: rows, states, chosen, targets)
     assert chosen.students.tolist() == [2, 3]
     assert float((found.divergence * chosen.shares).sum()) == pytest.approx(math.log(2) / 4 / 2)
     # The prompt and l₀[0], l₀[2] know nothing: ln 3 each; l₀[1] gives the token 2, which follows it, a quarter.

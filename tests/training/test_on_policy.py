@@ -20,13 +20,13 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.engine.sampler import Sampling
-from specbench.training import on_policy
-from specbench.training.distances import forward_kl, reverse_kl
-from specbench.training.distillation import DistillationLesson
 from specbench.training.finetuning import Weights
-from specbench.training.frozen import Frozen
-from specbench.training.on_policy import OnPolicy, own_answers
-from specbench.training.order import Batches
+from specbench.training.loop import on_policy
+from specbench.training.loop.on_policy import OnPolicy, own_answers
+from specbench.training.loop.order import Batches
+from specbench.training.objectives.distances import forward_kl, reverse_kl
+from specbench.training.objectives.distillation import DistillationLesson
+from specbench.training.objectives.frozen import Frozen
 from specbench.training.recipe import Job, Text, WeightOptions
 
 VOCAB = 50
@@ -247,7 +247,7 @@ def test_the_loss_is_the_distance_from_the_frozen_target_behind_each_own_token(
         assert all(parameter.grad is None for parameter in copied.parameters())
     # In parts, which are computed twice, it is the same.
     weights.model.zero_grad()
-    monkeypatch.setattr("specbench.training.student._HELD", 4 * VOCAB)
+    monkeypatch.setattr("specbench.training.objectives.student._HELD", 4 * VOCAB)
     again = distilled(weights, copied, distance)
     again["loss"].backward()
     torch.testing.assert_close(again["loss"], found["loss"])

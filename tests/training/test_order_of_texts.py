@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specbench.training.order import Order
+    from specbench.training.loop.order import Order
 
 
 def order_of(sizes: Sequence[int], batch: int, seed: int) -> Order:
-    from specbench.training.order import Order  # and with it transformers' Trainer, PEFT and datasets
+    from specbench.training.loop.order import Order  # and with it transformers' Trainer, PEFT and datasets
 
     return Order(sizes, batch=batch, seed=seed)
 

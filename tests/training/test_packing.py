@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.training.packing import CLEAN, NOISY, PROMPT, Sample, pack, unpack
+from specbench.training.objectives.packing import CLEAN, NOISY, PROMPT, Sample, pack, unpack
 
 FULL = Sample([1, 2, 3], [10, 11, 12, 13], [[20, 21, 22, 23]], 2)  # two blocks of two
 CUT = Sample([4, 5], [30, 31, 32, 33, 34], [[40, 41, 42, 43, 44]], 3)  # a block of three, and one of two

@@ -11,7 +11,7 @@ from support.wording import wording
 from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.evals import data
-from specbench.training.prompts import check_sets, training_prompts
+from specbench.training.data.training_prompts import check_sets, training_prompts
 
 
 def test_sets_that_are_refused() -> None:

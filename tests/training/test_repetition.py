@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from specbench.training.answers import before_run, cut_circle, without_circles
+from specbench.training.data.answers import before_run, cut_circle, without_circles
+from specbench.training.data.sentences import before_repeat, sentences
 from specbench.training.recipe import Text
-from specbench.training.sentences import before_repeat, sentences
 
 
 def test_rounds_beyond_those_kept_are_cut() -> None:

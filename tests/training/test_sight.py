@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.training.packing import Packed, Sample, pack
-from specbench.training.sight import Sight
+from specbench.training.objectives.packing import Packed, Sample, pack
+from specbench.training.objectives.sight import Sight
 
 P, T, N = 3, 4, 3
 

@@ -15,10 +15,10 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.engine.sampler import Sampling
 from specbench.evals.prompt_draw import draw_prompts
-from specbench.training.answers import Asking, ask
-from specbench.training.collection import Collecting, collect
-from specbench.training.prompts import scorer
-from specbench.training.sources import Found, Wanted, find
+from specbench.training.data.answers import Asking, ask
+from specbench.training.data.collection import Collecting, collect
+from specbench.training.data.sources import Found, Wanted, find
+from specbench.training.data.training_prompts import scorer
 
 VOCAB = 128
 HOW = Asking(max_new_tokens=6, concurrency=2)

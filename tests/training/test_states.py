@@ -12,11 +12,11 @@ from support.models import answered, attached, autoregressive, replayed, tiny_ll
 
 from specbench.common.prompt import Prompt
 from specbench.engine.sampler import Sampling
-from specbench.models.loader import LoadedModel
-from specbench.training.collection import Collecting, collect
+from specbench.models.loaded_model import LoadedModel
+from specbench.training.data.collection import Collecting, collect
+from specbench.training.data.jacobi_states import Blocks, Jacobi, Run
+from specbench.training.data.trajectory_folder import Trajectory, read
 from specbench.training.recipe import Text
-from specbench.training.states import Blocks, Jacobi, Run
-from specbench.training.trajectory import Trajectory, read
 
 VOCAB, N = 128, 5
 LENGTHS = [(7, 23), (3, 5), (12, 1), (30, 40), (4, 6), (9, 10)]

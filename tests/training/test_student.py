@@ -10,9 +10,9 @@ import torch
 from support.models import SUPPORTED, supported, tiny_llama, uncompiled
 from torch import Tensor
 
-from specbench.models.loader import LoadedModel
-from specbench.training.packing import CLEAN, NOISY, Packed, Sample, pack
-from specbench.training.student import Student
+from specbench.models.loaded_model import LoadedModel
+from specbench.training.objectives.packing import CLEAN, NOISY, Packed, Sample, pack
+from specbench.training.objectives.student import Student
 
 
 def texts(vocab: int) -> list[Sample]:

@@ -10,7 +10,7 @@ import pytest
 from support.wording import wording
 
 from specbench.common.errors import UsageError
-from specbench.training.trajectory import (
+from specbench.training.data.trajectory_folder import (
     HEADER,
     Header,
     Trajectory,

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.unrolled import unrolled
-from specbench.training.accepted import Accepted, leading
-from specbench.training.recipe import Text
-from specbench.training.teacher import Remembered, Teacher
+from specbench.training import HeadLesson
 
 # Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
 _AT_ONCE = 1024
 
 
-class _Frozen:
-    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
-
-    def __init__(self, head: DraftHead, model: Any, keep: bool) -> None:
-        teacher = Teacher(model, head.config.taps)
-        remembered = Remembered(teacher)
-        self.teach = remembered if keep else lambda ids, ends: teacher(ids)
-        self.embed = head.embed_tokens or model.get_input_embeddings()
-        self.scorer: Any = model.get_output_embeddings()
-
-
-class Lesson(nn.Module):
+class Lesson(HeadLesson):
     """The head with its loss, Σᵢ decayⁱ · mean over rows of KL(p ‖ qᵢ).
 
     p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. A row whose best token
@@ -47,9 +34,7 @@ class Lesson(nn.Module):
         recompute: bool = False,
         keep: bool = False,
     ) -> None:
-        super().__init__()
-        self.head = head
-        self._frozen = _Frozen(head, model, keep)
+        super().__init__(head, model, depth=steps, keep=keep)
         self._steps, self._decay, self._recompute = steps, decay, recompute
 
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
@@ -59,7 +44,7 @@ class Lesson(nn.Module):
         answer, and tokens of each text. Returns ``loss``; ``kl`` of the first step; ``agrees`` and ``agrees_last``, the
         shares of rows whose best token is the target's, of the first and of the last step.
         """
-        features, states = self._frozen.teach(ids, ends)
+        features, states = self.frozen.teach(ids, ends)
         # Rows whose token is in the answer, and has another behind it there; what is said behind the row's token.
         count = int((ends - 1 - starts).max())
         place = torch.arange(count, device=ids.device)
@@ -90,7 +75,7 @@ class Lesson(nn.Module):
     def _taught(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the target says of rows [B, R, H]: log-probabilities [B, R, Vd] of what can be drafted, its best token
         [B, R], and whether that can be drafted."""
-        scorer, known = self._frozen.scorer, self.head.draft_ids
+        scorer, known = self.frozen.lm_head, self.head.draft_ids
         likely, best, can = [], [], []
         for some in states.flatten(0, 1).split(_AT_ONCE):
             scores = scorer(some.to(scorer.weight.dtype)).float()
@@ -108,8 +93,8 @@ class Lesson(nn.Module):
     ) -> Iterator[Tensor]:
         dtype = self.head.dtype
         padded = torch.nn.functional.pad(ids, (0, steps))
-        embedded = self._frozen.embed(padded).to(dtype)
-        if not any(parameter.requires_grad for parameter in self._frozen.embed.parameters()):
+        embedded = self.frozen.embed(padded).to(dtype)
+        if not any(parameter.requires_grad for parameter in self.frozen.embed.parameters()):
             embedded = embedded.detach()
         return unrolled(self.head, self.head.fuse(features.to(dtype)), embedded, rows, steps, recompute)
 
@@ -122,25 +107,12 @@ class Lesson(nn.Module):
         said = own if known is None else known[own]
         return (divergence * can).sum(), (said == best).sum(), can.sum()
 
-    @torch.no_grad()
-    def held_out(self, texts: Sequence[Text], depth: int, device: torch.device) -> Accepted:
-        """What decoding these texts, answers of the target itself, with the head's best chain would take.
+    def drafts(self, features: Tensor, ids: Tensor, start: int, end: int) -> Tensor:
+        """The best chain after each token.
 
         A draft counts as far as all before it are the text's, and there the head has read the text's tokens: so what it
         says over the text itself decides.
         """
-        right = []
-        for text in texts:
-            ids = torch.tensor([[*text.prompt, *text.answer]], device=device)
-            start, end = len(text.prompt), ids.shape[1]
-            if end - start < 2:
-                continue
-            features, _ = self._frozen.teach(ids, torch.tensor([end]))
-            rows = torch.arange(start - 1, end - 2, device=device)[None]
-            drafts = torch.stack(
-                [self.head.scores(out)[0].argmax(-1) for out in self._outputs(features, ids, rows, depth)], dim=1
-            )
-            known = self.head.draft_ids
-            drafts = drafts if known is None else known[drafts]
-            right.append(leading(drafts, ids[0], rows[0] + 1, end))
-        return Accepted.of(right, depth)
+        rows = torch.arange(start - 1, end - 2, device=ids.device)[None]
+        outputs = self._outputs(features, ids, rows, self.depth)
+        return torch.stack([self.head.scores(each)[0].argmax(-1) for each in outputs], dim=1)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from specbench.methods.jetspec.learning.blocks import all_of
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.training.accepted import Accepted, leading
-from specbench.training.recipe import Text
+from specbench.training import Accepted, Text, leading
 
 #: Nats below which JetSpec calls a branch faithful, and from which on unfaithful.
 FAITHFUL, UNFAITHFUL = 5.0, 80.0
@@ -49,11 +48,7 @@ def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> Hel
     """Measure a head on answers of the target itself."""
     rows, known = lesson.head.config.block_size, lesson.head.draft_ids
     right, gaps = [], []
-    for text in texts:
-        ids = torch.tensor([[*text.prompt, *text.answer]], device=device)
-        start, end = len(text.prompt), ids.shape[1]
-        if end - start < 2:
-            continue
+    for ids, start, end in lesson.answers(texts, device):
         blocks = all_of(start, end, rows, device)
         logits = lesson.logits(ids, blocks)[0]
         best = logits.argmax(-1)

@@ -5,26 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specbench.methods.jetspec.head import DraftHead
-from specbench.methods.jetspec.learning.blocks import Blocks, drawn
+from specbench.methods.jetspec.learning.blocks import Blocks, all_of, drawn
 from specbench.methods.jetspec.learning.divergence import forward_kl
 from specbench.methods.jetspec.learning.sight import Sight
-from specbench.training.teacher import Remembered, Teacher
+from specbench.training import HeadLesson
 
 
-class _Frozen:
-    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
-
-    def __init__(self, head: DraftHead, model: Any, keep: bool) -> None:
-        teacher = self.teacher = Teacher(model, head.config.target_layer_ids)
-        self.teach = Remembered(teacher) if keep else lambda ids, ends: teacher(ids)
-        self.embed = model.get_input_embeddings()
-        self.scorer: Any = head.scorer(model.get_output_embeddings())
-
-
-class Lesson(nn.Module):
+class Lesson(HeadLesson):
     """The head with its loss.
 
     ``anchors``: blocks of a text that a step learns from; ``gamma``: offset k weighs exp(-(k - 1) / gamma), as DFlash
@@ -41,9 +31,7 @@ class Lesson(nn.Module):
         flex: bool | None = None,
         keep: bool = False,
     ) -> None:
-        super().__init__()
-        self.head = head
-        self._frozen = _Frozen(head, model, keep)
+        super().__init__(head, model, depth=head.config.block_size - 1, keep=keep)
         self._anchors, self._flex = anchors, flex
         offsets = torch.arange(head.config.block_size - 1)
         self._weights = torch.exp(-offsets / gamma) if gamma else torch.ones(len(offsets))
@@ -56,7 +44,7 @@ class Lesson(nn.Module):
         share of rows whose best token is the target's; ``rows`` learnt from.
         """
         rows = self.head.config.block_size
-        features, states = self._frozen.teach(ids, ends)
+        features, states = self.frozen.teach(ids, ends)
         blocks = drawn(starts, ends, self._anchors, rows)
         hidden = self.states(features, ids, blocks)
         learned = hidden[:, :, 1:][blocks.learns]
@@ -64,7 +52,7 @@ class Lesson(nn.Module):
         texts = torch.arange(len(ids), device=ids.device)[:, None, None] * ids.shape[1]
         taught = (texts + blocks.positions.view(*blocks.anchors.shape, rows)[:, :, :-1])[blocks.learns]
         needed, taught = torch.unique(taught, return_inverse=True)
-        scorer = self._frozen.scorer
+        scorer = self.frozen.scorer
         with torch.no_grad():
             teacher = scorer(states.flatten(0, 1)[needed].to(scorer.weight.dtype)).float().log_softmax(-1)
         weights = self._weights.to(ids.device).expand_as(blocks.learns)[blocks.learns]
@@ -82,7 +70,7 @@ class Lesson(nn.Module):
         count, rows = blocks.anchors.shape[1], config.block_size
         fused = self.head.fuse(features.to(self.head.dtype))
         positions = torch.arange(length, device=ids.device).expand(texts, -1)
-        context = self.head.project_context(fused, positions)
+        context: list[tuple[Tensor, Tensor]] = self.head.project_context(fused, positions)
         sight = Sight(blocks, length, rows, config.causal, self._flex)
 
         def attend(layer: int, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -90,14 +78,19 @@ class Lesson(nn.Module):
 
         masks = torch.full((texts, count, rows), config.mask_token_id, device=ids.device)
         masks[:, :, 0] = ids.gather(1, blocks.anchors)
-        embedded = self._frozen.embed(masks.flatten(1)).to(self.head.dtype)
+        embedded = self.frozen.embed(masks.flatten(1)).to(self.head.dtype)
         return self.head(embedded, blocks.positions, attend).unflatten(1, (count, rows))
 
     @torch.no_grad()
     def logits(self, ids: Tensor, blocks: Blocks) -> Tensor:
         """The head's logits at every offset from 1, [B, A, R - 1, V]; the texts are whole rows of ``ids``."""
-        features, _ = self._frozen.teach(ids, torch.full((len(ids),), ids.shape[1]))
+        features, _ = self.frozen.teach(ids, torch.full((len(ids),), ids.shape[1]))
         hidden = self.states(features, ids, blocks)[:, :, 1:]
-        scorer = self._frozen.scorer
+        scorer = self.frozen.scorer
         found: Tensor = scorer(hidden.to(scorer.weight.dtype))
         return found
+
+    def drafts(self, features: Tensor, ids: Tensor, start: int, end: int) -> Tensor:
+        """The best tokens of each block."""
+        blocks = all_of(start, end, self.head.config.block_size, ids.device)
+        return self.logits(ids, blocks)[0].argmax(-1)

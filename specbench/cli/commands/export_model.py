@@ -11,7 +11,7 @@ from pydantic import field_validator
 
 from specbench.cli import options, output
 from specbench.common import UsageError, flag, safe_name, unknown_name
-from specbench.models.names import DTYPES, EXPORTED
+from specbench.models import DTYPES, EXPORTED
 from specbench.planning import Loading, Noting
 
 
@@ -63,8 +63,7 @@ def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
         raise UsageError(f"cannot write {into}: it exists; choose another --out or move it away")
     check_can_make(into.parent)
     say = printing_to(notes_of(plan))
-    from specbench.models.export.gguf_file import export_gguf
-    from specbench.models.export.hf_folder import export_hf
+    from specbench.models import export_gguf, export_hf
     from specbench.runner import load_model
 
     loaded = load_model(plan.model_copy(update={"device": "cpu"}), say)

@@ -68,7 +68,7 @@ def quality(
         _rate_text(plan, say, as_json)
         return
     if card:
-        from specbench.training.quality_card import check_card
+        from specbench.training import check_card
 
         check_card(plan.models[-1])
     from specbench.analysis import quality_json as compared
@@ -77,7 +77,7 @@ def quality(
     found = measure_quality(plan, say)
     asked = [each.quality for each in found]
     if card:
-        from specbench.training.quality_card import put_on_card
+        from specbench.training import put_on_card
 
         put_on_card(plan.models[-1], asked)
     if as_json:

@@ -109,8 +109,7 @@ def _trained(plan: TrainedSweepPlan) -> Path:
     from specbench.report import render_terminal, training_costs
     from specbench.runner import notes_of, printing_to
     from specbench.sweeps import sweep_trainings
-    from specbench.training.cells import Cells
-    from specbench.training.plan import TrainPlan
+    from specbench.training import Cells, TrainPlan
 
     say = printing_to(notes_of(plan))
     base = TrainPlan.model_validate(

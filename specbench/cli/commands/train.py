@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from specbench.cli import options, output
 from specbench.common import Flags, UsageError, flag, flag_of
-from specbench.training.plan import TrainPlan, TrajectoriesPlan
+from specbench.training import TrainPlan, TrajectoriesPlan
 
 P = TypeVar("P", bound=Flags)
 
@@ -46,7 +46,7 @@ def train(plan: _TrainCommand, as_json: bool = options.JSON) -> None:
     of all blocks instead. Repeating an interrupted command goes on with both.
     """
     from specbench.runner import notes_of, printing_to
-    from specbench.training.running import run_collection, run_training
+    from specbench.training import run_collection, run_training
 
     say = printing_to(notes_of(plan))
     if plan.collect:

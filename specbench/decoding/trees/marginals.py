@@ -1,4 +1,4 @@
-"""Marginals: the best tokens of each depth as a head scored them, and what a tree of them is worth."""
+"""Marginals: the best tokens of each depth, as a head scored them."""
 
 from __future__ import annotations
 
@@ -9,59 +9,6 @@ from itertools import islice
 from operator import ge
 
 from specbench.decoding.tree import TokenTree
-
-
-def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
-    """Expected number of accepted drafts; the target's own next token, which always comes, is not counted.
-
-    A row is accepted when the target says its whole path, so the expectation is the sum of the rows' path
-    probabilities (DDTree). It is exact for targets that draw each position from its marginal, and for real ones as
-    good as the head is calibrated.
-
-    A token that is not among the candidates of its depth counts as impossible, and a path that stands twice counts
-    once.
-    """
-    likely = [
-        dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)
-    ]
-    paths: dict[tuple[int, int], int] = {}  # (parent, token) -> the first row of that path
-    same = [0] * len(tree)  # row -> the first row of its path
-    depths = [0] * len(tree)
-    scores = [0.0] + [-math.inf] * (len(tree) - 1)
-    for row in range(1, len(tree)):
-        parent, token = same[tree.parents[row]], tree.tokens[row]
-        depths[row] = depths[parent] + 1
-        if tree.accept is not None and not tree.accept[row]:
-            same[row] = row
-            continue
-        same[row] = paths.setdefault((parent, token), row)
-        if same[row] == row and depths[row] <= len(likely):
-            scores[row] = scores[parent] + likely[depths[row] - 1].get(token, -math.inf)
-    return math.fsum(map(math.exp, scores[1:]))
-
-
-def best_branch(tree: TokenTree, marginals: Marginals) -> tuple[list[int], float]:
-    """The path of a tree that takes the best-scored child each time, down to a leaf.
-
-    Returns its tokens below the root and the sum of their log-probabilities; no tokens of a tree that is its root
-    alone.
-    """
-    likely = [
-        dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)
-    ]
-    children: dict[int, list[int]] = {}
-    for row in range(1, len(tree)):
-        if tree.accept is None or tree.accept[row]:
-            children.setdefault(tree.parents[row], []).append(row)
-    tokens: list[int] = []
-    promised, row = 0.0, 0
-    while row in children and len(tokens) < len(likely):
-        scores = likely[len(tokens)]
-        row = max(children[row], key=lambda child: scores.get(tree.tokens[child], -math.inf))
-        tokens.append(tree.tokens[row])
-        promised += scores.get(tokens[-1], -math.inf)
-    return tokens, promised
-
 
 _ROUNDING = 1e-3  # a log-probability that rounding made positive; a raw logit is further off
 

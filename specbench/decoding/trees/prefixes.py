@@ -23,7 +23,7 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
     """The most probable prefixes (DDTree, ``build_ddtree_tree``), by default around the greedy spine. Our default.
 
     Without a spine no tree of as many rows has a larger :func:`expected_accepted
-    <specbench.decoding.trees.marginals.expected_accepted>`, among the given candidates; over the whole
+    <specbench.decoding.trees.paths.expected_accepted>`, among the given candidates; over the whole
     vocabulary, if no row takes the last candidate of its depth, as with K >= budget it cannot.
 
     The expectation trusts the head. With ``spine`` the first rows are :func:`chain`'s, however improbable the head

@@ -111,8 +111,8 @@ class Attentions:
         # A layer that attends and stores nothing reads what another one has stored, whose heads are as many.
         stored = {layer: count for layer, count in (heads or {}).items() if layer in shapes}
         self._group = max((count // shapes[layer][0] for layer, count in stored.items()), default=1)
-        self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
-        largest = max(max(key, value) for _, key, value in shapes.values())
+        self._kv_heads = min((kv_heads for kv_heads, _, _ in shapes.values()), default=1)
+        largest = max((max(key, value) for _, key, value in shapes.values()), default=1)
         if largest <= _LARGEST_HEAD or self.tree == self.chain == "reference":
             return
         if self.asked != "auto":

@@ -13,10 +13,10 @@ from specbench.engine import memory
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
-from specbench.engine.cpu.layers import OwnLayers
 from specbench.engine.fast_paths import reason
-from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.layers import compiled
+from specbench.engine.layers.cpu_layers import OwnLayers
+from specbench.engine.layers.gpu_layers import FusedLayers
 from specbench.engine.layers.onednn import Linears, linear_kind
 from specbench.engine.layers.parts import Unlike
 from specbench.engine.layers.rotary import HeldRotary
@@ -30,7 +30,7 @@ class LayerCode:
     """Switches a model between its own attention and layers and the engine's.
 
     Args:
-        native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
+        native: run them by our own code (:mod:`specbench.engine.layers`); None is
             where that can be had.
         captured: whether steps are captured, which on a CPU holds operations of torch alone.
         products: what multiplies few rows.

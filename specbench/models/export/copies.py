@@ -37,7 +37,7 @@ from specbench.models.export.exported import (
 )
 from specbench.models.export.gguf_file import export_gguf
 from specbench.models.export.hf_folder import export_hf
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 
 #: The file beside a copy that says what was written.
 RECORD = "exported.json"

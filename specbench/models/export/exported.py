@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError, make_folder, sync_folder, unknown_name, write_failed
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 from specbench.models.names import DTYPES, EXPORTED
 
 Format = Literal["gguf", "hf"]

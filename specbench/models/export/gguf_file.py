@@ -14,7 +14,7 @@ from specbench.models.adapters import fingerprint
 from specbench.models.export import vocabulary as vocabularies
 from specbench.models.export.exported import Exported, differs, drafted, precision_of, same_bits, sha256_of
 from specbench.models.export.graph import FACTORS, Graph, Named, graph_of, halved, head_size, interleaved, named_weights
-from specbench.models.loader import LoadedModel
+from specbench.models.loaded_model import LoadedModel
 
 Vocabulary = Literal["tokenizer", "placeholders"]
 

@@ -22,7 +22,7 @@ from specbench.models.export.exported import (
     same_bits,
     sha256_of,
 )
-from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.models.loaded_model import ByteTokenizer, LoadedModel
 
 
 def export_hf(model: LoadedModel, folder: Path, *, dtype: str) -> Exported:

@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 
 from specbench.common import UsageError
-from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.models.loaded_model import ByteTokenizer, LoadedModel
 
 # Text and sums are those of llama.cpp's converter (conversion/base.py at 0c1e57098, get_vocab_base_pre).
 _TEXT = (

@@ -16,10 +16,10 @@ from support.wording import wording
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, fused_layers, graphs, tuner
-from specbench.engine.fused_layers import FUSIONS, FusedLayers
+from specbench.engine import Engine, graphs, tuner
 from specbench.engine.kernels import dependent, gated, norm, rotate
-from specbench.engine.layers import code, skinny
+from specbench.engine.layers import code, gpu_layers, skinny
+from specbench.engine.layers.gpu_layers import FUSIONS, FusedLayers
 from specbench.engine.layers.skinny import Config, SkinnyProducts
 from specbench.engine.sampler import Sampling
 
@@ -176,12 +176,12 @@ def test_a_layer_may_be_off_as_far_as_it_amplifies_rounding(monkeypatch: pytest.
 
     def fused(off: float, noise: float) -> list[str]:
         monkeypatch.setattr(gated, "gated", lambda *args: own(*args) * (1 + off))
-        monkeypatch.setattr(fused_layers, "_NOISE", noise)
+        monkeypatch.setattr(gpu_layers, "_NOISE", noise)
         with attached(model, backend="reference", capacity=24, max_rows=2) as engine:
             return fusions(engine)
 
     rounding = torch.finfo(torch.float16).eps
-    monkeypatch.setitem(fused_layers.TOLERANCE, torch.float16, rounding)
+    monkeypatch.setitem(gpu_layers.TOLERANCE, torch.float16, rounding)
     assert fused(2 * rounding, 0.0) == ["norm", "attention"]
     assert fused(2 * rounding, 3.0) == [*FUSIONS]
     assert fused(8 * rounding, 99.0) == ["norm", "attention"], "beyond the ceiling"

@@ -10,8 +10,7 @@ from support.decoders import alone
 from support.models import prompt, supported
 
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 
 # Within a tile of the kernel, and more than one.
@@ -41,7 +40,7 @@ def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: 
             passes.open()
             for count, anchor in zip(lengths, prompt(2, 300, slot), strict=True):
                 features = torch.randn(count, head.fc.in_features, generator=generator).to(device)
-                passes.append(slot, features, anchor)
+                passes.append(slot, [anchor] * count, features)
                 said.append(passes.marginals(slot))
         found.append(said)
     for reference, kernels in zip(*found, strict=True):

@@ -13,16 +13,15 @@ import torch
 from support.decoders import alone
 from support.models import supported
 
-from specbench.engine.fused_layers import FusedLayers
-from specbench.engine.kernel_pieces import PIECES
 from specbench.engine.kernels import gated, norm, rotate
 from specbench.engine.layers import code
+from specbench.engine.layers.gpu_layers import FusedLayers
+from specbench.engine.layers.kernel_pieces import PIECES
 from specbench.methods.eagle3.config import HeadConfig as EagleConfig
 from specbench.methods.eagle3.drafting import Drafts
 from specbench.methods.eagle3.head import DraftHead as EagleHead
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import BlockPass
-from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 ROUNDS = ((0, 9), (1, 1), (0, 2))  # of two slots, new rows each
 BLOCKS = ("block", "ahead", "windows")

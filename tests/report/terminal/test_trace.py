@@ -10,7 +10,7 @@ from support.wording import wording
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.models.loader import ByteTokenizer
+from specbench.models.loaded_model import ByteTokenizer
 from specbench.report.answers.generation import legend, steps
 from specbench.results.request_schema import RequestRecord
 

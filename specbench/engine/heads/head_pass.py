@@ -1,0 +1,399 @@
+"""The passes of a small model that drafts, over all slots at once, with a KV cache of its own.
+
+A round is one launch and one host read: it stores what the target's last step brought and drafts after it, in one pass
+or in several that depend on each other. What it needs to know is data on the device, so the round is captured in a CUDA
+graph where steps are. There it is launched after the step itself (:meth:`HeadPass.follow`): what the step accepts and
+the features along it are read where they are, and the host waits once, for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specbench.common import EnvironmentRefused
+from specbench.decoding import Target
+from specbench.engine.attention import interface
+from specbench.engine.attention.choice import Attentions
+from specbench.engine.buckets import SLOT_BUCKETS
+from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.graphs import Running, settle
+from specbench.engine.heads.head_rows import HeadRows, Surroundings
+from specbench.engine.heads.seats import FIGURES, Seats
+from specbench.engine.layers.code import OF_DEVICE
+from specbench.engine.layers.gpu_layers import FusedLayers
+from specbench.engine.layers.kernel_pieces import HeadKernels
+from specbench.engine.layers.merged import by_shape, serve
+from specbench.engine.layers.onednn import Linears, linear_kind
+from specbench.engine.layers.parts import Unlike
+from specbench.engine.layout import Group, Layout
+from specbench.engine.ops import Ancestry, Ops, Outcomes, TorchOps
+from specbench.engine.sampler import Stream, uniforms
+
+CHUNK = 1024  # rows of a prompt that are read at a time
+
+#: New rows of the text, whose keys and values it stores -> what drafting needs of them.
+Read = Callable[[HeadRows], Any]
+#: (those rows, what reading them gave) -> tensors [S, …] for the host: integers, or numbers taken as float32.
+Draft = Callable[[HeadRows, Any], Sequence[Tensor]]
+
+
+class HeadPass:
+    """Rounds of a head for the sequences of a run.
+
+    Each sequence has its own slot: :meth:`append` what a step of the target brought, then :meth:`draft`. Sequences ask
+    one after the other; the first that does starts the round for all that have brought something.
+
+    A row of a head's text is a token, with the target's features where the head reads them; a head of EAGLE's kind
+    pairs the features of a token with the token behind it: a step's ``hidden`` and ``emitted``. Draft rows are scratch:
+    the next round overwrites them, unless :meth:`keep` makes some of them text.
+
+    Args:
+        target: what is drafted for: its slots, capacity, precision, attention backend and capture.
+        read: the head's work on new rows of a text. Prompts come in parts, and only the last part is drafted from.
+        draft: its work after them, in as many passes as it wants. Both launch the same operations whatever the data
+            and read nothing on the host.
+        shapes: what each layer stores: (KV heads, key size, value size).
+        new_rows: rows that a step of the target brings at most: those of the longest path.
+        draft_rows: rows that ``draft`` computes behind the text, at most.
+        features: numbers in the features of a row; 0 is a head that reads tokens only.
+        draws: drafts drawn from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes the best.
+        modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
+        layers: its decoder layers, where its forward is written over :attr:`HeadRows.pieces`: few kernels on a GPU.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        read: Read,
+        draft: Draft,
+        *,
+        shapes: dict[int, LayerShape],
+        new_rows: int,
+        draft_rows: int,
+        features: int = 0,
+        draws: int = 0,
+        modules: Sequence[nn.Module] = (),
+        layers: Sequence[nn.Module] = (),
+    ) -> None:
+        slots, dtype, device = target.slots, target.model.dtype, target.model.device
+        self._read, self._draft, self._device = read, draft, device
+        self._new_rows, self._draft_rows = new_rows, draft_rows
+        for module in modules:
+            Linears(module, linear_kind(module)).attach()
+            if isinstance(module, PreTrainedModel):
+                module.set_attn_implementation(interface.NAME)
+        self._attentions = Attentions(target.attention, target.model)
+        self._attentions.check_shapes(shapes, _query_heads(layers))
+        self._ops: Ops = self._attentions.ops()
+        # A last step may reach a tree beyond the capacity. A slot that does not wait steps along behind its drafts, and
+        # a block that looks ahead is followed by as many cells again.
+        scratch = 2 * new_rows + 3 * draft_rows
+        try:
+            self._cache = StaticCache(shapes, slots, target.capacity + scratch, dtype, device)
+            self._features = torch.zeros(slots, new_rows, features, dtype=dtype, device=device)
+        except RuntimeError as error:
+            if "memory" not in str(error):
+                raise
+            raise EnvironmentRefused(
+                f"no memory for the draft head's cache of {slots} × {target.capacity} tokens; lower --max-new-tokens "
+                "or --concurrency"
+            ) from error
+        self._kernels = self._kernels_of(layers, target.native)
+        if self._kernels is not None:
+            self._multiply(modules, self._kernels, target)
+        self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
+        self._host_in = torch.zeros(FIGURES + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
+        self._device_in = torch.zeros_like(self._host_in, device=device)
+        self._sampling = target.sampling
+        self._host_numbers = torch.zeros(slots, draws, dtype=torch.float64, pin_memory=self._pinned)
+        self._numbers = torch.zeros_like(self._host_numbers, device=device)
+        self._orders: dict[tuple[int, int], Ancestry] = {}
+        self._layouts: dict[tuple[int, int], Layout] = {}
+        self._seats = Seats(slots, new_rows, draft_rows)
+        self.open, self.close = self._seats.open, self._seats.close
+        self.length, self.hold = self._seats.length, self._seats.hold
+        self._extent: int | None = new_rows + 2 * draft_rows
+        self._launches: dict[int, Callable[[], None]] = {}
+        self._measure()
+        if layers and OF_DEVICE.get(device.type) is FusedLayers:
+            target.note(self.report())
+        self._capture_all(target.capture)
+        target.at_close(self.release)
+        if self._launches and not draws:  # what is drawn by is keyed by how long the text has become
+            self._take_nothing()
+            target.follow(self.follow)
+
+    def release(self) -> None:
+        """Frees its cache and its graphs, when the target's engine is closed: nothing is drafted any more."""
+        self._launches.clear()
+        del self._cache, self._features, self._kernels, self._read, self._draft
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its cache and of the features that wait."""
+        return self._cache.nbytes + self._features.nbytes
+
+    # ------------------------------------------------------------------ sequences
+
+    @torch.inference_mode()
+    def append(self, slot: int, tokens: Sequence[int], features: Tensor | None = None) -> None:
+        """Takes what the last forward of the target brought; drafts before it that were not kept are forgotten.
+
+        One token a row. ``features`` [rows, size] are read at once: they are the engine's, and only until its next
+        step.
+        """
+        seat = self._seats[slot]
+        size = self._features.shape[2]
+        given = self._features.new_zeros(len(tokens), 0) if features is None else features
+        if not len(tokens) or given.shape != (len(tokens), size):
+            raise ValueError(f"{len(tokens)} tokens come with features {[*given.shape]}; a row of this head has {size}")
+        seat.lazy = False
+        if seat.followed:  # the round has read them from the step
+            self._settle_seat(slot, len(tokens))
+            return
+        if len(seat.new) + len(tokens) > self._new_rows:  # a prompt
+            self._absorb(slot, seat.new, self._features[slot, : len(seat.new)])
+            self._absorb(slot, tokens[:-1], given[:-1])
+            seat.new, tokens, given = [], tokens[-1:], given[-1:]
+        at = len(seat.new)
+        self._features[slot, at : at + len(tokens)].copy_(given)
+        seat.new += tokens
+        seat.drafted, seat.outcome = False, None
+
+    @torch.inference_mode()
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Makes draft rows of the last round text, and forgets the others; for heads whose rows need no features.
+
+        Nothing was appended since the slot drafted. ``rows``: those on the accepted path, ascending, counted from the
+        round's first pass on.
+        """
+        seat = self._seats[slot]
+        if not seat.drafted or any(not 0 <= row < self._draft_rows for row in rows):
+            raise ValueError(f"slot {slot} does not hold draft rows {[*rows]}")
+        if rows:
+            self._cache.commit(slot, seat.length, torch.tensor(rows, dtype=torch.int64, device=self._device))
+        seat.length, seat.drafted = seat.length + len(rows), False
+
+    def draft(self, slot: int) -> tuple[Tensor, ...]:
+        """What the head computed behind a slot's text, on the host; runs the round if that has not been done.
+
+        Returns the tensors of ``draft``, without their first dimension.
+        """
+        seat = self._seats[slot]
+        if seat.outcome is None:
+            if not seat.new:
+                raise ValueError(f"slot {slot} asks for a draft without new rows of its text")
+            self._run()
+        assert seat.outcome is not None
+        parts = seat.outcome.split(self._widths)
+        seat.outcome = None
+        return tuple(
+            (part.view(torch.float32) if numbers else part).view(shape)
+            for part, (numbers, shape) in zip(parts, self._kinds, strict=True)
+        )
+
+    @torch.inference_mode()
+    def follow(self, step: Running) -> None:
+        """Launches the round of all sequences that wait for nothing but this step of the target's."""
+        following = [slot for slot, tree in step.batch.trees.items() if self._seats.follows(slot, tree)]
+        if not following:
+            return
+        slots = self._bucket(following[-1] + 1)
+        columns = self._seats.columns(slots)
+        for slot in following:
+            seat = self._seats[slot]
+            seat.followed, columns[slot] = True, [seat.length, 0, 0, 1, *[0] * self._new_rows]
+        self._send(columns)
+        self._take(step.outcome, step.fields.layout.first, step.hidden, slots)
+        self._launches[slots]()
+
+    def _take(self, outcome: Outcomes, firsts: Tensor, hidden: Tensor, slots: int) -> None:
+        """Reads what a step leaves for the first ``slots`` slots, as far as the device is told that they follow it."""
+        _, new, anchor, follows = self._device_in[:FIGURES, :slots]
+        next_token, path, count, bonus = outcome
+        self._ops.take(
+            (next_token, path, count[:slots], bonus[:slots]), firsts[:slots], hidden, follows,
+            new, anchor, self._device_in[FIGURES:, :slots], self._features[:slots],
+        )  # fmt: skip
+
+    @torch.inference_mode()
+    def _take_nothing(self) -> None:
+        """Reads an empty step for no slot: what compiles at its first launch does so now, not in a timed request."""
+        slots, _, size = self._features.shape
+        none = torch.zeros(slots, dtype=torch.int32, device=self._device)
+        self._take((none, none, none, none), none, self._features.new_zeros(slots, size), slots)
+
+    def _settle_seat(self, slot: int, new: int) -> None:
+        self._seats[slot].settle(new, self._host_out[slot].clone())
+
+    # ------------------------------------------------------------------ the round
+
+    def _kernels_of(self, layers: Sequence[nn.Module], native: bool | None) -> HeadKernels | None:
+        """What runs its layers on a GPU; None where torch does, and ``_why_plain`` says why."""
+        wanted = OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
+        self._why_plain = "" if wanted else "not asked for"
+        if not layers or not wanted:
+            return None
+        try:
+            return HeadKernels(layers, self._cache)
+        except Unlike as unlike:
+            self._why_plain = f"{unlike}"
+            return None
+
+    def _multiply(self, modules: Sequence[nn.Module], kernels: HeadKernels, target: Target) -> None:
+        """Has the products of a few rows computed as the target's are."""
+        merged = list(kernels.products)
+        parts = {id(part) for product in merged for part in product.linears}
+        linears = [each for module in modules for each in module.modules() if type(each) is nn.Linear]
+        alone = [each for each in linears if id(each) not in parts]
+        weights = [each.weight for each in merged] + [each.weight.detach() for each in alone]
+        by = target.products(by_shape(weights))
+        if by is None:
+            return
+        for product in merged:
+            product.by = by
+        for linear in alone:
+            serve(linear, by)
+
+    def report(self) -> dict[str, Any]:
+        """Which pieces of its layers are kernels', and why the others are not."""
+        if self._kernels is None:
+            return {"fusions": [], "not_fused": {"all": self._why_plain}}
+        return self._kernels.report()
+
+    def _measure(self) -> None:
+        """Runs a round for nobody, to learn what it hands to the host, and which kernels its layers get."""
+        slots = len(self._seats)
+        if self._kernels is not None:
+            self._device_in[1] = self._new_rows
+            generator = torch.Generator("cpu").manual_seed(0)
+            noise = torch.randn(self._features.shape, generator=generator, dtype=torch.float32, device="cpu")
+            self._features.copy_(noise)
+            with self._kernels.learn():
+                self._compute(slots)
+            self._device_in.zero_()
+            self._features.zero_()
+        found = self._compute(slots)
+        self._kinds = [(part.is_floating_point(), part.shape[1:]) for part in found]
+        self._widths = [shape.numel() for _, shape in self._kinds]
+        self._host_out = torch.zeros(slots, sum(self._widths), dtype=torch.int32, pin_memory=self._pinned)
+
+    def _capture_all(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
+        """Captures the round for every number of slots, where rounds are captured at all."""
+        slots, self._extent = len(self._seats), None
+        for bucket in sorted({min(slots, bucket) for bucket in (*SLOT_BUCKETS, slots) if bucket < 2 * slots}):
+            work = partial(self._work, bucket)
+            launch = capture(work)
+            if launch is work:  # steps are eager here, on exact shapes
+                return
+            self._launches[bucket] = launch
+
+    def _run(self) -> None:
+        """One round for every slot that has new rows; those between them step along and keep nothing."""
+        waiting = self._seats.waiting()
+        slots = self._bucket(waiting[-1] + 1)
+        columns = self._seats.columns(slots)
+        if draws := self._numbers.shape[1]:
+            # By where a block begins, so that no two blocks of a text share a number.
+            roots = [self.length(slot) for slot in waiting]
+            self._host_numbers[waiting] = uniforms(self._sampling().seed, Stream.DRAFT, roots, draws)
+        self._send(columns)
+        if self._launches:
+            self._launches[slots]()
+        else:
+            ends = max(length + new for length, new, *_ in columns) + 2 * self._draft_rows
+            self._extent = max(ends, max(length for length, *_ in columns) + self._new_rows)
+            self._work(slots)
+        settle(self._device)
+        for slot in waiting:
+            self._settle_seat(slot, len(self._seats[slot].new))
+
+    def _bucket(self, slots: int) -> int:
+        """Slots of the round that so many are a part of."""
+        return next((bucket for bucket in self._launches if bucket >= slots), slots)
+
+    @torch.inference_mode()
+    def _send(self, columns: Sequence[Sequence[int]]) -> None:
+        """Tells the device of each slot what it has to know."""
+        slots = len(columns)
+        numbers = np.fromiter(chain.from_iterable(columns), np.int32, slots * len(columns[0]))
+        self._host_in.numpy()[:, :slots] = numbers.reshape(slots, -1).T
+        self._device_in.copy_(self._host_in, non_blocking=True)
+        self._numbers.copy_(self._host_numbers, non_blocking=True)
+
+    @torch.inference_mode()
+    def _work(self, slots: int) -> None:
+        """The device work of a round over the first ``slots`` slots, the copy to the host included."""
+        parts = [
+            part.float().view(torch.int32) if part.is_floating_point() else part.int()
+            for part in self._compute(slots)
+        ]  # fmt: skip
+        self._host_out[:slots].copy_(torch.cat([part.flatten(1) for part in parts], dim=1), non_blocking=True)
+
+    @torch.inference_mode()
+    def _compute(self, slots: int) -> Sequence[Tensor]:
+        length, new, anchor = self._device_in[:3, :slots]
+        tokens = self._device_in[FIGURES:, :slots].T
+        around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
+        order = self._chain(slots, self._new_rows)
+        # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.
+        rows = HeadRows.of_text(around, order, tokens, self._features[:slots], length, new, anchor)
+        rows = replace(rows, numbers=self._numbers[:slots])
+        return self._draft(rows, self._read(rows))
+
+    def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
+        """Puts many rows into the cache at once, eagerly; prompts differ in length."""
+        seat = self._seats[slot]
+        for at in range(0, len(tokens), CHUNK):
+            some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
+            count, end = len(some), seat.length + len(some)
+            ids = torch.tensor([some], dtype=torch.int64, device=self._device)
+            # In the type of a round's, so that it takes the same kernels.
+            length, new = torch.tensor([[seat.length], [count]], dtype=torch.int32, device=self._device)
+            # Not by pointer jumping over a thousand rows: a text is a chain.
+            reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
+            order = Ancestry(torch.arange(count, device=self._device), reach)
+            layout = Layout.even(1, count, self._device)
+            layout = replace(layout, groups=(Group(slice(0, 1), slice(0, count), end, causal=True),))
+            around = self._around(TorchOps(), "reference", slice(slot, slot + 1), end)
+            around = replace(around, even=_always(layout))
+            self._read(HeadRows.of_text(around, order, ids, theirs[None], length, new, ids[:, -1]))
+            seat.length = end
+
+    def _around(self, ops: Ops, attention: str, slots: slice, extent: int | None) -> Surroundings:
+        backend = self._attentions.backend(attention)
+        pieces = None if self._kernels is None else self._kernels.of
+        return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain, self._even, pieces)
+
+    def _chain(self, slots: int, rows: int) -> Ancestry:
+        """Ancestry of rows that each hang under the one before; made once for each number of them."""
+        if (slots, rows) not in self._orders:
+            every = torch.arange(slots * rows, dtype=torch.int32, device=self._device)
+            parents = torch.where(every % rows == 0, every, every - 1)
+            self._orders[slots, rows] = self._ops.ancestry(parents, self._even(slots, rows))
+        return self._orders[slots, rows]
+
+    def _even(self, slots: int, rows: int) -> Layout:
+        if (slots, rows) not in self._layouts:
+            height = self._attentions.height(rows, self._attentions.tree, True)
+            self._layouts[slots, rows] = Layout.even(slots, rows, self._device, height=height)
+        return self._layouts[slots, rows]
+
+
+def _query_heads(layers: Sequence[Any]) -> dict[int, int]:
+    """By layer."""
+    attentions = [layer.self_attn for layer in layers]
+    return {each.layer_idx: each.q_proj.out_features // each.head_dim for each in attentions}
+
+
+def _always(layout: Layout) -> Callable[[int, int], Layout]:
+    return lambda slots, rows: layout

@@ -1,0 +1,152 @@
+"""A target's decoder layers on a CPU, by our own C++, and the switch between it and transformers' code.
+
+A decoder layer is taken over when its parts are those of a Llama (:mod:`specbench.engine.layers.parts`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.attention.backends import ReferenceAttention
+from specbench.engine.attention.interface import Calls
+from specbench.engine.cache import StaticCache
+from specbench.engine.cpu import library
+from specbench.engine.layers.fused_layer import Forwards
+from specbench.engine.layers.parts import Norm, Parts, Unlike, norm_of, parts_of, plain_linear
+from specbench.engine.program import decoder_layers
+
+
+class OwnLayers(Forwards):
+    """Switches a model's decoder layers and LM head between transformers' code and ours."""
+
+    def __init__(self, model: Any, cache: StaticCache, calls: Calls) -> None:
+        if model.dtype not in (torch.float32, torch.bfloat16):
+            raise Unlike(f"{model.dtype} is not computed in".replace("torch.", ""))
+        self._kept: list[Tensor] = []  # what the structures point to
+        self._layers = decoder_layers(model)
+        self._capacity, self._slots = cache.capacity, len(cache.stored(next(iter(cache.shapes)))[0])
+        parts = [parts_of(layer, cache.shapes, calls) for layer in self._layers]
+        found = [self._layer(each, cache) for each in parts]
+        head = model.get_output_embeddings()
+        product, norms = self._linear(plain_linear(head, "LM head")), self._other_norms(model)
+        self._structures = (library.Layer * len(found))(*found)
+        self._work = library.Work(library.open_cpu_library())
+        work = self._work
+        self._forwards = [
+            *((layer, self.forward_of(at)) for at, layer in enumerate(self._layers)),
+            *((module, partial(_without_module, partial(work.norm, norm))) for module, norm in norms),
+            (head, partial(_without_module, partial(work.linear, product))),
+        ]
+        self._aimed: Any = None
+        # Layers that get the same rotary embedding are run together; which do shows in the first forward.
+        self._ropes: list[Any] = []
+        self._ends: list[int] = []
+        self._ready: dict[int, Tensor] = {}  # outputs of layers that are still to be asked for
+
+    def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
+        return isinstance(step, ReferenceAttention)
+
+    def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
+        """Output of layer ``at``."""
+        step, rotary = given["step"], given["position_embeddings"]
+        if step is not self._aimed:
+            self._aim(step)
+        if at not in self._ready:
+            end = self._ends[at] if self._ends else at + 1
+            # A layer that nobody listens to hands on what the last one put out: the next layer is done already.
+            wanted = [at + 1 == end or bool(layer._forward_hooks) for at, layer in enumerate(self._layers)][at:end]
+            hidden = hidden.contiguous()
+            outputs = [torch.empty_like(hidden) if each else None for each in wanted]
+            structures = (library.Layer * (end - at)).from_buffer(self._structures, at * ctypes.sizeof(library.Layer))
+            self._work.layers(structures, hidden, outputs, [each.contiguous() for each in rotary])
+            self._ready = {at + i: hidden if output is None else output for i, output in enumerate(outputs)}
+            if not self._ends:
+                self._learn(at, rotary)
+        return self._ready.pop(at)
+
+    def _learn(self, at: int, rotary: tuple[Tensor, Tensor]) -> None:
+        """Notes the rotary embedding of a layer in the first forward."""
+        self._ropes = [*self._ropes[:at], rotary]
+        if len(self._ropes) < len(self._layers):
+            return
+        for at in reversed(range(len(self._ropes))):
+            alike = at + 1 < len(self._ropes) and self._ropes[at] is self._ropes[at + 1]
+            self._ends.insert(0, self._ends[0] if alike else at + 1)
+        self._ropes = []
+
+    def _aim(self, step: Any) -> None:
+        see = step.visibility
+        layout = see.layout
+        tensors = (
+            layout.slot, layout.first, layout.count, see.lengths, see.depth.int(), see.rows,
+        )  # fmt: skip
+        self._work.aim(tensors, self._slots, self._capacity)
+        self._aimed, self._ready = step, {}
+
+    # ------------------------------------------------------------------ structures of the C++
+
+    def _layer(self, parts: Parts, cache: StaticCache) -> Any:
+        attention, mlp, heads = parts.attention, parts.mlp, parts.attention.heads
+        assert mlp is not None
+        if max(heads.size, heads.value_size) > library.LARGEST_HEAD:
+            raise Unlike(f"its heads of {max(heads.size, heads.value_size)} are larger than {library.LARGEST_HEAD}")
+        found = library.Layer()
+        for field, norm in (
+            ("before_attention", parts.before_attention), ("after_attention", parts.after_attention),
+            ("before_mlp", parts.before_mlp), ("after_mlp", parts.after_mlp),
+            ("of_query", attention.of_query), ("of_key", attention.of_key),
+        ):  # fmt: skip
+            if norm is not None:
+                setattr(found, field, self._norm(norm))
+        for at, module in enumerate(attention.inputs):
+            found.inputs[at] = self._linear(module)
+        found.output, found.gate, found.down = map(self._linear, (attention.output, mlp.inputs[0], mlp.down))
+        if len(mlp.inputs) > 1:
+            found.up = self._linear(mlp.inputs[1])
+        scale = heads.size**-0.5 if heads.scale is None else heads.scale
+        found.heads = library.Heads(heads.heads, heads.kv_heads, heads.size, heads.value_size, heads.window or 0, scale)
+        found.hidden, found.inner = found.output.out, found.down.in_
+        keys, values = cache.stored(attention.index)
+        found.activation, found.type = library.ACTIVATIONS[mlp.activation], library.TYPES[keys.dtype]
+        self._kept += [keys, values]
+        cells = self._slots * heads.kv_heads * self._capacity
+        found.keys = library.address(keys, keys.dtype, cells * heads.size)
+        found.values = library.address(values, keys.dtype, cells * heads.value_size)
+        return found
+
+    def _norm(self, norm: Norm) -> library.Norm:
+        factor = (norm.weight.float() + norm.offset).contiguous()
+        self._kept.append(factor)
+        return library.Norm(library.address(factor, torch.float32, factor.numel()), norm.eps)
+
+    def _other_norms(self, model: nn.Module) -> list[tuple[nn.Module, library.Norm]]:
+        """Norms outside the layers, as that before the LM head: torch's sums depend on how many rows there are."""
+        inside = {module for layer in self._layers for module in layer.modules()}
+        found = []
+        for module in model.modules():
+            if module not in inside and not list(module.children()) and type(module).__name__.endswith("RMSNorm"):
+                found.append((module, self._norm(norm_of(module))))
+        return found
+
+    def _linear(self, module: nn.Linear) -> library.Linear:
+        bias = None if module.bias is None else module.bias.detach().float().contiguous()
+        # Of a model that was loaded in int8: bytes and scales, the product of which the weights are.
+        weight, scale = getattr(module, "eight_bits", (module.weight.detach(), None))
+        self._kept += [each for each in (weight, bias, scale) if each is not None]
+        out, size = weight.shape
+        bias_at, scale_at = (
+            None if each is None else library.address(each, torch.float32, out) for each in (bias, scale)
+        )
+        weight_at = library.address(weight, weight.dtype, out * size)
+        return library.Linear(weight_at, bias_at, scale_at, out, size, library.TYPES[weight.dtype])
+
+
+def _without_module(compute: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    """The forward of a module that is computed by something else."""
+    return compute(x)

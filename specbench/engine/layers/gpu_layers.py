@@ -1,0 +1,198 @@
+"""A target's decoder layers on a GPU, each in few kernels: at few rows a kernel costs more than what it reads.
+
+A layer of Llama's kind (:mod:`.layers.parts`) takes nine launches: residual add and norm, one product for
+query, key and value, norms of heads with the rotary embedding and the store to the cache, attention (two where many
+rows split a cache), the output product, residual add and norm, one product for gate and up, the activation, and the
+last product. What a layer adds to its residual stream is added where the next layer, or the norm behind the last one,
+reads it.
+
+Which of it a model gets is settled at load (:meth:`FusedLayers.learn`): each layer is run over random rows as
+transformers has it and as we do, and what differs by more than rounding is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.attention.interface import Calls, UnsupportedAttention
+from specbench.engine.cache import StaticCache
+from specbench.engine.fast_paths import reason, triton_fault
+from specbench.engine.layers.fused_layer import TOLERANCE, Forwards, FusedLayer, Fusions, add_norm
+from specbench.engine.layers.merged import Linear, by_shape
+from specbench.engine.layers.parts import Norm, Unlike, norm_of, parts_of
+from specbench.engine.program import decoder_layers
+
+Fusion = Literal["norm", "attention", "mlp"]
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
+# A layer that amplifies rounding may be off by _NOISE times as much as a rounding of its input moves it, but by no more
+# than _CEILING times the tolerance.
+_NOISE, _CEILING = 3.0, 3.0
+
+
+class FusedLayers(Forwards, Fusions[Fusion]):
+    """Switches a model's decoder layers between transformers' code and few kernels."""
+
+    def __init__(self, model: Any, cache: StaticCache, calls: Calls, by: Linear = nn.functional.linear) -> None:
+        if why := triton_fault(model.device):
+            raise Unlike(why)
+        Forwards.__init__(self)
+        Fusions.__init__(self, FUSIONS)
+        self._layers = decoder_layers(model)
+        self._fused = [FusedLayer(parts_of(layer, cache.shapes, calls, any_mlp=True), by) for layer in self._layers]
+        self._device: torch.device = model.device
+        self._last = _last_norm(model, self._layers)
+        head = model.get_output_embeddings()
+        self._head, self._by = (head if type(head) is nn.Linear else None), by
+        self._forwards += [(layer, self.forward_of(at)) for at, layer in enumerate(self._layers)]
+        if self._last is not None:
+            self._forwards.append((self._last.module, self._behind_the_last))
+        if self._head is not None:
+            self._forwards.append((self._head, self._logits))
+        self.on = {*FUSIONS}
+        if not any(layer.parts.mlp for layer in self._fused):
+            self.leave("mlp", "its MLP is not of the kind")
+        self._left: _Left | None = None
+
+    def weights(self) -> dict[tuple[int, int], list[Tensor]]:
+        """By (outputs, inputs) the weights [outputs, inputs] of that shape that products read."""
+        last = [] if self._head is None else [self._head.weight.detach()]
+        return by_shape([*(product.weight for layer in self._fused for product in layer.products), *last])
+
+    # ------------------------------------------------------------------ a layer
+
+    def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
+        return step is not None and not args
+
+    def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
+        """Output [1, N, size] of layer ``at``; what it adds at last may be left for its reader to add."""
+        if not isinstance(given.get("past_key_values"), StaticCache):
+            raise UnsupportedAttention("this model gives its layers another cache than the engine's")
+        if self.learning:
+            generator = torch.Generator(hidden.device).manual_seed(at)
+            rows = torch.randn(hidden.shape, generator=generator, dtype=hidden.dtype, device=hidden.device)
+            self._try(at, rows, given)
+            return _own(self._layers[at], hidden, given)
+        return self._by_kernels(at, hidden, given, self.on)
+
+    def _by_kernels(self, at: int, hidden: Tensor, given: Mapping[str, Any], on: set[Fusion]) -> Tensor:
+        fused = self._fused[at]
+        parts = fused.parts
+        stream, branch, after = self._taken(hidden, at)
+        normed, stream = _norm(stream, branch, parts.before_attention, after, on)
+        if "attention" in on:
+            branch = fused.attention(normed, given["position_embeddings"], given["past_key_values"], given["step"])
+        else:
+            branch = parts.attention.module(hidden_states=normed[None], **given)[0].flatten(0, -2)
+        normed, stream = _norm(stream, branch, parts.before_mlp, parts.after_attention, on)
+        if parts.mlp is not None and "mlp" in on:
+            branch = fused.mlp(normed)
+        else:
+            branch = parts.mlp_module(normed[None])
+            branch = branch[0].flatten(0, -2) if isinstance(branch, tuple) else branch.flatten(0, -2)
+        heard = self._layers[at]._forward_hooks or (at == len(self._layers) - 1 and self._last is None)
+        if heard or self.learning or "norm" not in on:
+            return _sum(stream, branch, parts.after_mlp)[None]
+        self._left = _Left(stream[None], branch, parts.after_mlp)
+        return self._left.stream
+
+    def _taken(self, hidden: Tensor, at: int) -> tuple[Tensor, Tensor | None, Norm | None]:
+        """The residual stream [N, size], and what is still to be added to it."""
+        left, self._left = self._left, None
+        if left is None or at == 0:  # what a forward that was broken off has left is no longer wanted
+            return hidden[0], None, None
+        if hidden is not left.stream:
+            raise UnsupportedAttention("this model changes what goes from layer to layer, unseen by fused layers")
+        return hidden[0], left.branch, left.norm
+
+    def _behind_the_last(self, module: nn.Module, x: Tensor) -> Tensor:
+        assert self._last is not None
+        if self._left is None:
+            own: Tensor = type(module).forward(module, x)
+            return own
+        stream, branch, after = self._taken(x, len(self._layers))
+        return _norm(stream, branch, self._last, after, self.on)[0][None]
+
+    def _logits(self, module: nn.Linear, x: Tensor) -> Tensor:
+        return self._by(x, module.weight, module.bias)
+
+    # ------------------------------------------------------------------ what a model gets
+
+    def _try(self, at: int, rows: Tensor, given: Mapping[str, Any]) -> None:
+        """Turns off what computes something else than the layer itself, over ``rows``."""
+        layer = self._layers[at]
+        own = _own(layer, rows, given)
+
+        def off(other: Tensor) -> float:
+            return float((other - own).float().norm() / (own - rows).float().norm().clamp_min(1e-30))
+
+        def noise() -> float:
+            step = torch.finfo(rows.dtype).eps * (2 * (torch.arange(rows.shape[-1], device=rows.device) % 2) - 1)
+            return _NOISE * off(_own(layer, (rows.float() * (1 + step)).to(rows.dtype), given))
+
+        def fault(on: Iterable[Fusion]) -> str:
+            """What is wrong with it; empty where nothing is."""
+            self._left = None
+            try:
+                ours = self._by_kernels(at, rows, given, set(on))
+            except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this model
+                return f"layer {at}: {reason(error)}"
+            found, bound = off(ours), TOLERANCE[rows.dtype]
+            right = found <= bound or found <= min(noise(), _CEILING * bound)
+            return "" if right else f"layer {at} comes out {found:.2g} off"
+
+        if not fault(self.on):
+            return
+        for fusion in FUSIONS:
+            if fusion in self.on and (why := fault([fusion])):
+                self.leave(fusion, why)
+        if why := fault(self.on):
+            for fusion in (*self.on,):
+                self.leave(fusion, why)
+        if not self.on:
+            raise Unlike(f"its layers compute something else than their parts say: {self.why_not[FUSIONS[0]]}")
+
+    def report(self) -> dict[str, Any]:
+        """Which fusions run, why the others do not, and whether kernels start while the one before ends."""
+        from specbench.engine.kernels import dependent  # triton is not everywhere
+
+        return {**super().report(), "dependent_launches": dependent.why_not(self._device) or "on"}
+
+
+class _Left(NamedTuple):
+    """What a layer put out: the residual stream [1, N, size], and a branch [N, size] that is to be added to it."""
+
+    stream: Tensor
+    branch: Tensor
+    norm: Norm | None
+
+
+def _last_norm(model: Any, layers: Sequence[nn.Module]) -> Norm | None:
+    """The norm behind the last layer, where it is the only one outside of layers."""
+    inside = {module for layer in layers for module in layer.modules()}
+    outside = [m for m in model.modules() if m not in inside and type(m).__name__.endswith("RMSNorm")]
+    return norm_of(outside[0]) if len(outside) == 1 else None
+
+
+def _own(layer: nn.Module, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
+    """What the layer itself puts out."""
+    output = type(layer).forward(layer, hidden, **given)
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    return found
+
+
+def _norm(
+    stream: Tensor, branch: Tensor | None, norm: Norm, after: Norm | None, on: set[Fusion]
+) -> tuple[Tensor, Tensor]:
+    """(norm of the sum, sum)."""
+    if "norm" in on:
+        return add_norm(stream, branch, norm, after)
+    total = stream if branch is None else _sum(stream, branch, after)
+    return norm.module(total), total
+
+
+def _sum(stream: Tensor, branch: Tensor, after: Norm | None) -> Tensor:
+    return stream + (branch if after is None else after.module(branch))

@@ -1,0 +1,157 @@
+"""Kernel pieces: a draft head's layers in few launches, by the kernels that fuse a target's layers.
+
+What ``pieces`` says, over merged products. Each piece of each layer is tried once beside torch's,
+over random rows, before the first round; what differs by more than rounding stays torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.attention.interface import Calls
+from specbench.engine.cache import StaticCache
+from specbench.engine.fast_paths import reason, triton_fault
+from specbench.engine.layers.fused_layer import TOLERANCE, FusedLayer, Fusions, add_norm
+from specbench.engine.layers.merged import Product
+from specbench.engine.layers.parts import Norm, Parts, Unlike, norm_of, parts_of
+from specbench.engine.layers.pieces import PLAIN, Attend, Rotary, Store
+
+if TYPE_CHECKING:
+    from specbench.engine.heads.head_rows import HeadRows
+
+Piece = Literal["norm", "attention", "keep", "mlp"]
+PIECES: tuple[Piece, ...] = get_args(Piece)
+
+
+class HeadKernels(Fusions[Piece]):
+    """A head's layers, as far as kernels take them.
+
+    ``layers`` say ``layer_idx``, ``scaling`` and ``sliding_window`` of their attention.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:
+        if why := triton_fault(next(layers[0].parameters()).device):
+            raise Unlike(why)
+        super().__init__(PIECES)
+        fused = [FusedLayer(_parts(layer, cache)) for layer in layers]
+        self.layers = {each.parts.attention.index: each for each in fused}
+        self.mlps = {each.parts.mlp_module: each for each in fused}
+        self.products: list[Product] = [product for each in fused for product in each.products]
+        self._norms: dict[nn.Module, Norm] = {}
+
+    def of(self, rows: HeadRows) -> KernelPieces:
+        """The pieces over some rows."""
+        return KernelPieces(self, rows)
+
+    def choose(self, piece: Piece, own: Callable[[], Tensor], ours: Callable[[], Tensor]) -> Tensor:
+        """What computes a piece: of ``own``, by torch, and ``ours`` the one that is to."""
+        if not self.learning:
+            return ours() if piece in self.on else own()
+        expected = own().clone()  # both may write to one place
+        if piece not in self.why_not:
+            self.on.add(piece)
+            if why := _fault(expected, ours):
+                self.leave(piece, why)
+        return own()
+
+    def norm(self, norm: nn.Module, stream: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(the norm of the sum, the sum) of rows [N, H]."""
+        if norm not in self._norms:
+            self._norms[norm] = norm_of(norm)
+        return add_norm(stream, branch, self._norms[norm])
+
+
+class KernelPieces:
+    """:class:`specbench.engine.layers.pieces.Pieces` over the rows of a pass."""
+
+    def __init__(self, kernels: HeadKernels, rows: HeadRows) -> None:
+        self._kernels, self._rows = kernels, rows
+
+    def norm(self, norm: nn.Module, stream: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        total = stream
+
+        def own() -> Tensor:
+            nonlocal total
+            normed, total = PLAIN.norm(norm, stream, branch)
+            return normed
+
+        def ours() -> Tensor:
+            nonlocal total
+            flat = None if branch is None else branch.flatten(0, 1)
+            normed, total = (_as(stream, each) for each in self._kernels.norm(norm, stream.flatten(0, 1), flat))
+            return normed
+
+        return self._kernels.choose("norm", own, ours), total
+
+    def attention(self, layer: int, module: Any, inner: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
+        def ours() -> Tensor:
+            self._wipe(layer)
+            fused, rows = self._kernels.layers[layer], self._rows
+            return _as(inner, fused.attention(inner.flatten(0, 1), _flat(rotary), rows, rows.step))
+
+        return self._kernels.choose("attention", lambda: PLAIN.attention(layer, module, inner, rotary, attend), ours)
+
+    def keep(self, layer: int, module: Any, inner: Tensor, rotary: Rotary, store: Store) -> None:
+        def own() -> Tensor:
+            PLAIN.keep(layer, module, inner, rotary, store)
+            return self._kept(layer)
+
+        def ours() -> Tensor:
+            self._wipe(layer)
+            self._kernels.layers[layer].keep(inner.flatten(0, 1), _flat(rotary), self._rows)
+            return self._kept(layer)
+
+        self._kernels.choose("keep", own, ours)
+
+    def mlp(self, module: nn.Module, inner: Tensor) -> Tensor:
+        def ours() -> Tensor:
+            return _as(inner, self._kernels.mlps[module].mlp(inner.flatten(0, 1)))
+
+        return self._kernels.choose("mlp", lambda: PLAIN.mlp(module, inner), ours)
+
+    def _kept(self, layer: int) -> Tensor:
+        """Keys and values of these rows, to be compared; of no meaning otherwise."""
+        keys, values, layout, lengths = self._rows.place(layer)
+        if not self._kernels.learning:
+            return keys
+        cells = layout.cells(lengths, keys.shape[2])
+        return torch.cat([each[layout.owner, :, cells].flatten(1) for each in (keys, values)], dim=1)
+
+    def _wipe(self, layer: int) -> None:
+        """What is to be tried shall not find what torch has stored."""
+        if self._kernels.learning:
+            *stored, layout, lengths = self._rows.place(layer)
+            for each in stored:
+                each[layout.owner, :, layout.cells(lengths, each.shape[2])] = 0
+
+
+def _fault(expected: Tensor, ours: Callable[[], Tensor]) -> str:
+    """What is wrong with a piece; empty where nothing is, as on a device that computes nothing."""
+    try:
+        if (got := ours()).is_meta:
+            return ""
+        found = float((got - expected).float().norm() / expected.float().norm().clamp_min(1e-30))
+    except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this head
+        return reason(error)
+    return "" if found <= TOLERANCE[expected.dtype] else f"it comes out {found:.2g} off"
+
+
+def _parts(layer: nn.Module, cache: StaticCache) -> Parts:
+    attention: Any = layer.self_attn
+    index, heads = attention.layer_idx, attention.q_proj.out_features // attention.head_dim
+    calls = Calls({index: attention.sliding_window}, {index: heads}, {index: attention.scaling})
+    return parts_of(layer, cache.shapes, calls, apart=("hidden_norm",))
+
+
+def _flat(rotary: Rotary) -> Rotary:
+    cos, sin = (each.flatten(0, 1)[None] for each in rotary)
+    return cos, sin
+
+
+def _as(rows: Tensor, flat: Tensor) -> Tensor:
+    """[N, H] as [S, n, H]."""
+    return flat.view(*rows.shape[:2], -1)

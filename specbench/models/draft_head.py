@@ -1,0 +1,226 @@
+"""The base of draft heads: making, reading and writing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from torch import Tensor, nn
+
+from specbench.common import SpecbenchError, UsageError, one_line
+from specbench.decoding import Target, shipped_head
+from specbench.models import head_files
+from specbench.models.head_config import HeadConfig
+
+H = TypeVar("H", bound="Head")
+
+
+class Head(nn.Module):
+    """A draft head: a subclass makes ``fc`` over the target's features and, if it has any, ``layers`` and ``norm``.
+
+    ``__init__`` takes a configuration of the class ``CONFIG``.
+    """
+
+    CONFIG: ClassVar[type[HeadConfig]] = HeadConfig
+    CONVERT: ClassVar[str | None] = None  # command that makes .safetensors of a folder's pickled weights
+    DTYPE_FIELD: ClassVar[str] = "dtype"  # of config.json
+    IGNORED: ClassVar[tuple[str, ...]] = ("t2d",)  # tensors of files that drafting does not need
+
+    config: Any
+    fc: nn.Linear
+    rotary_emb: Any
+    d2t: Tensor
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    @staticmethod
+    def rotary(config: Any) -> nn.Module | None:
+        """The rotary embedding of a head with layers; its buffers are in no file."""
+        return None
+
+    @classmethod
+    def from_file(cls, name: str, config: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """Give a file's tensors the head's names, in place; returns further arguments of the class."""
+        return {}
+
+    def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors by the names that files have, and what files have in addition."""
+        return tensors
+
+    def finish(self) -> None:
+        """Add what every head has, after its parameters: rotary embedding, and the map from drafted ids to tokens."""
+        self.rotary_emb = self.rotary(self.config)
+        if not self.config.whole:
+            self.register_buffer("d2t", torch.zeros(self.config.draft_vocab_size, dtype=torch.long))
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        """The target's ids of what it can draft, ascending int64 [draft vocabulary]; None is all.
+
+        Each is its own index plus ``d2t``, as EAGLE-3's files have it.
+        """
+        if self.config.whole:
+            return None
+        offsets: Any = self.d2t
+        found: Tensor = torch.arange(len(offsets), device=offsets.device) + offsets
+        return found
+
+    def scorer(self, lm_head: Any) -> Any:
+        """The target's LM head, or the rows of it that the head can draft: [..., H] to [..., draft vocabulary]."""
+        ids = self.draft_ids
+        if ids is None:
+            return lm_head
+        weight, bias = lm_head.weight, lm_head.bias
+        rows = nn.Linear(weight.shape[1], len(ids), bias=bias is not None, device="meta")
+        rows.weight = nn.Parameter(weight[ids], requires_grad=False)
+        if bias is not None:
+            rows.bias = nn.Parameter(bias[ids], requires_grad=False)
+        return rows
+
+    def set_draft_ids(self, ids: Tensor) -> None:
+        """Set the tokens that it can draft: ascending int64 [draft vocabulary]."""
+        self.d2t = (ids - torch.arange(len(ids))).to(self.device)
+
+    @classmethod
+    def random(
+        cls: type[H], config: Any, *, device: Any = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> H:
+        """An untrained head of that shape, the same for the same seed; torch's generators stay as they were."""
+        where = torch.device(device)
+        with torch.device(where), torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.manual_seed(seed)
+            head = cls(config).to(dtype)
+            for name, parameter in head.named_parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(parameter)
+        return head
+
+    @classmethod
+    def load(
+        cls: type[H], where: str | Path, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
+    ) -> H:
+        """A head from a folder or the hub; ``::SUBFOLDER`` may follow. Arguments as in :meth:`read`."""
+        return cls.read(cls.find(str(where)), target, device=device, dtype=dtype)
+
+    @classmethod
+    def find(cls, name: str) -> head_files.HeadFiles:
+        """The files of a head, by folder or hub id."""
+        return head_files.find(name, convert=cls.CONVERT)
+
+    @classmethod
+    def read(
+        cls: type[H],
+        files: head_files.HeadFiles,
+        target: Any = None,
+        *,
+        device: Any = "cpu",
+        dtype: torch.dtype | None = None,
+        **sense: Any,
+    ) -> H:
+        """A head from its files.
+
+        Args:
+            target: the configuration that the head has to go with; None checks nothing.
+            dtype: None keeps what the file has.
+            sense: further arguments of the configuration's ``from_json``.
+
+        Raises:
+            UsageError: parameters are missing, left over or of another shape, or it drafts tokens of another target.
+        """
+        text = None if target is None else target.get_text_config()
+        config = cls.CONFIG.from_json(files.config, None if text is None else text.num_hidden_layers, **sense)
+        if text is not None:
+            config.check_target(files.name, text)
+        tensors = files.tensors(device, dtype)
+        for name in (*cls.IGNORED, *(["d2t"] if config.whole else [])):
+            tensors.pop(name, None)
+        how = cls.from_file(files.name, config, tensors)
+        try:
+            with torch.device("meta"):
+                head = cls(config, **how)
+            rotary = cls.rotary(config)
+        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+            raise
+        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
+            raise UsageError(
+                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
+            ) from error
+        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
+        head.load_state_dict(tensors, assign=True)
+        head.rotary_emb = None if rotary is None else rotary.to(device)
+        ids = head.draft_ids
+        if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
+            raise UsageError(
+                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
+            )
+        return head
+
+    @classmethod
+    def prepared(cls: type[H], method: str, name: str | None, target: Target, **sense: Any) -> tuple[H, dict[str, str]]:
+        """The head that a method drafts with, loaded once per run, and what the record says of it.
+
+        Args:
+            name: a folder, a hub id, or an untrained head's name; None is the head that comes with the target.
+            sense: further arguments of the configuration's ``from_json``.
+        """
+        found: tuple[H, dict[str, str]] = target.once(
+            (method, name, *sense.values()), lambda: cls._prepared(method, name, target, **sense)
+        )
+        return found
+
+    @classmethod
+    def _prepared(
+        cls: type[H], method: str, name: str | None, target: Target, **sense: Any
+    ) -> tuple[H, dict[str, str]]:
+        model, config = target.model, target.model.config.get_text_config()
+        how = {"device": model.device, "dtype": model.dtype}
+        if name is None:
+            own = shipped_head(method, target.name)
+            if own is None:  # where the target's name is known, Decoder.check has reported it
+                raise UsageError(f"{method} has no head for {target.name}; name one by --head")
+            name = str(own)
+        last_token = model.get_input_embeddings().weight.shape[0] - 1
+        facts = {"head": name}
+        if untrained := cls.CONFIG.untrained(name, config, last_token):
+            head = cls.random(untrained, **how)
+        else:
+            files = cls.find(name)
+            head = cls.read(files, config, **how, **sense)
+            facts = {"head": files.shown, "head_sha256": files.sha256()}
+            facts |= {"head_revision": files.revision} if files.revision else {}
+        head.eval().requires_grad_(False)
+        return head, facts | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}
+
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
+        """Write ``config.json`` and ``model.safetensors`` as published heads have them.
+
+        Args:
+            folder: made where it is not there; files of these names are overwritten.
+            dtype: of the file; None is the head's.
+            largest: size of a file, as "10MB"; a larger head is written in several, with an index next to them.
+        """
+        into = Path(folder)
+        into.mkdir(parents=True, exist_ok=True)
+        dtype = dtype or self.dtype
+        config = {**self.config.to_json(), self.DTYPE_FIELD: str(dtype).removeprefix("torch.")}
+        (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        tensors = {
+            name: (p.to(dtype) if p.is_floating_point() else p).detach().contiguous().cpu()
+            for name, p in self.state_dict().items()
+        }
+        save_torch_state_dict(self.to_file(tensors), into, max_shard_size=largest)

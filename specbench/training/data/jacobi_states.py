@@ -1,0 +1,278 @@
+"""Jacobi states of known answers: whole trajectories by forwards of many blocks, and states that need no forward.
+
+The answer is known, so no block waits for another: the text is cached once, and every forward advances as many blocks,
+of as many answers, as fit. The states are those of ``jacobi`` with ``window=block`` and of ``cllm``: ``x'[i + 1]`` is
+what the target says after ``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM §3.1). All noise is
+drawn by (seed, prompt id, block).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from specbench.decoding import Context, Kind, Noise, State, TokenTree, prefix
+from specbench.engine import Chain, Engine, Sampling, next_tokens
+from specbench.models import LoadedModel
+from specbench.training.data.trajectory_folder import Trajectory
+from specbench.training.recipe import Text
+
+# Forwards are filled up to multiples of so many rows: oneDNN makes a kernel for every row count that it meets, which
+# takes as long as a small forward, and keeps it, which takes some MB.
+_FULL = 16
+
+# Rows of a forward over one sequence: a longer answer goes in pieces.
+_MOST_ROWS = 4608
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one answer.
+
+    Attributes:
+        states: [block][state], from the initial one to the fixed point; None for a block that was given up.
+        ties: places of the answer where this forward says another token than the answer has: two scores so close that
+            their order depends on the shape of the forward. Such an answer is not a fixed point there.
+    """
+
+    blocks: Blocks
+    states: list[list[list[int]] | None]
+    ties: list[int]
+
+
+class Jacobi:
+    """Runs the blocks of answers to their fixed points.
+
+    Args:
+        sampling: how they were decoded; noise of a sampled answer is the position's own, so its trajectories are
+            as determined as those of a greedy one.
+        texts: the longest prompt and answer that will come have to be among them.
+        rows: of a forward, at most, but for a block that is larger by itself.
+    """
+
+    def __init__(self, model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows: int) -> None:
+        longest = max(len(text.answer) for text in texts)
+        self._rows = rows
+        self._tree_rows = min(_MOST_ROWS - _FULL, longest)
+        # A block needs half of its rows on average; answers are of different lengths.
+        slots = 1 + -(-3 * rows // longest)
+        self._engine = Engine(
+            model.model,
+            slots=min(slots, len(texts)),
+            capacity=max(len(text.prompt) + len(text.answer) for text in texts),
+            max_rows=self._tree_rows + _FULL,
+            sampling=sampling,
+        )
+
+    def close(self) -> None:
+        """Gives the model back."""
+        self._engine.close()
+
+    def run(self, answers: Iterable[Blocks]) -> Iterator[Run]:
+        """The trajectories of answers, each as it is finished."""
+        waiting = iter(answers)
+        running: list[_Answer] = []
+        more = True
+        while more or running:
+            while more and len(running) < self._engine.slots and sum(each.rows for each in running) < self._rows:
+                blocks = next(waiting, None)
+                more = blocks is not None
+                if blocks is not None:
+                    running.append(self._begin(blocks))
+            self._advance([block for answer in running for block in answer.unfinished])
+            for answer in running:
+                if not answer.unfinished:
+                    self._engine.free(answer.slot)
+                    yield answer.run
+            running = [answer for answer in running if answer.unfinished]
+
+    def _begin(self, blocks: Blocks) -> _Answer:
+        slot = self._engine.alloc()
+        ties = self._cache(slot, blocks.text)
+        # The token that a block begins with is given to it, whatever the target says before it.
+        lost = {at // blocks.size for at in ties if at % blocks.size}
+        return _Answer(slot, blocks, ties, lost)
+
+    def _cache(self, slot: int, text: Text) -> list[int]:
+        """Fills a slot with prompt and answer; returns the places where the target says something else."""
+        ties, done, before = [], 0, list(text.prompt)
+        while done < len(text.answer):
+            part = list(text.answer[done : done + self._tree_rows])
+            filling = [0] * _missing(len(before) - 1 + len(part))
+            tokens = [before[-1], *part[:-1], *filling]
+            accept = [True] * len(part) + [False] * len(filling)
+            result = self._engine.prefill(slot, before, TokenTree(tokens, range(-1, len(tokens) - 1), accept))
+            taken = len(result.path)  # up to a tie: what is behind it is fed once more, as a prompt is
+            ties += [done + at for at in range(taken) if result.next_tokens[at] != part[at]]
+            done += taken
+            before = [text.answer[done - 1]]
+        return ties
+
+    def _advance(self, blocks: Sequence[_Block]) -> None:
+        """One forward for the first of ``blocks``, as many as fit: the oldest answers are finished first."""
+        chosen: list[_Block] = []
+        rows = 0
+        for block in blocks:
+            if chosen and rows + block.rows > self._rows:
+                break
+            chosen.append(block)
+            rows += block.rows
+        if chosen:
+            chains = [block.chain() for block in chosen]
+            if filling := _missing(rows):
+                chains.append(Chain(chains[-1].slot, 0, [0] * filling))
+            for block, said in zip(chosen, next_tokens(self._engine, chains), strict=False):
+                block.update(said)
+
+
+def _missing(rows: int) -> int:
+    return -rows % _FULL
+
+
+class _Block:
+    """A block on its way to its fixed point."""
+
+    def __init__(self, slot: int, start: int, fixed: list[int], initial: list[int]) -> None:
+        self._slot, self._start, self._fixed = slot, start, fixed
+        self.states: list[list[int]] = []
+        self._add(initial)
+
+    @property
+    def rows(self) -> int:
+        """Of its next forward; 0 when it is finished."""
+        return max(0, len(self._fixed) - 1 - self._right)
+
+    def chain(self) -> Chain:
+        """Its tokens from the first wrong one on; what comes of the last is behind the block."""
+        return Chain(self._slot, self._start + self._right, self.states[-1][self._right : -1])
+
+    def update(self, said: list[int]) -> None:
+        """Takes what the target says after each token of :meth:`chain`."""
+        # After the right ones it says the answer, which filling the cache has shown.
+        self._add(self._fixed[: self._right + 1] + said)
+
+    def _add(self, state: list[int]) -> None:
+        self.states.append(state)
+        self._right = prefix(state, self._fixed)
+        if self._right == len(self._fixed) - 1:  # one wrong token, the last: nothing is left to compute
+            self._add(list(self._fixed))
+
+
+class _Answer:
+    """An answer under way."""
+
+    def __init__(self, slot: int, blocks: Blocks, ties: list[int], lost: set[int]) -> None:
+        self.slot = slot
+        start = len(blocks.text.prompt)
+        self._blocks = [
+            None if at in lost else _Block(slot, start + at * blocks.size, blocks.fixed(at), blocks.initial(at))
+            for at in range(len(blocks))
+        ]
+        self._given, self._ties = blocks, ties
+
+    @property
+    def unfinished(self) -> list[_Block]:
+        return [block for block in self._blocks if block is not None and block.rows]
+
+    @property
+    def rows(self) -> int:
+        """Of its next forward."""
+        return sum(block.rows for block in self.unfinished)
+
+    @property
+    def run(self) -> Run:
+        return Run(self._given, [None if block is None else block.states for block in self._blocks], self._ties)
+
+
+NEAR = 10  # blocks of context that artificial noise is drawn from (JF, released code of stage 1)
+
+
+class Blocks:
+    """The blocks of one answer, and noise for them.
+
+    Args:
+        vocab_size: token ids are below this.
+        pad_id: what noise of kind ``pad`` repeats.
+    """
+
+    def __init__(self, text: Text, size: int, kind: Kind, vocab_size: int, pad_id: int, seed: int) -> None:
+        self.text = text
+        self.size = size
+        self._kind = kind
+        self._vocab_size, self._pad_id = vocab_size, pad_id
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return -(-len(self.text.answer) // self.size)
+
+    def fixed(self, block: int) -> list[int]:
+        """The fixed point of a block; the last one ends with the answer."""
+        return list(self.text.answer[block * self.size : (block + 1) * self.size])
+
+    def initial(self, block: int) -> list[int]:
+        """What a decoder has when the block begins: its first token, then guesses (CLLM §3.1; JF §4.1, stage 2).
+
+        Noise of kind ``context`` comes from prompt and answer so far, that first token included.
+        """
+        first, *rest = self.fixed(block)
+        noise = self._noise(block, [*self.text.prompt, *self.text.answer[: block * self.size + 1]])
+        return [first, *noise.draw(len(rest))]
+
+    def artificial(self, block: int) -> list[list[int]]:
+        """States of a made-up trajectory, which becomes right from left to right, a token a state (JF §4.1, stage 1).
+
+        The rightmost n - 1, n - 2, …, 0 tokens are noise, drawn anew for every state; of kind ``context`` it comes from
+        the ids just before the block, :data:`NEAR` blocks of them at most.
+        """
+        fixed = self.fixed(block)
+        before = [*self.text.prompt, *self.text.answer[: block * self.size]]
+        noise = self._noise(block, before[-NEAR * self.size :])
+        return [fixed[:right] + noise.draw(len(fixed) - right) for right in range(1, len(fixed) + 1)]
+
+    def augmented(self, block: int, states: Sequence[State], *, replacing: bool) -> list[list[int]]:
+        """States of which some wrong tokens are put right (CLLM, ``--use_aug``).
+
+        In every state but the last two, half as many as are wrong, never the first wrong one.
+
+        Args:
+            states: ending with the fixed point.
+            replacing: draw them with replacement as the released code does, so that fewer are put right than said.
+        """
+        rng = random.Random(f"{self._seed}/{self.text.id}/{block}/augment")
+        final = states[-1]
+        changed = [list(state) for state in states]
+        for state in changed[:-2]:
+            wrong = [at for at, (token, right) in enumerate(zip(state, final, strict=True)) if token != right]
+            later, count = wrong[1:], len(wrong) // 2
+            for at in rng.choices(later, k=count) if replacing else rng.sample(later, count):
+                state[at] = final[at]
+        return changed
+
+    def _noise(self, block: int, seen: Sequence[int]) -> Noise:
+        rng = random.Random(f"{self._seed}/{self.text.id}/{block}")
+        noise = Noise(self._kind, Context(self._vocab_size, self._pad_id, rng))
+        noise.see(seen)
+        return noise
+
+
+def block_sizes(trajectory: Trajectory) -> list[int]:
+    """Tokens of each block that belong to the answer; what is behind them in the last one is padding."""
+    n, total = trajectory.block_size, len(trajectory.answer)
+    return [min(n, total - start) for start in range(0, total, n)]
+
+
+def cut(trajectory: Trajectory, limit: int, streams: int) -> Trajectory:
+    """A trajectory without its last blocks, so that prompt and ``streams`` times the answer are ``limit`` tokens at
+    most; its first block stays whatever its prompt's length."""
+    n = trajectory.block_size
+    blocks = max(1, (limit - len(trajectory.prompt)) // (streams * n))
+    if len(trajectory.prompt) + streams * len(trajectory.answer) <= limit:
+        return trajectory
+    return replace(trajectory, answer=trajectory.answer[: blocks * n], blocks=trajectory.blocks[:blocks])
+
+
+def stream(trajectory: Trajectory, chosen: Sequence[int]) -> list[int]:
+    """The blocks in the states ``chosen``, one of each, as one text of the answer's length."""
+    parts = zip(trajectory.blocks, chosen, block_sizes(trajectory), strict=True)
+    return [token for states, at, size in parts for token in states[at][:size]]

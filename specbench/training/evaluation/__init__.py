@@ -1,0 +1,1 @@
+"""How well it is learnt: evaluations on held-out texts."""

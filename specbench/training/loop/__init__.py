@@ -1,0 +1,1 @@
+"""How it is learnt: the training loop, its order, checkpoints, cost and stopping rule."""

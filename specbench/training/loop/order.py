@@ -1,0 +1,68 @@
+"""Order of the texts of a training: shuffled at every visit, neighbours in a batch of about one length."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from specbench.training.recipe import LoopOptions
+
+_POOL = 16  # batches that are sorted by length together: shuffled enough, and little of a batch is filling
+
+
+class Order(Sampler[tuple[int, int]]):
+    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same."""
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        self._lengths, self._batch, self._seed = lengths, batch, seed
+        self._visit = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Told by the loop before each visit, from 0."""
+        self._visit = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self._visit, index) for index in self.of(self._visit))
+
+    def of(self, visit: int) -> list[int]:
+        """The texts of one visit."""
+        draw = random.Random(f"{self._seed}/{visit}")
+        texts = list(range(len(self._lengths)))
+        draw.shuffle(texts)
+        if self._batch == 1:
+            return texts
+        pool = _POOL * self._batch
+        batches = [
+            pooled[at : at + self._batch]
+            for start in range(0, len(texts), pool)
+            for pooled in [sorted(texts[start : start + pool], key=self._lengths.__getitem__)]
+            for at in range(0, len(pooled), self._batch)
+        ]
+        whole = [batch for batch in batches if len(batch) == self._batch]
+        draw.shuffle(whole)
+        rest = [batch for batch in batches if len(batch) < self._batch]  # last, or it would shift all behind it
+        return [index for batch in (*whole, *rest) for index in batch]
+
+
+class Batches:
+    """Batches of each step of a training of one process, as :func:`~specbench.training.loop.trainer.fit` meets them."""
+
+    def __init__(self, texts: Sequence[Any], size: Callable[[Any], int], options: LoopOptions, seed: int) -> None:
+        self._order = Order([size(text) for text in texts], options.batch, seed)
+        self._batch, self._together = options.batch, options.batch * options.accumulation
+        self._visit, self._met = -1, list[int]()
+
+    def __call__(self, step: int) -> list[list[tuple[int, int]]]:
+        """(visit, index) of the texts of each batch of a step, from 0."""
+        visit, place = divmod(step, math.ceil(len(self._order) / self._together))
+        if visit != self._visit:
+            self._visit, self._met = visit, self._order.of(visit)
+        met = [(visit, index) for index in self._met[place * self._together : (place + 1) * self._together]]
+        return [met[at : at + self._batch] for at in range(0, len(met), self._batch)]

@@ -1,0 +1,1 @@
+"""What is learnt: teachers, losses, and the batches that they read."""

@@ -1,0 +1,67 @@
+"""A batch of packed texts to the loss that CLLM and Jacobi Forcing train with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from specbench.training.objectives.distances import Measure, forward_kl
+from specbench.training.objectives.frozen import Frozen
+from specbench.training.objectives.losses import Pairs, autoregressive, evaluate_losses, mean_of_rows
+from specbench.training.objectives.packing import Packed
+from specbench.training.objectives.student import Student
+
+
+class ConsistencyLesson(nn.Module):
+    """loss = consistency + λ · autoregressive, of one forward over both streams.
+
+    Args:
+        model: a transformers causal LM, bare or with an adapter, of an attention that takes a mask of blocks; what of
+            it is trained is the caller's business.
+        ar_weight: λ; 0 leaves that loss out.
+        frozen: what says the clean rows' labels, as distributions; None: labels are the text's tokens.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Callable[[Packed], Pairs],
+        *,
+        window: int | None,
+        ar_weight: float,
+        include_prompt: bool = False,
+        smoothing: float = 0.0,
+        distance: Measure = forward_kl,
+        frozen: Frozen | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._student = Student(model)
+        self._objective, self._window = objective, window
+        self._ar_weight, self._include_prompt, self._smoothing = ar_weight, include_prompt, smoothing
+        self._distance, self._frozen = distance, frozen
+
+    def forward(self, **batch: Tensor) -> dict[str, Tensor]:
+        """One step's loss.
+
+        Returns:
+            ``loss``; ``consistency`` and ``autoregressive``, its two parts before λ; ``agrees``, the share of noisy
+            rows whose best token is their teacher's; ``accuracy``, of the clean text's tokens; all scalars.
+        """
+        packed = Packed(**batch)
+        pairs, targets = self._objective(packed), autoregressive(packed, self._include_prompt)
+        labels = self._frozen.labels(lambda target: target.states(packed, self._window)) if self._frozen else None
+        states = self._student.states(packed, self._window).flatten(0, 1)
+        scores, at_once = self._student.scores, self._student.rows_at_once
+        found = evaluate_losses(scores, states, pairs, targets, self._smoothing, at_once, self._distance, labels)
+        consistency = (found.divergence * pairs.shares).sum()
+        surprise = (found.surprise * targets.shares).sum()
+        return {
+            "loss": consistency + self._ar_weight * surprise if self._ar_weight else consistency,
+            "consistency": consistency.detach(),
+            "autoregressive": surprise.detach(),
+            "agrees": mean_of_rows(found.agrees),
+            "accuracy": mean_of_rows(found.right),
+        }

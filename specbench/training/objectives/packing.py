@@ -1,0 +1,167 @@
+"""A text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
+
+kⱼ is a state of block j on its way to the fixed point lⱼ, the answer's own text. Tokens in the same place of kⱼ and lⱼ
+have the same position, so that one forward says what follows both. The last block ends where the answer does. (The
+released code packs pads there and recognises them by id, which is wrong where the pad token is the end token.)
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from specbench.training.data.jacobi_states import cut
+from specbench.training.data.jacobi_states import stream as stream_of
+from specbench.training.data.trajectory_folder import Trajectory
+
+
+class ConsistencyCollator(ABC):
+    """Trajectories as a batch of :class:`specbench.training.objectives.student.ConsistencyLesson`.
+
+    Args:
+        max_tokens: of a packed text; last blocks are left out of longer ones.
+        seed: with the visit and the text's id it decides every draw.
+
+    Attributes:
+        visit: how often the data were gone through before; set by whoever loops.
+    """
+
+    def __init__(self, max_tokens: int, noisy: int, seed: int, length: int, multiple: int) -> None:
+        self._max_tokens, self._noisy, self._seed = max_tokens, noisy, seed
+        self._length, self._multiple = length, multiple
+        self.visit = 0
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
+        return pack([self.sample(each) for each in trajectories], self._length, self._multiple).tensors()
+
+    def sample(self, trajectory: Trajectory) -> Sample:
+        """A text with the states that its blocks are learnt from at this visit."""
+        kept = cut(trajectory, self._max_tokens, 1 + self._noisy)
+        chosen = self.choose(kept, random.Random(f"{self._seed}/{self.visit}/{kept.id}"))
+        return Sample(kept.prompt, kept.answer, [stream_of(kept, states) for states in chosen], kept.block_size)
+
+    @abstractmethod
+    def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
+        """For each noisy stream, the state of each block."""
+
+
+#: Streams. Noisy ones are numbered on from NOISY: a block can have several of its states in one sequence.
+PROMPT, CLEAN, NOISY = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text to pack.
+
+    Attributes:
+        prompt: token ids, at least one.
+        answer: token ids: l₀, l₁, ….
+        noisy: one or more streams, each as long as the answer: k₀, k₁, ….
+    """
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    noisy: Sequence[Sequence[int]]
+    block_size: int
+
+    @property
+    def size(self) -> int:
+        """Tokens of its packed sequence: P + 2 T n for T full blocks with one noisy stream."""
+        return len(self.prompt) + (1 + len(self.noisy)) * len(self.answer)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """B sequences of S tokens, of one or more samples each; int64 [B, S] throughout.
+
+    Attributes:
+        ids: tokens.
+        positions: of the text: P + j n + t for token t of block j, in every stream.
+        stream: PROMPT, CLEAN, or NOISY and on.
+        block: j; -1 in the prompt.
+        sample: index of the sample; -1 where a sequence is filled up.
+        teacher: for tokens of a noisy stream the column of the token in the same place of the next stream up to the
+            clean one: what is to follow the noisy token is what follows there. -1 elsewhere.
+        following: column of the clean (or prompt) token at the next position; -1 where the text ends.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    stream: Tensor
+    block: Tensor
+    sample: Tensor
+    teacher: Tensor
+    following: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its attributes by name: a batch for a data loader."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+#: What a sequence is filled up with, in the order of Packed's attributes.
+_FILLING = (0, 0, PROMPT, -1, -1, -1, -1)
+
+
+def pack(samples: Sequence[Sample], length: int = 0, multiple: int = 1) -> Packed:
+    """Samples as a batch.
+
+    Args:
+        length: samples share a sequence up to this many tokens; 0 gives each its own. A longer sample has its own too.
+        multiple: sequences are filled up to a multiple of it, which spares compiled kernels new shapes.
+    """
+    bins: list[list[int]] = []
+    for at in sorted(range(len(samples)), key=lambda at: -samples[at].size) if length else range(len(samples)):
+        fits = (row for row in bins if sum(samples[other].size for other in row) + samples[at].size <= length)
+        room = next(fits, None)
+        if room is None:
+            bins.append(room := [])
+        room.append(at)
+    rows = [_sequence([(at, samples[at]) for at in sorted(row)]) for row in sorted(map(sorted, bins))]
+    width = -(-max(map(len, rows)) // multiple) * multiple
+    filled = torch.tensor([row + [_FILLING] * (width - len(row)) for row in rows], dtype=torch.int64)
+    return Packed(*filled.movedim(-1, 0).contiguous())
+
+
+def _sequence(samples: Sequence[tuple[int, Sample]]) -> list[tuple[int, ...]]:
+    """Tokens of one sequence, each with its attributes in :class:`Packed`'s order."""
+    tokens: list[tuple[int, ...]] = []
+    for at, sample in samples:
+        layout = list(_layout(sample))
+        columns = {(stream, place): len(tokens) + i for i, (_, place, stream, _) in enumerate(layout)}
+        text = {place: column for (stream, place), column in columns.items() if stream < NOISY}
+        for token, place, stream, block in layout:
+            above = stream + 1 if stream + 1 < NOISY + len(sample.noisy) else CLEAN
+            teacher = columns[above, place] if stream >= NOISY else -1
+            tokens.append((token, place, stream, block, at, teacher, text.get(place + 1, -1)))
+    return tokens
+
+
+def _layout(sample: Sample) -> Iterator[tuple[int, int, int, int]]:
+    """(token, position, stream, block) of a sample's tokens, in order."""
+    start, n = len(sample.prompt), sample.block_size
+    for place, token in enumerate(sample.prompt):
+        yield token, place, PROMPT, -1
+    streams = [*enumerate(sample.noisy, NOISY), (CLEAN, sample.answer)]
+    for first in range(0, len(sample.answer), n):
+        for stream, tokens in streams:
+            for place, token in enumerate(tokens[first : first + n], start + first):
+                yield token, place, stream, first // n
+
+
+def unpack(packed: Packed) -> list[Sample]:
+    """The samples of a batch, in their order. A text shorter than a block is its own block."""
+    found: dict[int, Sample] = {}
+    for row in range(len(packed.ids)):
+        ids, stream, block, sample = (x[row] for x in (packed.ids, packed.stream, packed.block, packed.sample))
+        for at in sample[sample >= 0].unique().tolist():
+            here = sample == at
+            noisy = [ids[here & (stream == s)].tolist() for s in range(NOISY, int(stream[here].max()) + 1)]
+            size = int((here & (stream == CLEAN) & (block == 0)).sum())
+            prompt, answer = (ids[here & (stream == s)].tolist() for s in (PROMPT, CLEAN))
+            found[at] = Sample(prompt, answer, noisy, size)
+    return [found[at] for at in sorted(found)]
