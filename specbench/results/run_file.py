@@ -36,7 +36,7 @@ class _Cpu(_Part):
 
 
 class _Environment(_Part):
-    """As far as it is shown; :class:`specbench.hardware.Environment` is what was written."""
+    """As far as it is shown; :class:`specbench.hardware.environment.Environment` is what was written."""
 
     specbench: str | None = None
     git_commit: str | None = None

@@ -1,70 +1,24 @@
-"""Trainings of a sweep: each makes a model, and the same grid is swept on every one of them. No torch before that.
-
-Beside them the grid is swept on the model that nobody trained: what a training gained is over that, and its cost is 0.
-"""
+"""Sweep the same grid on the model of each of several trainings, and on the untrained model, whose cost is 0."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from specbench.common import NothingLearnt, UsageError, flag_of, safe_name, sole_use, write_json_atomic
-from specbench.planning import labels_of, parse_settings
+from specbench.planning import Loading, labels_of, parse_settings
 from specbench.sweeps.grid import Axis, expand, read_axes
 from specbench.sweeps.running import expanded, run_sweep
 from specbench.sweeps.sweep_plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, hours_of, is_trainings, read_entries
 
-
-class Predicted(Protocol):
-    """What a training will take."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def flops(self) -> float | None: ...
-    @property
-    def hours(self) -> float: ...
-
-
-class Made(Protocol):
-    """Weights of a finished training."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def settings(self) -> tuple[str, ...]: ...
-    @property
-    def card(self) -> Mapping[str, Any]: ...
-
-
-class Cell(Protocol):
-    """One training."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def values(self) -> Mapping[str, Any]: ...
-
-
-class Trainer(Protocol):
-    """What trains; see ``training.training_grid``. Its option is the method's that takes what is trained, if any."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def option(self) -> str | None: ...
-
-    def cell(self, values: Mapping[str, str]) -> Any: ...
-    def prepare(self, cells: Sequence[Any]) -> None: ...
-    def predict(self, cell: Any) -> Predicted: ...
-    def made(self, cell: Any) -> Made | None: ...
-    def train(self, cell: Any) -> Made: ...
+if TYPE_CHECKING:
+    from specbench.training import Cell, Cells, Made, Predicted
 
 
 @dataclass(frozen=True)
@@ -77,13 +31,17 @@ class Due:
 
 
 def sweep_trainings(
-    plan: TrainedSweepPlan, trainer: Trainer, told: Callable[[Sequence[Due]], None], say: Callable[[str], None]
+    plan: TrainedSweepPlan,
+    told: Callable[[Sequence[Due]], None],
+    say: Callable[[str], None],
+    trainer: Cells | None = None,
 ) -> Path:
     """Train what is missing and sweep every model, going on where the same call stopped; returns the folder.
 
     It holds ``trainings.json``, and the folder of a sweep for each model. ``told`` takes what all trainings will take,
     before the first of them begins.
     """
+    trainer = trainer or _trainer(plan, say)
     axes = _axes(plan)
     chosen = [
         dict(zip([axis.option for axis in axes], values, strict=True))
@@ -144,6 +102,18 @@ def sweep_trainings(
                 entries.put(entry.model_copy(update={"sweep": str(place.relative_to(folder))}))
                 entries.write()
     return folder
+
+
+def _trainer(plan: TrainedSweepPlan, say: Callable[[str], None]) -> Cells:
+    from specbench.training import Cells, TrainPlan  # imports torch
+
+    options = {
+        "method": plan.train, "prompts": plan.train_prompts, "answers": plan.train_answers, "limit": plan.train_limit,
+        "settings": tuple(plan.train_set), "held_out": plan.train_held_out, "max_new_tokens": plan.train_tokens,
+        "out": plan.trained,
+    }  # fmt: skip
+    shared = {name: getattr(plan, name) for name in (*Loading.model_fields, "seed", "quiet")}
+    return Cells(TrainPlan.model_validate({**shared, **options}), say)
 
 
 class _Entries:
@@ -213,7 +183,7 @@ def _folder_name(label: str) -> str:
     return f"{name}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
 
 
-def _due(trainer: Trainer, cell: Cell, made: Made | None) -> Due:
+def _due(trainer: Cells, cell: Cell, made: Made | None) -> Due:
     if made is not None:
         return Due(cell.label, None, _hours(made))
     predicted = trainer.predict(cell)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.training.card import put_on_card as put_on_card
     from specbench.training.data.jacobi_states import block_sizes as block_sizes
     from specbench.training.data.trajectory_folder import Trajectory as Trajectory
     from specbench.training.evaluation.accepted import Accepted as Accepted
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from specbench.training.objectives.side_by_side import teaching as teaching
     from specbench.training.objectives.student import Student as Student
     from specbench.training.quality_card import check_card as check_card
-    from specbench.training.quality_card import put_on_card as put_on_card
     from specbench.training.recipe import Job as Job
     from specbench.training.recipe import LoopOptions as LoopOptions
     from specbench.training.recipe import Text as Text
@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     from specbench.training.running import run_collection as run_collection
     from specbench.training.running import run_training as run_training
     from specbench.training.running import train as train
+    from specbench.training.training_grid import Cell as Cell
     from specbench.training.training_grid import Cells as Cells
+    from specbench.training.training_grid import Made as Made
+    from specbench.training.training_grid import Predicted as Predicted
     from specbench.training.training_plan import TrainPlan as TrainPlan
     from specbench.training.training_plan import TrajectoriesPlan as TrajectoriesPlan
 else:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from specbench.common import write_json_atomic, write_text_atomic
+from specbench.analysis import Quality
+from specbench.common import read_json_object, write_json_atomic, write_text_atomic
 from specbench.models import CARD
 from specbench.training.data.given_answers import said_of
 from specbench.training.loop.cost import Cost
-from specbench.training.quality_card import section
+from specbench.training.quality_card import TODO, check_card, on_card, section
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
@@ -155,3 +156,10 @@ def _table(made: Mapping[str, Any]) -> list[str]:
         "| --- | --- | --- |",
         *(f"| {title} | {shown.format(before[name])} | {shown.format(after[name])} |" for title, name, shown in rows),
     ]
+
+
+def put_on_card(model: str, found: Sequence[Quality]) -> None:
+    """Write the figures of the last model onto its card, next to the first model's where there are several."""
+    folder = check_card(model)
+    made = read_json_object(folder / CARD, TODO)
+    write_card(folder, {**made, "quality": on_card(found)})

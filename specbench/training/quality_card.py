@@ -12,7 +12,7 @@ from specbench.analysis import UNVERIFIED, Compared, Metric, Quality, compare_qu
 from specbench.common import UsageError, read_json_object, validate
 
 _CARD = "card.json"
-_TODO = "train anew, or take a whole copy of the folder"
+TODO = "train anew, or take a whole copy of the folder"
 
 
 class _Card(BaseModel):
@@ -37,17 +37,8 @@ def check_card(model: str) -> Path:
             f"--card goes with a folder that specbench train left (adapter or checkpoint) as the last MODEL; {model} "
             f"has no {_CARD}"
         )
-    validate(_Card, read_json_object(folder / _CARD, _TODO), folder / _CARD, _TODO)
+    validate(_Card, read_json_object(folder / _CARD, TODO), folder / _CARD, TODO)
     return folder
-
-
-def put_on_card(model: str, found: Sequence[Quality]) -> None:
-    """Writes the figures of the last of some models onto its card, beside the first's where there are several."""
-    from specbench.training.card import write_card  # brings torch; and it writes what :func:`section` makes of this
-
-    folder = check_card(model)
-    made = read_json_object(folder / _CARD, _TODO)
-    write_card(folder, {**made, "quality": on_card(found)})
 
 
 def on_card(found: Sequence[Quality]) -> dict[str, Any]:

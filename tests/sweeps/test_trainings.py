@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -99,7 +99,7 @@ def go(plan: TrainedSweepPlan, trainer: Trainer) -> tuple[Path, list[Due], list[
         assert not trainer.trained, "told before the first is trained"
         due.extend(each)
 
-    return sweep_trainings(plan, trainer, told, said.append), due, said
+    return sweep_trainings(plan, told, said.append, cast(Any, trainer)), due, said
 
 
 def test_every_training_is_swept_and_the_untrained_model_first(tmp_path: Path, swept: list[Any]) -> None:

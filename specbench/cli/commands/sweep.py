@@ -104,33 +104,13 @@ def refuse_failed(cells: Any) -> None:
 
 
 def _trained(plan: TrainedSweepPlan) -> Path:
-    """Trains, and sweeps what was trained."""
-    from specbench.planning import Loading
+    """Train, and sweep what was trained."""
     from specbench.report import render_terminal, training_costs
     from specbench.runner import notes_of, printing_to
     from specbench.sweeps import sweep_trainings
-    from specbench.training import Cells, TrainPlan
 
-    say = printing_to(notes_of(plan))
-    base = TrainPlan.model_validate(
-        {
-            **{name: getattr(plan, name) for name in (*Loading.model_fields, "seed", "quiet")},
-            "method": plan.train,
-            "prompts": plan.train_prompts,
-            "answers": plan.train_answers,
-            "limit": plan.train_limit,
-            "settings": tuple(plan.train_set),
-            "held_out": plan.train_held_out,
-            "max_new_tokens": plan.train_tokens,
-            "out": plan.trained,
-        }
-    )
-    return sweep_trainings(
-        plan,
-        Cells(base, say),
-        lambda due: output.stderr().print(render_terminal(training_costs(due, plan.max_hours))),
-        say,
-    )
+    notes, say = output.stderr(), printing_to(notes_of(plan))
+    return sweep_trainings(plan, lambda due: notes.print(render_terminal(training_costs(due, plan.max_hours))), say)
 
 
 def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:

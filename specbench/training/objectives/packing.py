@@ -21,7 +21,7 @@ from specbench.training.data.trajectory_folder import Trajectory
 
 
 class ConsistencyCollator(ABC):
-    """Trajectories as a batch of :class:`specbench.training.objectives.student.ConsistencyLesson`.
+    """Trajectories as a batch of :class:`specbench.training.objectives.consistency.ConsistencyLesson`.
 
     Args:
         max_tokens: of a packed text; last blocks are left out of longer ones.
