@@ -12,7 +12,7 @@ import specbench
 READS = {
     "common/files.py": "name of a folder",
     "models/chat.py": "in a prompt of who has no run",
-    "models/loader.py": "in the prompts of a run, once",
+    "models/loaded_model.py": "in the prompts of a run, once",
     "runner/setup/calibration.py": "written beside stored times",
     "runner/config.py": "written in a run",
     "sweeps/driver.py": "written in a sweep",

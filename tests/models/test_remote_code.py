@@ -142,7 +142,8 @@ LOADERS = ("specbench.runner.loading.load", "specbench.models.loader.load")  # i
     "argv",
     [
         "run", "check-lossless", "sweep --method jacobi --grid n=4", "profile --out {out}",
-        "tune --method jacobi --grid n=4 --limit 1 --held-out 1", "trajectories --prompts gsm8k-train --out {out}",
+        "sweep --tune --method jacobi --grid n=4 --limit 1 --held-out 1",
+        "train --collect --prompts gsm8k-train --out {out}",
         "train jetspec --prompts gsm8k-train --out {out}", "score --judge config:tiny",
     ],
     ids=lambda argv: argv.split()[0],

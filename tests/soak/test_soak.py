@@ -19,7 +19,7 @@ REQUESTS, TOKENS = 60, 2
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
     """What a run imports, torch first, is no test's time."""
-    for name in ("execution", "loading", "projecting", "prompts"):
+    for name in ("run_task", "loading", "projecting", "prompts"):
         importlib.import_module(f"specbench.runner.{name}")
 
 
