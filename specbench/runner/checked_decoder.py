@@ -15,13 +15,18 @@ from specbench.decoding import BadTree, Branch, Decoder, Method, StepResult, Tok
 from specbench.models import LoadedModel
 
 _ALL = (True, True)  # a tree without ``accept`` may emit all its rows
-_SHARED = heartbeat.SHARED
+_SHARED, _AT = heartbeat.SHARED, heartbeat.AT
+# As plain integers: storing an enumeration's member takes twice as long.
+_OURS, _BEGIN, _DRAFT, _OBSERVE, _END, _MEASURES = map(
+    int, (Activity.OURS, Activity.BEGIN, Activity.DRAFT, Activity.OBSERVE, Activity.END, Activity.MEASURES)
+)
 
 
 class CheckedDecoder:
     """Calls a decoder, records each call in :mod:`specbench.common.heartbeat`, and refuses what it may not return.
 
-    After a call that raises, the heartbeat still shows that call. Two stores are all that a call costs on the clock.
+    After a call that raises, the heartbeat still shows that call. :meth:`draft` and :meth:`observe` are on the clock:
+    they leave it to the caller to record what comes next.
 
     Args:
         most: rows that a tree may have.
@@ -32,22 +37,21 @@ class CheckedDecoder:
 
     def begin(self, ids: Sequence[int]) -> TokenTree | None:
         """The guesses that go along with the prompt: draft-only rows, or None."""
-        _SHARED[heartbeat.AT] = Activity.BEGIN
+        _SHARED[_AT] = _BEGIN
         tree: object = self._decoder.begin(tuple(ids))  # a copy: another method gets the same prompt
         if not (tree is None or type(tree) is TokenTree):
             raise plugins.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
         if tree is not None and len(tree) > 1 and any((tree.accept or _ALL)[1:]):
             raise plugins.Refused("guesses sent along with the prompt must be draft-only rows")
-        _SHARED[heartbeat.AT] = Activity.OURS
+        _SHARED[_AT] = _OURS
         return tree
 
     def draft(self, root: int) -> TokenTree:
         """The tree of the next step, whose root is the last emitted token."""
-        _SHARED[heartbeat.AT] = Activity.DRAFT
+        _SHARED[_AT] = _DRAFT
         tree = self._decoder.draft()
         if type(tree) is not TokenTree or len(tree.tokens) > self._most or tree.tokens[0] != root:
             raise self._wrong(tree, root)
-        _SHARED[heartbeat.AT] = Activity.OURS
         return tree
 
     def _wrong(self, tree: object, root: int) -> plugins.Refused:
@@ -59,38 +63,37 @@ class CheckedDecoder:
 
     def observe(self, result: StepResult) -> None:
         """Tell the decoder what a step emitted."""
-        _SHARED[heartbeat.AT] = Activity.OBSERVE
+        _SHARED[_AT] = _OBSERVE
         self._decoder.observe(result)
-        _SHARED[heartbeat.AT] = Activity.OURS
 
     def end(self) -> None:
         """End the request."""
-        _SHARED[heartbeat.AT] = Activity.END
+        _SHARED[_AT] = _END
         self._decoder.end()
-        _SHARED[heartbeat.AT] = Activity.OURS
+        _SHARED[_AT] = _OURS
 
     def draft_forwards(self) -> int:
         """Forwards of the decoder's draft model."""
-        _SHARED[heartbeat.AT] = Activity.MEASURES
+        _SHARED[_AT] = _MEASURES
         found = self._decoder.draft_forwards
         if not _is_whole(found) or found < 0:
             raise plugins.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")
-        _SHARED[heartbeat.AT] = Activity.OURS
+        _SHARED[_AT] = _OURS
         return int(found)
 
     def measures(self, kept: int, stopped: bool) -> dict[str, float]:
         """The decoder's own figures of a finished request."""
-        _SHARED[heartbeat.AT] = Activity.MEASURES
+        _SHARED[_AT] = _MEASURES
         found = dict(self._decoder.measures(kept, stopped))
         for name, value in found.items():
             if not (isinstance(name, str) and _is_number(value) and math.isfinite(value)):
                 raise plugins.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is no number")
-        _SHARED[heartbeat.AT] = Activity.OURS
+        _SHARED[_AT] = _OURS
         return {name: float(value) for name, value in found.items()}
 
     def branches(self) -> Sequence[Branch]:
         """The decoder's branches of a finished request."""
-        _SHARED[heartbeat.AT] = Activity.MEASURES
+        _SHARED[_AT] = _MEASURES
         found = []
         for each in self._decoder.branches():
             if not isinstance(each, Branch):
@@ -99,7 +102,7 @@ class CheckedDecoder:
             if not (all(map(_is_whole, (each.step, *tokens))) and _is_number(each.logp)):
                 raise plugins.Refused(f"its branch of step {str(each.step)[:40]} has something else than numbers")
             found.append(Branch(int(each.step), tuple(map(int, tokens)), float(each.logp)))
-        _SHARED[heartbeat.AT] = Activity.OURS
+        _SHARED[_AT] = _OURS
         return found
 
 

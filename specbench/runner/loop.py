@@ -204,6 +204,7 @@ class Runner:
             result = self._engine.prefill(slot, request.ids, tree, **wanted)
             emitted = tuple(result.emitted)
             decoder.observe(result)
+            _CELLS[heartbeat.AT] = Activity.OURS
             now = self._now()
             active = ActiveRequest(request, decoder, slot, Output(request.rule), acceptance, started, now, now)
             active.output.extend(emitted)
@@ -230,6 +231,7 @@ class Runner:
         decided = [(results[each.slot].emitted[:], results[each.slot].path[:]) for each in active]
         for each in active:
             each.decoder.observe(results[each.slot])
+        _CELLS[heartbeat.AT] = Activity.OURS
         if phases:
             phases.mark("observe")
             for each in active:
