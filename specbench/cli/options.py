@@ -27,6 +27,7 @@ def takes(
     """Make a command of a function whose first parameter is the plan: it takes the plan's fields as options.
 
     See :class:`specbench.common.options.Flags`. ``--help`` shows the fields ``shown``, ``--help-all`` the others too.
+    The plan's ``model_fields_set`` are the options that the user gave.
     """
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -43,10 +44,13 @@ def takes(
         ]
         parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         parameters += [inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=_ALL, annotation=bool)]
+        parameters += [inspect.Parameter("command_line", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
 
-        def called(help_all: bool, **values: Any) -> None:
+        def called(help_all: bool, command_line: typer.Context, **values: Any) -> None:
             mine = {name: values.pop(name) for name in names}
-            function(parse_flags(plan, mine), **values)
+            sources = {name: command_line.get_parameter_source(name) for name in names}
+            given = {name for name, source in sources.items() if source is None or source.name != "DEFAULT"}
+            function(parse_flags(plan, {name: mine[name] for name in given}), **values)
 
         called.__name__, called.__doc__ = function.__name__, function.__doc__
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -60,10 +60,10 @@ class QualityPlan(Noting, Loading):
     def check(self) -> None:
         """Refuse what cannot be carried out, before anything is loaded."""
         text_options = ("base", "context", "stride", "tokens")
-        other_options = ("tasks", "include", "limit", "shots", "chat", "max_length")
+        other_options = ("tasks", "include", "limit", "shots", "chat", "max_length", "concurrency", "out")
         unused = other_options if self.text is not None else text_options
         for name in unused:
-            if getattr(self, name) != QualityPlan.model_fields[name].default:
+            if name in self.model_fields_set:
                 how = "does not go with" if self.text is not None else "goes with"
                 raise UsageError(f"{flag_of(QualityPlan, name).name} {how} --text FILE; leave one of them out")
         asked = [model for model in self.models if not is_file(model)]

@@ -51,7 +51,12 @@ def score(
     interrupted command goes on.
     """
     if judge is None:
-        local = {"--dtype": dtype != "auto", "--device": device != "auto", "--revision": revision}
+        local = {
+            "--dtype": dtype != "auto",
+            "--device": device != "auto",
+            "--revision": revision,
+            "--trust-remote-code": trust_remote_code,
+        }
         remote = {"--base-url": base_url, "--api-key-env": api_key_env, "--timeout": timeout}
         more = {"--judge-workers": workers_of_judge > 1, "--max-new-tokens": max_new_tokens}
         if unused := [name for name, given in {**local, **remote, **more}.items() if given]:

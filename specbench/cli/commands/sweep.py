@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from specbench.cli import options, output
-from specbench.common import UsageError, flag_of
+from specbench.common import UsageError, flag_of, parse_flags
 from specbench.sweeps import TrainedSweepPlan, TunePlan
 
 
@@ -65,15 +65,14 @@ _NOT_TUNED = (
 
 def _tune(plan: TrainedSweepPlan, as_json: bool, dry: bool) -> None:
     """Print which options of a method are best here, in a sentence with its evidence."""
-    fields = TrainedSweepPlan.model_fields
-    changed = [name for name in fields if getattr(plan, name) != fields[name].default]
+    given = plan.model_fields_set
     own = TrainedSweepPlan.model_fields.keys() - TunePlan.model_fields.keys()
-    unused = [flag_of(TrainedSweepPlan, name).name for name in changed if name in own or name in _NOT_TUNED]
+    unused = sorted(flag_of(TrainedSweepPlan, name).name for name in given & {*own, *_NOT_TUNED})
     if dry or unused:
         raise UsageError(f"{'--dry-run' if dry else unused[0]} does not go with --tune; leave one of them out")
-    if "method" not in changed:
+    if "method" not in given:
         raise UsageError("--tune takes one method; name it with --method")
-    tuning = TunePlan.model_validate({name: getattr(plan, name) for name in changed})
+    tuning = parse_flags(TunePlan, {name: getattr(plan, name) for name in given})
     from specbench.report import sweep_advice
     from specbench.sweeps import read_sweep, run_tuning
 

@@ -25,10 +25,9 @@ class _TrainCommand(TrainPlan, TrajectoriesPlan):
 
     def narrowed(self, to: type[P], other: type[Flags]) -> P:
         """The options of one of the two; an option that only the other has is refused."""
-        for name in other.model_fields.keys() - _SHARED:
-            if getattr(self, name) != _TrainCommand.model_fields[name].default:
-                how = "does not go with" if self.collect else "goes with"
-                raise UsageError(f"{flag_of(_TrainCommand, name).name} {how} --collect; leave one of them out")
+        for name in sorted(self.model_fields_set & (other.model_fields.keys() - _SHARED)):
+            how = "does not go with" if self.collect else "goes with"
+            raise UsageError(f"{flag_of(_TrainCommand, name).name} {how} --collect; leave one of them out")
         return to.model_validate({name: getattr(self, name) for name in to.model_fields})
 
 

@@ -16,7 +16,8 @@ from specbench.engine.heads.head_rows import HeadRows
 class HeadRounds(ABC):
     """Reads what the target computed and drafts after it, for the sequences of a run.
 
-    A subclass writes :meth:`read` and :meth:`draft` over :class:`HeadRows`, see :class:`HeadPass`.
+    A subclass writes :meth:`read` and :meth:`draft` over :class:`HeadRows`, see :class:`HeadPass`. It sets what they
+    use before ``super().__init__``, which runs both once to learn the shapes of their tensors.
 
     Args:
         head: its module, a :class:`specbench.models.Head`: ``config``, ``fc`` over the target's features, and

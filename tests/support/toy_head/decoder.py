@@ -1,7 +1,7 @@
 from typing import Any
 
-from specbench.decoding.head_decoder import Drafting, HeadDecoder
-from specbench.decoding.head_decoder import HeadOptions as Options
+from specbench.decoding import Drafting, HeadDecoder
+from specbench.decoding import HeadOptions as Options
 
 
 class Decoder(HeadDecoder):

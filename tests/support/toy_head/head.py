@@ -4,11 +4,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from specbench.decoding.head_decoder import Drafting
-from specbench.decoding.trees.builders import BUILDERS
+from specbench.decoding import BUILDERS, Drafting
 from specbench.engine import HeadRounds, HeadRows
-from specbench.models.draft_head import Head
-from specbench.models.head_config import HeadConfig
+from specbench.models import Head, HeadConfig
 
 
 class ToyConfig(HeadConfig):

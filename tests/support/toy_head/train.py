@@ -4,8 +4,8 @@ import torch
 from support.toy_head.head import ToyConfig, ToyHead
 from torch import Tensor
 
-from specbench.training.head_training import HeadLesson, train_head
-from specbench.training.head_training import HeadTrainingOptions as Options
+from specbench.training import HeadLesson, train_head
+from specbench.training import HeadTrainingOptions as Options
 
 
 class Lesson(HeadLesson):
