@@ -6,8 +6,8 @@ The producers agree on the layer and differ in what is around it, with the same 
 - *specforge* (SpecForge, SGLang, NVIDIA): ``midlayer.*``; ``eagle_config.eagle_aux_hidden_state_layer_ids`` are layers
   whose outputs are read; ``norm_output`` says whether the norm comes before the LM head, and is true if left out.
 - *speculators* (vLLM): ``layers.i.*`` and ``transformer_layer_config``; ``eagle_aux_hidden_state_layer_ids`` are layers
-  whose inputs are read; ``norm_output`` says whether what is fed back is behind the norm (EAGLE-3.1), and is false if
-  left out.
+  whose inputs are read; ``norm_output`` says whether what is fed back is taken after the norm (EAGLE-3.1), and is
+  false if left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for 
 
 
 class _Published(PublishedHead):
-    """Types of what EAGLE-3's ``config.json`` may say, whoever wrote it; there is more in it."""
+    """Types of what EAGLE-3's ``config.json`` may hold; other fields are ignored."""
 
     num_hidden_layers: int | None = head_size(1024)
     target_hidden_size: int | None = head_size()
@@ -54,7 +54,7 @@ class _Published(PublishedHead):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig(HeadConfigBase):
-    """What a head is, beside its weights, in one sense whoever made it.
+    """A head's configuration, with one meaning for the files of all producers.
 
     Attributes:
         num_hidden_layers: the first reads embedding and features, the others are plain layers.
@@ -62,7 +62,7 @@ class HeadConfig(HeadConfigBase):
         norm_before_residual: the first layer's residual is the normalised feature.
         norm_before_fc: a norm over all features before ``fc``.
         fc_norm: a norm over each tapped layer before ``fc``.
-        feeds_norm: what a draft is told in place of features is behind the final norm (EAGLE-3.1).
+        feeds_norm: what a draft is told in place of features is taken after the final norm (EAGLE-3.1).
         norm_before_scores: the final norm comes before the LM head.
         mask_token_id: of a head that drafts all in one pass (P-EAGLE); None drafts token by token.
         usual: the layers it reads are those that every reader takes where none are named.
@@ -192,7 +192,7 @@ def producer_of(values: Mapping[str, Any]) -> Producer:
 
 
 def default_taps(target_layers: int) -> tuple[int, ...]:
-    """The layers whose outputs are read where nobody says: a low, a middle and a high one.
+    """The layers whose outputs are read by default: a low, a middle and a high one.
 
     The original names them as the inputs of layers 2, L/2 and L - 3.
     """
@@ -234,7 +234,7 @@ def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> t
     if ids is None:
         return default_taps(target_layers)
     taps = tuple(layer - 1 if producer == "speculators" else layer for layer in ids)
-    # The output of the last layer stands for two things: transformers gives it behind the final norm, others before.
+    # The output of the last layer stands for two things: transformers gives it after the final norm, others before.
     if not taps or any(not 0 <= layer < target_layers - 1 for layer in taps):
         raise UsageError(
             f"the head reads the outputs of layers {', '.join(map(str, taps)) or 'none'} (as {producer} counts), and a "

@@ -19,7 +19,7 @@ _FROM = "pytorch_model.bin"
 
 
 def convert(folder: Path) -> Path:
-    """Writes ``model.safetensors`` beside a folder's ``pytorch_model.bin``, which stays."""
+    """Write ``model.safetensors`` next to a folder's ``pytorch_model.bin``, which stays."""
     file = folder / _FROM
     if not file.is_file():
         raise UsageError(f"{folder} has no {_FROM}; name the folder of the head, downloaded whole")

@@ -1,7 +1,7 @@
-"""The head's passes behind all texts at once: level by level, or a whole block of a parallel head.
+"""The head's passes after all texts at once: level by level, or a whole block of a parallel head.
 
 New rows of a text are read in the first pass, which also says the first level. Each further level is a pass over the W
-best paths of the one before, whose rows stand behind the text as scratch.
+best paths of the one before, whose rows are scratch after the text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Drafts(HeadRounds):
         super().__init__(head, target, path=depth, rows=rows, draws=drafts, weights=weights)
 
     def tree(self, slot: int, budget: int) -> TokenTree:
-        """The tree behind a slot's text; runs the round if that has not been done."""
+        """The tree after a slot's text; runs the round if it has not run yet."""
         temperature = self._sampling().temperature if self._draws else 0.0
         if self._draws:
             self._temperature.fill_(temperature)
@@ -96,7 +96,7 @@ class Drafts(HeadRounds):
         return self._block(rows, last) if self.head.config.parallel else self._levels(rows, last)
 
     def _block(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
-        """A parallel head's candidates [S, D, W] with log-probabilities: masks behind the last row, in one pass."""
+        """A parallel head's candidates [S, D, W] with log-probabilities: masks after the last row, in one pass."""
         outputs = last
         if self._depth > 1:
             masks = self._masks[: len(last)]
@@ -141,7 +141,7 @@ class Drafts(HeadRounds):
         return torch.cat(every, dim=1), torch.cat(scored, dim=1), torch.cat(extended, dim=1) if extended else none
 
     def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The W best drafts behind each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
+        """The W best drafts after each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
         return rows.best(self.head.scores(outputs, rows.pieces), self._width)
 
     def _known(self, found: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def prepare(options: Any, target: Target) -> Drafting:
             "whole copy of the head"
         )
     width = 1 if options.tree == "chain" else options.width
-    # A chain of less rows than its depth needs no pass behind them.
+    # A chain of fewer rows than its depth needs no pass after them.
     depth = min(options.depth, options.budget - 1)
     draws = options.verify == "block"
     if draws and head.config.parallel:

@@ -1,7 +1,7 @@
-"""The EAGLE-3 draft head: one decoder layer that reads the target's features beside the embedding of the token behind.
+"""The EAGLE-3 draft head: one decoder layer that reads the target's features and the embedding of the next token.
 
 Li et al. 2025, arXiv:2503.01840, §3.1 and Figure 5. A row of its text pairs the features of a token with the token
-behind it, and says what comes next. A draft has no features yet: the head's own output for the row before it takes
+after it, and predicts what comes next. A draft has no features yet: the head's own output for the row before it takes
 their place.
 """
 
@@ -62,7 +62,7 @@ class Layer(nn.Module):
         attend: Attend,
         pieces: Pieces = PLAIN,
     ) -> tuple[Tensor, Tensor]:
-        """Rows [B, R, H], with what is still to be added to them, through the layer: both behind it.
+        """Rows [B, R, H], with what is still to be added to them, through the layer: both after it.
 
         ``embedded`` [B, R, H] is read by the first layer alone.
         """
@@ -141,7 +141,7 @@ class DraftHead(Head):
         return pieces.norm(self.norm, outputs)[0] if self.config.feeds_norm else outputs
 
     def scores(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
-        """Logits [B, R, Vd] of the token behind each row, of :meth:`forward`'s [B, R, H]."""
+        """Logits [B, R, Vd] of the token after each row, of :meth:`forward`'s [B, R, H]."""
         found: Tensor = self.lm_head(pieces.norm(self.norm, outputs)[0] if self.config.norm_before_scores else outputs)
         return found
 

@@ -16,6 +16,8 @@ from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.training import HeadTrainingOptions, Job, Text, check_head, train_head
 
+OPTION = "head"  # of the method: what is trained goes there
+
 
 class Options(HeadTrainingOptions):
     """Options of the recipe."""

@@ -17,7 +17,7 @@ _WORD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a head scored behind one text: W tokens behind it, then W behind each of the W best paths of each level.
+    """What a head scored after one text: W tokens after it, then W after each of the W best paths of each level.
 
     Attributes:
         root: the last emitted token.

@@ -37,7 +37,7 @@ class _Published(PublishedHead):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig(HeadConfigBase):
-    """What a head is, beside its weights. Its hidden size is the target's.
+    """A head's configuration. Its hidden size is the target's.
 
     Attributes:
         block_size: rows of a block S, the anchor included; it drafts S - 1 tokens.

@@ -24,7 +24,7 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import Head
 
 _TIMED = 5
-_CONTEXT = 512  # features behind which a pass is timed, as far as the capacity allows
+_CONTEXT = 512  # features after which a pass is timed, as far as the capacity allows
 
 
 class DraftHead(Head):
@@ -117,8 +117,8 @@ class BlockPass(HeadRounds):
         self._embed = target.model.get_input_embeddings()
         self._scorer = head.scorer(target.model.get_output_embeddings())
         self._width = min(width, self._scorer.weight.shape[0])
-        # The rows that look ahead were trained on whole blocks; without them, those behind the last wanted one are
-        # nobody's business.
+        # The rows that look ahead were trained on whole blocks; without them, those after the last wanted one are
+        # not needed.
         rows = depth + 1 if config.causal else config.block_size
         self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
         scorer = None if self._ids is None else self._scorer
@@ -131,7 +131,7 @@ class BlockPass(HeadRounds):
         self.head.keep_context(fused, rows.positions, rows.store, rows.pieces)
 
     def draft(self, rows: HeadRows, found: None) -> Sequence[Tensor]:
-        """The best tokens [S, D, K] behind each text, and their log-probabilities."""
+        """The best tokens [S, D, K] after each text, and their log-probabilities."""
         tokens = torch.cat([rows.anchor[:, None].long(), self._masks[: len(rows.anchor)]], dim=1)
         block = rows.block(tokens, look_ahead=not self.head.config.causal)
 

@@ -21,6 +21,8 @@ from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
 from specbench.training import Accepted, HeadTrainingOptions, Job, Text, check_head, train_head
 
+OPTION = "head"  # of the method: what is trained goes there
+
 
 class Options(HeadTrainingOptions):
     """Options of the recipe."""

@@ -234,9 +234,5 @@ def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
 #: ``forward`` is the target with its sampler, ``accept`` finds the path and reads it, ``commit`` keeps its KV.
 PHASES = ("draft", "build", "forward", "accept", "commit", "observe")
 
-#: What the method and the harness cost beside the target's forward.
-HOST_PHASES = tuple(phase for phase in PHASES if phase != "forward")
-
-
 #: Origins of tokens that were no drafts: the first one of an answer, and the target's own next token of every step.
 PREFILL, BONUS = "prefill", "bonus"

@@ -19,7 +19,6 @@ from specbench.training.objectives.side_by_side import claim_for, learnable, pla
 from specbench.training.objectives.teacher import Remembered, Teacher
 from specbench.training.recipe import Job, LoopOptions, Text, check_start
 
-HEAD_OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are
 
 

@@ -73,3 +73,12 @@ def test_a_damaged_card_is_one_sentence(wrong: dict[str, Any], tmp_path: Path) -
     cell = finish(found, {"texts": "96"}, **wrong)
     with pytest.raises(UsageError, match=r"card\.json"):
         found.made(cell)
+
+
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [("jetspec", "head"), ("eagle3", "head"), ("draft", "draft"), ("jf", None), ("cllm", None), ("msn", None)],
+)
+def test_what_is_trained_goes_to_the_methods_option(tmp_path: Path, method: str, option: str | None) -> None:
+    own = {"method": method, "model": "config:tiny", "prompts": "gsm8k-train", "out": tmp_path}
+    assert Cells(TrainPlan.model_validate(own), lambda line: None).option == option

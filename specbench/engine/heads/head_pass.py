@@ -53,7 +53,7 @@ class HeadPass:
     one after the other; the first that does starts the round for all that have brought something.
 
     A row of a head's text is a token, with the target's features where the head reads them; a head of EAGLE's kind
-    pairs the features of a token with the token behind it: a step's ``hidden`` and ``emitted``. Draft rows are scratch:
+    pairs the features of a token with the token after it: a step's ``hidden`` and ``emitted``. Draft rows are scratch:
     the next round overwrites them, unless :meth:`keep` makes some of them text.
 
     Args:
@@ -63,7 +63,7 @@ class HeadPass:
             and read nothing on the host.
         shapes: what each layer stores: (KV heads, key size, value size).
         new_rows: rows that a step of the target brings at most: those of the longest path.
-        draft_rows: rows that ``draft`` computes behind the text, at most.
+        draft_rows: rows that ``draft`` computes after the text, at most.
         features: numbers in the features of a row; 0 is a head that reads tokens only.
         draws: drafts drawn from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes the best.
         modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
@@ -94,7 +94,7 @@ class HeadPass:
         self._attentions = Attentions(target.attention, target.model)
         self._attentions.check_shapes(shapes, _query_heads(layers))
         self._ops: Ops = self._attentions.ops()
-        # A last step may reach a tree beyond the capacity. A slot that does not wait steps along behind its drafts, and
+        # A last step may reach a tree beyond the capacity. A slot that does not wait steps along after its drafts, and
         # a block that looks ahead is followed by as many cells again.
         scratch = 2 * new_rows + 3 * draft_rows
         try:
@@ -184,7 +184,7 @@ class HeadPass:
         seat.length, seat.drafted = seat.length + len(rows), False
 
     def draft(self, slot: int) -> tuple[Tensor, ...]:
-        """What the head computed behind a slot's text, on the host; runs the round if that has not been done.
+        """What the head computed after a slot's text, on the host; runs the round if it has not run yet.
 
         Returns the tensors of ``draft``, without their first dimension.
         """
@@ -271,7 +271,7 @@ class HeadPass:
         return self._kernels.report()
 
     def _measure(self) -> None:
-        """Runs a round for nobody, to learn what it hands to the host, and which kernels its layers get."""
+        """Run a round whose result is dropped, to learn what it hands to the host, and which kernels its layers get."""
         slots = len(self._seats)
         if self._kernels is not None:
             self._device_in[1] = self._new_rows

@@ -1,6 +1,6 @@
 """Head rows: what a draft head computes at a time, with the cells that its rows are stored in and those that they see.
 
-A head's cache of a slot holds the text so far; its drafts stand behind it as scratch that the next round overwrites.
+A head's cache of a slot holds the text so far; its drafts come after it as scratch that the next round overwrites.
 Attention backends take as many queries as a tree has rows, so a tree that grows from pass to pass is attended to as a
 whole, with empty queries for the rows of earlier passes: those are a few, and matrix products never see them.
 """
@@ -47,7 +47,7 @@ class Surroundings:
     pieces: Callable[[HeadRows], Pieces] | None = None
 
     def seen(self, slots: int, rows: int, lengths: Tensor, order: Ancestry) -> Visibility:
-        """What so many rows of each slot see behind ``lengths`` [S]."""
+        """What so many rows of each slot see after ``lengths`` [S]."""
         return Visibility(self.even(slots, rows).seeing(self.extent), lengths, order.depth, order.rows)
 
 
@@ -55,8 +55,8 @@ class Surroundings:
 class HeadRows:
     """Rows of one pass of a head: S slots, n rows of each.
 
-    New rows of the text are as many as the longest path; where a slot has fewer, what is behind them fills up. A layer
-    stores its keys and values here and attends through :meth:`attend`. A transformers model takes these rows as
+    New rows of the text are as many as the longest path; where a slot has fewer, what comes after them fills up. A
+    layer stores its keys and values here and attends through :meth:`attend`. A transformers model takes these rows as
     ``**rows.arguments()``.
 
     Attributes:
@@ -90,7 +90,7 @@ class HeadRows:
         new: Tensor,
         anchor: Tensor,
     ) -> HeadRows:
-        """New rows [S, n] of texts, behind the ``length`` [S] rows that are stored; ``new`` [S] of them are real."""
+        """New rows [S, n] of texts, after the ``length`` [S] rows that are stored; ``new`` [S] of them are real."""
         return cls(
             tokens=tokens,
             positions=length[:, None] + order.depth.view(tokens.shape),
@@ -197,7 +197,7 @@ class HeadRows:
         return drawn(probabilities, self.numbers[:, place])
 
     def block(self, tokens: Tensor, *, look_ahead: bool = False) -> HeadRows:
-        """Rows behind the text that one pass computes together.
+        """Rows after the text that one pass computes together.
 
         ``look_ahead``: each row sees all of the block, and not only the rows before it.
         """
@@ -215,7 +215,7 @@ class HeadRows:
         return replace(self, tokens=tokens, positions=positions, features=None, _see=see, _start=end, _parents=None)
 
     def branch(self, tokens: Tensor, parents: Tensor | None = None) -> HeadRows:
-        """Draft rows of the next pass, behind those of the passes before it.
+        """Draft rows of the next pass, after those of the passes before it.
 
         ``parents``: [S, n], the draft row that each hangs under, counted from the first pass on; None hangs them under
         the end of the text. Rows of one pass are not each other's parents.

@@ -56,7 +56,7 @@ class Seats:
         return place
 
     def close(self, slot: int) -> None:
-        """Give a slot back; its cells are overwritten by whoever comes next."""
+        """Give a slot back; its cells are overwritten by the next sequence."""
         self._seats[slot] = None
 
     def length(self, slot: int) -> int:

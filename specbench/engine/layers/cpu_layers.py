@@ -59,7 +59,7 @@ class OwnLayers(Forwards):
             self._aim(step)
         if at not in self._ready:
             end = self._ends[at] if self._ends else at + 1
-            # A layer that nobody listens to hands on what the last one put out: the next layer is done already.
+            # A layer whose output nothing reads hands on what the last one put out: the next layer is done already.
             wanted = [at + 1 == end or bool(layer._forward_hooks) for at, layer in enumerate(self._layers)][at:end]
             hidden = hidden.contiguous()
             outputs = [torch.empty_like(hidden) if each else None for each in wanted]

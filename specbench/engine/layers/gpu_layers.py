@@ -3,7 +3,7 @@
 A layer of Llama's kind (:mod:`.layers.parts`) takes nine launches: residual add and norm, one product for
 query, key and value, norms of heads with the rotary embedding and the store to the cache, attention (two where many
 rows split a cache), the output product, residual add and norm, one product for gate and up, the activation, and the
-last product. What a layer adds to its residual stream is added where the next layer, or the norm behind the last one,
+last product. What a layer adds to its residual stream is added where the next layer, or the norm after the last one,
 reads it.
 
 Which of it a model gets is settled at load (:meth:`FusedLayers.learn`): each layer is run over random rows as
@@ -171,7 +171,7 @@ class _Left(NamedTuple):
 
 
 def _last_norm(model: Any, layers: Sequence[nn.Module]) -> Norm | None:
-    """The norm behind the last layer, where it is the only one outside of layers."""
+    """The norm after the last layer, where it is the only one outside of layers."""
     inside = {module for layer in layers for module in layer.modules()}
     outside = [m for m in model.modules() if m not in inside and type(m).__name__.endswith("RMSNorm")]
     return norm_of(outside[0]) if len(outside) == 1 else None

@@ -1,6 +1,6 @@
 """Kernel pieces: a draft head's layers in few launches, by the kernels that fuse a target's layers.
 
-What ``pieces`` says, over merged products. Each piece of each layer is tried once beside torch's,
+What ``pieces`` says, over merged products. Each piece of each layer is tried once next to torch's,
 over random rows, before the first round; what differs by more than rounding stays torch's.
 """
 

@@ -1,7 +1,7 @@
 """Skinny products: of up to 16 rows and a weight, by a kernel of our own where it is measured to be the faster one.
 
 Of so few rows a product is the reading of its weight, and libraries leave a part of the memory's bandwidth unused
-there. Our kernel (:mod:`specbench.engine.kernels.skinny`) does a row alike however many run beside it, so where it
+there. Our kernel (:mod:`specbench.engine.kernels.skinny`) does a row alike however many run with it, so where it
 serves, a row's rounding does not depend on the size of a tree. Which shape of weights gets it, and with which tiles, is
 settled once, by time, and is part of a run's record: another kernel is another rounding, which can be another text.
 """
