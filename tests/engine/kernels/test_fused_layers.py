@@ -99,7 +99,7 @@ def test_experts_stay_and_what_is_around_them_is_fused() -> None:
         expected = autoregressive(engine, prompt(8, 149), TOKENS)
     with attached(model, **OPTIONS) as engine:
         assert fusions(engine) == ["norm", "attention"]
-        assert engine.report()["not_fused"] == {"mlp": "its MLP is not of the kind"}
+        assert engine.report()["not_fused"] == {"mlp": "its MLP is not a supported gated MLP"}
         assert autoregressive(engine, prompt(8, 149), TOKENS) == expected
 
 
