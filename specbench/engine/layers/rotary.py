@@ -1,4 +1,4 @@
-"""Rotary embeddings that can be captured although their type depends on the length, and exact ones for draft heads.
+"""Make length-dependent rotary embeddings capturable, and keep the frequencies of a draft head exact.
 
 For ``dynamic`` and ``longrope``, transformers reads the largest position from the device before each forward, which a
 CUDA graph cannot hold. An engine stays within the positions for which the frequencies are constant
