@@ -188,7 +188,7 @@ def test_a_layer_may_be_off_as_far_as_it_amplifies_rounding(monkeypatch: pytest.
 
 
 def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine settles them before it captures, says so, and a resumed one takes what it said."""
+    """The engine chooses products before it captures and reports them; a resumed engine repeats the reported choice."""
     asked: list[tuple[int, int, int]] = []
     read: set[int] = set()
 
