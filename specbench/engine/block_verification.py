@@ -109,7 +109,7 @@ def verify(
         p = _stacked([probabilities[slot] for slot in slots])
         proposals = [_checked(trees[slot].proposal, p) for slot in slots]
         q = _stacked([_over_all(proposal, p.shape[-1]) for proposal in proposals])
-        wrong = torch.stack([_is_no_distribution(proposal, p.shape[-1]) for proposal in proposals])
+        wrong = torch.stack([_is_invalid(proposal, p.shape[-1]) for proposal in proposals])
         tokens = torch.tensor([trees[slot].tokens[1:] for slot in slots], dtype=torch.int64, device="cpu")
         numbers = uniforms(seed, Stream.VERIFY, [starts[slot] for slot in slots], rows)
         found.append(torch.stack((*accept_block(p, q, tokens.to(p.device), numbers.to(p.device)), wrong.long())))
@@ -146,7 +146,7 @@ def _checked(proposal: Proposal | None, p: Tensor) -> Proposal:
     return proposal
 
 
-def _is_no_distribution(proposal: Proposal, vocab: int) -> Tensor:
+def _is_invalid(proposal: Proposal, vocab: int) -> Tensor:
     """bool [] on the device: whether some row is not a distribution or some id is not in the vocabulary."""
     q, ids = proposal.probabilities, proposal.ids
     wrong = ~((q.sum(-1) <= 1 + _ROUNDING) & (q.amin(-1) >= 0)).all()

@@ -217,7 +217,7 @@ class Program:
         tokens, layout = fields.tokens.long(), fields.layout
         kept = len(tokens)
         if head is not None:
-            tokens, ancestry, layout = _behind(head, tokens, ancestry, layout)
+            tokens, ancestry, layout = _prepend_prompt(head, tokens, ancestry, layout)
         positions = layout.of_rows(fields.lengths) + ancestry.depth
         if self._last is not None:
             positions = positions.clamp(max=self._last)
@@ -305,7 +305,9 @@ def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
     return torch.cat([hidden[:before], hidden[before + rows]])
 
 
-def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout) -> tuple[Tensor, Ancestry, Layout]:
+def _prepend_prompt(
+    head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout
+) -> tuple[Tensor, Ancestry, Layout]:
     """Put the rows of a prompt in front of those of the tree under its last token."""
     before, rows = len(head), len(tokens)
     # Pointer jumping over a thousand rows is not needed: a prompt is a chain that every tree row sees.

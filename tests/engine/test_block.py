@@ -205,9 +205,9 @@ def accepted_on_average(p: Tensor, q: Tensor, drafts: int) -> tuple[float, float
     its_own = its.gather(-1, tokens[..., None])[..., 0]
     chance = its_own.prod(-1)
     h, _ = chances(mine, its, tokens)
-    none_behind = (1 - h[:, 1:]).flip(-1).cumprod(-1)  # of the last one, the last two, …
+    none_after = (1 - h[:, 1:]).flip(-1).cumprod(-1)  # of the last one, the last two, …
     alone = (mine[:, :-1].gather(-1, tokens[..., None])[..., 0] / its_own).clamp(max=1).cumprod(-1)
-    return float(chance @ (1 - none_behind).sum(-1)), float(chance @ alone.sum(-1))
+    return float(chance @ (1 - none_after).sum(-1)), float(chance @ alone.sum(-1))
 
 
 def test_of_no_pair_less_is_accepted_than_one_by_one_and_of_most_more() -> None:

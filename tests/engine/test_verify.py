@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.decoding.tree import TokenTree
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import TorchOps, accept_path, ancestors
-from specbench.engine.program import _behind
+from specbench.engine.program import _prepend_prompt
 
 VOCAB = 3  # few tokens, so that guesses are often right and siblings often equal
 
@@ -147,7 +147,7 @@ def test_a_tree_behind_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt()
         groups=(Group(slice(1, 2), slice(0, 4), 9),),
     )
     ancestry = TorchOps().ancestry(parents, layout)
-    found, longer, new_layout = _behind(torch.tensor([7, 8]), tokens, ancestry, layout)
+    found, longer, new_layout = _prepend_prompt(torch.tensor([7, 8]), tokens, ancestry, layout)
     assert found.tolist() == [7, 8, 9, 1, 2, 3]
     assert longer.depth.tolist() == [0, 1, 2, 3, 3, 4]
     assert (new_layout.slot.tolist(), new_layout.count.tolist()) == ([1] * 6, [0, 6, 0])

@@ -48,7 +48,7 @@ class FusedLayers(Forwards, Fusions[Fusion]):
         self._head, self._by = (head if type(head) is nn.Linear else None), by
         self._forwards += [(layer, self.forward_of(at)) for at, layer in enumerate(self._layers)]
         if self._last is not None:
-            self._forwards.append((self._last.module, self._behind_the_last))
+            self._forwards.append((self._last.module, self._norm_after_layers))
         if self._head is not None:
             self._forwards.append((self._head, self._logits))
         self.on = {*FUSIONS}
@@ -107,7 +107,7 @@ class FusedLayers(Forwards, Fusions[Fusion]):
             raise UnsupportedAttention("this model changes hidden states between layers, which fused layers cannot see")
         return hidden[0], left.branch, left.norm
 
-    def _behind_the_last(self, module: nn.Module, x: Tensor) -> Tensor:
+    def _norm_after_layers(self, module: nn.Module, x: Tensor) -> Tensor:
         assert self._last is not None
         if self._left is None:
             own: Tensor = type(module).forward(module, x)
