@@ -98,6 +98,6 @@ def assert_trees_fit(
         return
     together = f"{slots} trees of {rows:,} rows" if slots > 1 else f"a tree of {rows:,} rows"
     raise TreesTooLarge(
-        f"no memory for {together}: a step needs {wanted.step / _GIB:.3g} GiB for masks, activations and logits and "
-        f"{wanted.cache / _GIB:.3g} GiB for the KV cache, but {max(free, 0) / _GIB:.3g} GiB are free"
+        f"no memory for {together}: a step takes {wanted.step / _GIB:.3g} GiB for masks, activations and logits, the "
+        f"KV cache {wanted.cache / _GIB:.3g} GiB, and {max(free, 0) / _GIB:.3g} GiB are free"
     )

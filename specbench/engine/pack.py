@@ -168,9 +168,7 @@ def fill(
         unsigned = tokens.view(np.uint32)  # negative ids become large
         worst = int(unsigned[0] if used == 1 else unsigned.max())
         if worst >= batch.vocabulary:
-            raise BadTree(
-                f"its tree has the token id {worst - (worst >> 31 << 32)}, but the model has {batch.vocabulary} tokens"
-            )
+            raise BadTree(f"its tree has token {worst - (worst >> 31 << 32)}, the model has {batch.vocabulary} tokens")
     slot_of[:] = _every(slots).repeat(count)  # rows are in the order of slots
     if used > len(trees):
         parents[:] = _joined([tree.parents for tree in trees], used)
