@@ -24,7 +24,7 @@ FAULT = 6
 
 @pytest.fixture(autouse=True, scope="module")
 def _small() -> Iterator[None]:
-    """HumanEval from its package, which is read in no time, and nobody asks git."""
+    """HumanEval from its package, which is read in no time, and no one asks git."""
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv(DATA_DIR, raising=False)
         patched.setattr(environment, "git_state", lambda root: ("c" * 40, False))
@@ -33,7 +33,7 @@ def _small() -> Iterator[None]:
 
 
 def raising(code: int | str) -> Callable[..., Any]:
-    """A function that ends the process, in whoever's name it is called."""
+    """A function that ends the process, whichever module calls it."""
 
     def leave(*given: Any) -> Any:
         raise SystemExit(code)
@@ -93,7 +93,7 @@ def test_without_plain_decoding_a_run_ends(tmp_path: Path, monkeypatch: pytest.M
 
     def begin(self: Any, prompt: Any) -> None:
         begun.append(1)
-        if len(begun) == 3:  # behind the warm-up
+        if len(begun) == 3:  # after the warm-up
             raise OSError("no luck")
 
     monkeypatch.setattr(autoregressive.Decoder, "begin", begin)

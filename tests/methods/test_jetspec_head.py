@@ -172,7 +172,7 @@ def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no tensors")
     refused("cannot be read")
     file.unlink()
-    refused("no config.json with a .safetensors file beside it")
+    refused("no config.json with a .safetensors file with it")
 
 
 @pytest.mark.parametrize(("file", "form"), [("config.json", "json"), ("model.safetensors", "binary")])

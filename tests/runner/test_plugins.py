@@ -179,7 +179,7 @@ class _Last(decoders.Decoder):
         self.last = result.emitted[-1]
 
 
-#: What it drafts behind the last token, and what is said of it; the model has 97 tokens.
+#: What it drafts after the last token, and what is said of it; the model has 97 tokens.
 TREES: dict[str, tuple[Callable[[int], TokenTree], str]] = {
     "beyond": (lambda last: TokenTree.chain([last, 97]), "its tree has token 97, the model has 97"),
     "negative": (lambda last: TokenTree.chain([last, -1]), "its tree has token -1, the model has 97"),
@@ -190,7 +190,7 @@ TREES: dict[str, tuple[Callable[[int], TokenTree], str]] = {
 @pytest.mark.parametrize("case", TREES)
 def test_a_tree_that_the_model_cannot_take(case: str, together: int, engine: Engine) -> None:
     draft, _ = TREES[case]
-    guest = decoders.toy(
+    plugin = decoders.toy(
         rows=3, label="guest", decoder=type("Guest", (_Last,), {"draft": lambda self: draft(self.last)})
     )
     runner = Runner(engine, lambda label, request: Context(97, 0, random.Random(0)), together)
@@ -198,7 +198,7 @@ def test_a_tree_that_the_model_cannot_take(case: str, together: int, engine: Eng
     good = decoders.toy(rows=1, decoder=type("Good", (_Last,), {"draft": lambda self: TokenTree.chain([self.last])}))
     before = [record.output_ids for record in runner.segment(good, requests)]
     with pytest.raises(PluginFault, check=wording):
-        list(runner.segment(guest, requests))
+        list(runner.segment(plugin, requests))
     assert [record.output_ids for record in runner.segment(good, requests)] == before
 
 

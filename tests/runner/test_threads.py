@@ -1,4 +1,4 @@
-"""How many threads a step gets where nobody says it, and in a run that is resumed."""
+"""How many threads a step gets where no one says it, and in a run that is resumed."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_where_no_cell_fits_the_smallest_says_why() -> None:
 
 
 def test_an_aliass_default_gives_way_to_what_is_swept() -> None:
-    # As a model's alias sets them: nobody can leave them out, and they say nothing of the options that are swept.
+    # As a model's alias sets them: no one can leave them out, and they say nothing of the options that are swept.
     alias = ["jf.block_size=64", "jf.pool_size=7"]
     grid = made("jf", "n=16,32", settings=alias, asked=[])
     assert [c.method.options.model_dump()["block_size"] for c in grid.cells] == [16, 32]
