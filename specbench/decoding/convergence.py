@@ -17,16 +17,16 @@ def settled(states: Sequence[State]) -> Sequence[State]:
 
 
 def fast_forwarded(states: Sequence[State]) -> float:
-    """Tokens by which a forward prolongs the correct prefix, on average over the block's states.
+    """Return the tokens by which a forward extends the correct prefix, on average over the block's states.
 
-    The first token, which is known before the block begins, counts with the first state: plain autoregression over n
+    The block's first token is known in advance and counts for the first state: plain autoregressive decoding of n
     tokens gives n / (n - 1).
     """
     return len(states[-1]) / len(states)
 
 
 def stationary(states: Sequence[State]) -> int:
-    """Tokens that were right before the correct prefix reached them and never changed again."""
+    """Return the number of tokens that were correct before the correct prefix reached them and never changed again."""
     final, count = states[-1], 0
     frontier = [prefix(state, final) for state in states]
     for at, token in enumerate(final):
@@ -36,5 +36,5 @@ def stationary(states: Sequence[State]) -> int:
 
 
 def prefix(state: State, final: State) -> int:
-    """Length of the correct prefix of a state."""
+    """Return the length of a state's correct prefix."""
     return next((at for at, (a, b) in enumerate(zip(state, final, strict=True)) if a != b), len(final))
