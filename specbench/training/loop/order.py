@@ -1,4 +1,4 @@
-"""Choose the order in which a training visits its texts: shuffled in every visit, with texts of similar length in a batch."""
+"""Choose the order of a training's texts: shuffled in every visit, with texts of similar length in a batch."""
 
 from __future__ import annotations
 
