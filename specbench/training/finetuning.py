@@ -192,7 +192,7 @@ def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
     free = FREE - LOOKS if options.may_end else FREE
     settings = {**options.model_dump(mode="json", exclude=set(free)), **about}
     defaults = {name: field.default for name, field in type(options).model_fields.items()}
-    checkpoints.claim(job.out, settings, f"a {teaching.method}", later=defaults)
+    checkpoints.claim(job.out, settings, f"weights for {teaching.method}", later=defaults)
 
 
 def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
