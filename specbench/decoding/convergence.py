@@ -1,7 +1,7 @@
-"""The two figures of CLLM's Table 3, from the states of a block (Kou et al. 2024, §4.3 and Appendix).
+"""Compute the two figures of CLLM's Table 3 from the states of a block (Kou et al. 2024, §4.3 and Appendix).
 
-A block's trajectory is its content after each forward, up to and including the first that is the fixed point; the
-forward that merely confirms it adds no state.
+A block's trajectory is its content after each forward, up to and including the first state that is the fixed point; the
+forward that only confirms the fixed point adds no state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ State = Sequence[int]
 
 
 def settled(states: Sequence[State]) -> Sequence[State]:
-    """``states`` up to the first one that equals the last."""
+    """Return ``states`` up to the first one that equals the last."""
     return states[: 1 + next(at for at, state in enumerate(states) if state == states[-1])]
 
 
