@@ -125,7 +125,7 @@ class Backend(protocol.Backend):
         for at_ns, ids in zip(steps.at_ns[1:], steps.ids[1:], strict=True):  # the first put is the prompt
             yield Arrival(at_ns, ids)
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         return self._told
 
     def close(self) -> None:

@@ -89,19 +89,19 @@ class IdleGuard:
             self._last = row
         self._seen = self._see()
 
-    def behind(self, row: str | None, *, timed: bool = True) -> None:
+    def after(self, row: str | None, *, timed: bool = True) -> None:
         """Count the CPU time of all engines in the segment that has ended.
 
         Args:
             timed: whether the segment's figures are recorded; else it was a warm-up.
         """
-        (began, before), (ended, after) = self._seen, self._see()
+        (began, before), (ended, now) = self._seen, self._see()
         if timed:
             seconds, taken = self._turns.get(row, (0.0, 0.0))
-            self._turns[row] = seconds + ended - began, taken + max(0.0, after[row] - before[row])
+            self._turns[row] = seconds + ended - began, taken + max(0.0, now[row] - before[row])
         for other, tally in self._tallies[timed].items():
             # The difference is negative if a process has ended, since its CPU time is no longer counted.
-            loud = other != row and tally.add(ended - began, max(0.0, after[other] - before[other]))
+            loud = other != row and tally.add(ended - began, max(0.0, now[other] - before[other]))
             if loud and other is not None:
                 self.stopped.add(other)
 
@@ -109,7 +109,7 @@ class IdleGuard:
         """Measure a window without any segment, so that busy engines are stopped before the first row."""
         self.before(None)
         time.sleep(WINDOW_S)
-        self.behind(None, timed=False)
+        self.after(None, timed=False)
 
     def idle_share(self, row: str | None) -> float | None:
         """Return the largest share of a core that an engine used in a window of other rows' timed segments.

@@ -1,4 +1,4 @@
-"""Install vLLM and llama.cpp in this user's cache; ``make engines`` calls it.
+"""Build or download vLLM and llama.cpp into this user's cache; ``make engines`` calls it.
 
     python -m specbench.backends.install [vllm] [llama.cpp] [--python PYTHON]
 

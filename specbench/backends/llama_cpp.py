@@ -116,7 +116,7 @@ class Backend(protocol.Backend):
         except Lost as error:
             raise self._fault(error) from error
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         if self._steps is None:
             return EngineCounters()
         timings, verified = self._steps.timings, self._steps.verified

@@ -77,8 +77,8 @@ class Steps:
             raise EngineFault(f"it generated more than its budget of {self._question.budget} tokens")
         if self.sent != counted:
             raise EngineFault(
-                f"it sent {self.sent} ids of {one_line(str(counted), 20)} tokens: it does not send tokens whose text is "
-                "part of a character; let specbench start it, whose file has no such tokens"
+                f"it sent {self.sent} ids of {one_line(str(counted), 20)} tokens: it does not send tokens whose text "
+                "is part of a character; let specbench start it, whose file has no such tokens"
             )
         return new
 

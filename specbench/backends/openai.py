@@ -64,7 +64,7 @@ class Backend(protocol.Backend):
         assert self._completions is not None, "it has been started"
         return self._completions.ask(question)
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         return EngineCounters(finish=self._completions.finish if self._completions else None)
 
     def close(self) -> None:

@@ -164,7 +164,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         """Return the counters of the last request, after its iterator has ended or is closed."""
 
     def processes(self) -> Sequence[int]:

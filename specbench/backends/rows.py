@@ -1,4 +1,4 @@
-"""Rows of other engines in a plan: ENGINE:MODE with checked options."""
+"""Create the rows of other engines in a plan: ENGINE:MODE with checked options."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ class Backend(protocol.Backend):
             raise
         self._told = steps.counters(reply)
 
-    def told(self) -> EngineCounters:
-        return self._server.told() if self._server is not None else self._told
+    def counters(self) -> EngineCounters:
+        return self._server.counters() if self._server is not None else self._told
 
     def processes(self) -> Sequence[int]:
         return () if self._child is None or not self._child.running else (self._child.pid,)

@@ -63,7 +63,7 @@ class VllmServer:
         self._told = None  # the last counters are the starting point: reading them here would take time of the request
         return self._completions.ask(question)
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         """Return the counters of the last request, or empty ones if other requests are included.
 
         An aborted answer has further steps whose tokens were not read, so its forwards are its events, one per step.
