@@ -58,7 +58,9 @@ def merged(model: Any, folder: Path, name: str) -> Any:
         raise
     except Exception as error:  # a bad file may make PEFT raise any error
         reason = one_line(str(error), 160) or type(error).__name__
-        raise UsageError(f"cannot merge adapter {name} into its base: {reason}") from error
+        raise UsageError(
+            f"cannot merge adapter {name} into its base: {reason}; use a complete copy of an adapter for this base"
+        ) from error
 
 
 def _check_weights(folder: Path, name: str) -> None:
@@ -72,7 +74,7 @@ def _check_weights(folder: Path, name: str) -> None:
                 f"run any code when it is read; give a copy with {WEIGHTS}"
             )
         raise UsageError(f"cannot load adapter {name}: it has no {WEIGHTS}; use a complete copy of it")
-    stored = weights.headers([file], f"cannot merge adapter {name} into its base: {todo}")
+    stored = weights.headers([file], todo)
     check_memory(sum(4 * held.count for held in stored.values()), torch.device("cpu"), name)
     # PEFT allocates its matrices according to the configuration, before it reads the stored sizes.
     config = read_json_object(folder / CONFIG, todo)

@@ -156,7 +156,7 @@ def check_whole(missing: Iterable[str], shown: str) -> None:
     names = sorted(missing)
     if names:
         raise UsageError(
-            f"cannot load {shown}: its files lack {len(names)} tensors that its config.json requires, such as "
+            f"cannot load {shown}: its files lack {len(names)} of the tensors that its config.json requires, such as "
             f"{one_line(names[0], 120)}; {_TODO}"
         )
 
@@ -173,8 +173,8 @@ def check_numbers(model: Any, shown: str) -> None:
     if name is not None:
         dtype = str(model.dtype).removeprefix("torch.")
         raise UsageError(
-            f"cannot use {shown}: {name} has a value that is NaN or infinite in {dtype}; {_TODO}, or choose a --dtype "
-            "with a larger range"
+            f"cannot use {shown}: {name} has a value that is NaN or infinite in {dtype}; use a complete copy of the "
+            "model, or a --dtype with a larger range"
         )
 
 

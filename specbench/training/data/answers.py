@@ -187,8 +187,8 @@ def _check(folder: Path, header: dict[str, Any]) -> None:
     other = [name for name, value in header.items() if found.get(name) != value]
     if other:
         raise UsageError(
-            f"cannot add answers to {folder}: its answers have another {', '.join(other)}; choose another folder, or "
-            "use their settings"
+            f"cannot add answers to {folder}: its answers differ in {', '.join(other)}; choose another folder, or use "
+            "their settings"
         )
 
 

@@ -242,7 +242,7 @@ def _claim(folder: Path, header: Header) -> None:
     other = sorted(name for name in mine if theirs.get(name) != mine[name])
     if other:
         raise UsageError(
-            f"cannot add trajectories to {folder}: those in it have another {', '.join(other)}; give another --out, or "
+            f"cannot add trajectories to {folder}: those in it differ in {', '.join(other)}; give another --out, or "
             "repeat their command"
         )
 

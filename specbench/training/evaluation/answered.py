@@ -66,8 +66,9 @@ class Answered:
         """Return the figures as a part of a printed line."""
         alike = "" if self.agreement is None else f", {self.agreement:.1%} free-running"
         likely = "" if self.log_likelihood is None else f", log-likelihood {self.log_likelihood:.2f} per token"
-        sound = "" if self.sound_log_likelihood is None else f" (others: {self.sound_log_likelihood:.2f} per token)"
-        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers repetitive{sound}"
+        if self.sound_log_likelihood is not None:
+            likely += f" ({self.sound_log_likelihood:.2f} without repetitive answers)"
+        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers repetitive"
 
     def rated(self, target: Any) -> Answered:
         """Return a copy with the log-likelihoods of the answers under the target, a transformers causal LM."""

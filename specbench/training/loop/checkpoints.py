@@ -76,7 +76,7 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[s
         other = sorted(name for name in settings if theirs.get(name) != settings[name])
         if other:
             raise UsageError(
-                f"cannot train {what} in {folder}: a training there has another {', '.join(other)}; give another --out"
+                f"cannot train {what} in {folder}: a training there differs in {', '.join(other)}; give another --out"
             )
     check_writable(folder)
     write_json_atomic(path, settings)

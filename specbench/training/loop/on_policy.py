@@ -38,7 +38,7 @@ from specbench.training.recipe import Job, Text, Token
 
 _FOLDER = "on_policy"
 _TOGETHER = 32  # sequences stepped together
-_TODO = "train anew, into another --out"
+_TODO = "train again into another --out"
 
 
 class OnPolicyOptions(DistanceOptions):
