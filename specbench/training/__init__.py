@@ -1,4 +1,4 @@
-"""Training: the model's own answers, or given ones, into weights that draft better."""
+"""Train draft heads, draft models, adapters or whole models on answers: the target's own or given ones."""
 
 from typing import TYPE_CHECKING
 

@@ -57,7 +57,7 @@ class Script:
     """
 
     chunks: Sequence[Sequence[int] | str]
-    reported: EngineCounters = field(default_factory=EngineCounters)
+    counters: EngineCounters = field(default_factory=EngineCounters)
     facts: EngineFacts = field(default_factory=facts)
     stops: bool = True
     begins: int = 100 * MS
@@ -86,8 +86,8 @@ def scripted(script: Script) -> type[Backend]:
                 script.closed += 1
                 raise
 
-        def reported(self) -> EngineCounters:
-            return script.reported
+        def counters(self) -> EngineCounters:
+            return script.counters
 
         def close(self) -> None:
             """There is nothing to end."""

@@ -101,7 +101,7 @@ class ExternalRow:
                 if answer.take(arrival):
                     break
             if answer.encode is not None and answer.output.reason is None:
-                answer.output.reason = self._backend.told().finish
+                answer.output.reason = self._backend.counters().finish
             if answer.output.reason is None or not answer.at:
                 raise EngineFault(
                     f"it ended an answer after {len(answer.output.ids)} of {rule.budget} tokens, and none of them ends "
@@ -114,7 +114,7 @@ class ExternalRow:
             if close is not None:
                 close()
         counted = self.facts.counts if self.facts else "forwards"
-        return answer.record(self.row.label, request, self._backend.told(), counted, (origin, started), number)
+        return answer.record(self.row.label, request, self._backend.counters(), counted, (origin, started), number)
 
     def _question(self, request: Request) -> Question:
         key = f"{self.sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"

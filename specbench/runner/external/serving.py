@@ -80,7 +80,7 @@ class RunningEngines:
         self._neighbours.before(row)
         yield
         if label not in self._failed:
-            self._neighbours.behind(row)
+            self._neighbours.after(row)
 
     def decode(self, label: str, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
         """Answer requests with one of them, see :meth:`specbench.runner.external.external_row.ExternalRow.decode`."""
