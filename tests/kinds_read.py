@@ -260,7 +260,7 @@ def steps(path: Path) -> None:
         try:
             while "end" not in (said := replies.next(5, "decode"))[1]:
                 taken.take(*said)
-            taken.told(said[1])
+            taken.counters(said[1])
         except EngineFault as error:
             raise UsageError(str(error)) from None
 

@@ -40,7 +40,7 @@ class Machine:
         return self
 
     def read(self, threads: int, *, settle_s: float) -> float:
-        assert settle_s >= 0.2, "every reading comes behind a sleep"
+        assert settle_s >= 0.2, "every reading comes after a sleep"
         self.taken += 1
         if self.taken == self.fails:
             raise EnvironmentRefused("no 2 threads for a bandwidth probe")
