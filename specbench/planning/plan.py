@@ -70,6 +70,12 @@ class Noting(Flags):
     quiet: bool = flag(False, "--quiet", help="No progress and no notes.", recorded=False)
 
 
+class Wordy(Flags):
+    """Whether a command prints all that it knows, and not the answer alone."""
+
+    verbose: bool = flag(False, "--verbose", help="Print every table and note.", recorded=False)
+
+
 class Stepping(Flags):
     """Stepping: on which GPU and by which kernels a model steps."""
 
@@ -201,7 +207,7 @@ class Waiting(Flags):
     )
 
 
-class Plan(Concurrent, Waiting):
+class Plan(Concurrent, Waiting, Wordy):
     """Plan: what ``specbench run`` takes, checked as far as one option by itself can be.
 
     A name is looked up, and an alias or a preset decides what was left open, in :mod:`specbench.planning.resolving`.

@@ -84,10 +84,10 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     stepped together, ``blocks`` of these, ``verdict`` on the speedup, ``chosen_low`` and ``chosen_high`` (of the cells
     on all the prompts to choose by, an interval of the speedup that holds together with those of all the others, so
     that the best of them may be quoted with it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
-    ``accuracy``, ``best``, ``within_noise`` (of the best, itself included; of none where there are too few prompts to
-    tell cells apart), ``stopped``, ``fault`` (how the method's code failed), ``disturbed`` (why all of that concurrency
-    is unsure, or empty), ``memory`` (what memory gave beside that concurrency, and how much of it each cell read, in
-    words, or empty). What there is not is nan.
+    ``accuracy``, ``best`` (of the methods; plain decoding is faster where its speedup is below 1), ``within_noise`` (of
+    the best, itself included; of none where there are too few prompts to tell cells apart), ``stopped``, ``fault`` (how
+    the method's code failed), ``disturbed`` (why all of that concurrency is unsure, or empty), ``memory`` (what memory
+    gave beside that concurrency, and how much of it each cell read, in words, or empty). What there is not is nan.
     ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
     drafting for nothing.
 

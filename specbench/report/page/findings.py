@@ -113,7 +113,9 @@ def _finding(run: Run, page: Page | None) -> Finding:
         why = disturbance_line(run.summary) or "no row has a speed that may be told"
         claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
         return Finding(on, figure, "faint", claim, said, _marks(run, None), links)
-    tone, claim = _VERDICTS.get(row.speedup.verdict, ("", "is the fastest row, and no difference from AR is shown"))
+    tone, claim = _VERDICTS.get(
+        row.speedup.verdict, ("", "is the fastest method, and no difference from plain decoding is shown")
+    )
     if loops := aside(row).strip(" ()"):
         tone, claim = "", f"{claim}; {loops}"
     if row.accuracy_difference and row.accuracy_difference.verdict == "fewer right":
