@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from specbench.analysis.model_quality import model_names as model_names
     from specbench.analysis.model_quality import quality_json as quality_json
     from specbench.analysis.model_quality import read_quality as read_quality
+    from specbench.analysis.noise import LEAST_READINGS as LEAST_READINGS
     from specbench.analysis.noise import UNSURE as UNSURE
     from specbench.analysis.noise import disturbance_line as disturbance_line
     from specbench.analysis.noise import find_disturbance as find_disturbance

@@ -138,9 +138,19 @@ def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, mon
 def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, loud = doctor.Check("steal", "ok", "0%"), doctor.Check("other processes", "warn", "31%", "stop other work")
+    good, loud = (
+        doctor.Check("other processes", "ok", "0%"),
+        doctor.Check("other processes", "warn", "31%", "stop other work"),
+    )
+    blind = doctor.Check("other processes", "unknown", "not measured")
     bad, asked = doctor.Check("disk", "fail", "0 GiB free", "free some"), list[float]()
-    for ready, seen, code in (([], [good], 0), ([], [good, loud], 1), ([bad], [loud], 3), ([loud], [good], 0)):
+    for ready, seen, code in (
+        ([], [good], 0),
+        ([], [good, loud], 1),
+        ([bad], [loud], 3),
+        ([loud], [good], 0),
+        ([], [blind], 3),
+    ):
 
         def watched(seconds: float, *say: Any, seen: list[doctor.Check] = seen, **more: Any) -> list[doctor.Check]:
             asked.append(seconds)
@@ -153,7 +163,7 @@ def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
         assert [check["detail"] for check in json.loads(said.out)] == [check.detail for check in [*ready, *seen]]
         if code == 1:
             assert wording(said.error)
-    assert asked == [10.0] * 4
+    assert asked == [10.0] * 5
     for few in (4, 4000):
         assert "--watch" in cli.refused(2, "doctor", "--watch", few)
 
