@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from specbench.analysis.blocks import prompts_for as prompts_for
     from specbench.analysis.blocks import timing_units as timing_units
     from specbench.analysis.comparison import compare as compare
+    from specbench.analysis.comparison import disturbed_runs as disturbed_runs
+    from specbench.analysis.comparison import fewer_tokens as fewer_tokens
     from specbench.analysis.comparison import read_sides as read_sides
     from specbench.analysis.comparison import regressions as regressions
     from specbench.analysis.engine_words import engine_line as engine_line

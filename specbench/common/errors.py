@@ -83,6 +83,12 @@ class Regression(SpecbenchError):
     exit_code = 5
 
 
+class Undecided(SpecbenchError):
+    """A comparison proves nothing either way, because a run that it uses was disturbed."""
+
+    exit_code = 8
+
+
 class PluginFault(SpecbenchError):
     """A method or a task did what none may do, such as to raise, to end the command, or to draft no tree; names it.
 
