@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specbench.report.claims.catalog import Claim as Claim
     from specbench.report.claims.catalog import published_claims as published_claims
     from specbench.report.claims.check import check_claims as check_claims
+    from specbench.report.claims.check_brief import check_brief as check_brief
     from specbench.report.claims.check_tables import check_data as check_data
     from specbench.report.claims.check_tables import check_report as check_report
     from specbench.report.claims.listing import claim_data as claim_data
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from specbench.report.claims.listing import select_claims as select_claims
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
+    from specbench.report.gathering import newest_in as newest_in
     from specbench.report.page.build import build_what_can_be as build_what_can_be
     from specbench.report.page.build import vocabulary as vocabulary
     from specbench.report.page.write import write_report as write_report

@@ -12,7 +12,7 @@ from specbench.planning import split_names
 
 
 def report(
-    runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS"),
+    runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS", many=True),
     out: Path | None = typer.Option(
         None, "--out", help="Folder for report.html, .md and .csv; with --to a file.", show_default="reports, or stdout"
     ),

@@ -28,6 +28,7 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         resolved = resolve(plan, by_machine=True)
         show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
         return
+    from specbench.cli.latest import remember
     from specbench.common import EngineFault, PluginFault, SpecbenchError
     from specbench.report import finding, projection_table, render_terminal, run_brief, run_report
     from specbench.runner import run_plan
@@ -36,6 +37,7 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
     fault: type[SpecbenchError] = EngineFault
     for done in run_plan(plan):
         folder, summary = done.folder, done.folder.summary()
+        remember(folder.path)
         assert summary is not None
         for row in summary.rows:
             if row.failed:

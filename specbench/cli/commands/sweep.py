@@ -52,7 +52,10 @@ def sweep(
     if plan.train is not None:
         show_trainings(_trained(plan), as_json, write=True)
         return
+    from specbench.cli.latest import remember
+
     read = read_sweep(run_sweep(plan))
+    remember(read.path)
     show_sweep(read, as_json, write=True, verbose=plan.verbose)
     refuse_failed(read.cells)
 
