@@ -16,7 +16,7 @@ from support.wording import wording
 from specbench.analysis.comparison import compare, read_sides, regressions
 from specbench.common.errors import Undecided
 from specbench.report.charts.crossing import crossing, crossings
-from specbench.report.document import Document, Row, Section, Table, Words
+from specbench.report.document import Document, Findings, Row, Section, Table, Words
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
 from specbench.report.render.terminal import render_terminal
@@ -109,6 +109,23 @@ def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> Non
     assert warned == [(f"Run {loud}", [f"Disturbed: {WHY}; verdicts are unsure."])]
     facts = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in rows(section(page, "Environment"))}
     assert sorted(facts["disturbed"]) == [WHY, "no, by AR's steps alone"]
+
+
+def test_a_figure_has_one_interval_and_one_verdict_on_the_page(runs: dict[str, Path]) -> None:
+    page = build(gather([*runs.values()]))
+    (cards,) = (block.findings for block in section(page, "In short").blocks if isinstance(block, Findings))
+    (quiet,) = cards
+    row = next(row for row in rows(section(page, "humaneval")) if row.method == "fast" and row.cells[4].tone)
+    low, high = row.cells[3].low, row.cells[3].high
+    assert low is not None
+    assert high is not None
+    assert low < high
+    assert quiet.lines["How sure"].startswith(f"{low:.2f} to {high:.2f} ")
+    overview = next(row for row in rows(section(page, "At a glance")) if row.method == "fast")
+    assert (overview.cells[-2].low, overview.cells[-2].high) == (low, high)
+    alone = build(gather([runs["loud"]]))
+    (cards,) = (block.findings for block in section(alone, "In short").blocks if isinstance(block, Findings))
+    assert {mark.name for mark in cards[0].marks} == {"? fast", "? slow", "? same"}
 
 
 def compared(*targets: object) -> dict[str, Any]:

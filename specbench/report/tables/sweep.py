@@ -186,12 +186,11 @@ def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _chosen(row: Mapping[Any, Any] | pd.Series[Any], rows: int) -> str:
-    """The best cell's speedup, with the interval that allows for its having been chosen."""
+    """The best configuration's speedup with its interval, and the verdict, which allows for the choice."""
     if pd.isna(row["chosen_low"]):
         return f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
-    ends = f"{row['speedup']:.2f} [{row['chosen_low']:.2f}, {row['chosen_high']:.2f}]"
-    allows = f" (the interval allows for the choice among {rows})" if rows > 1 else ""
-    return f"{row['verdict']}, speedup {ends}{allows} on {int(row['prompts'])} prompts"
+    allows = f" (the verdict allows for the choice among {rows})" if rows > 1 else ""
+    return f"{row['verdict']}, speedup {interval(row, 'speedup')}{allows} on {int(row['prompts'])} prompts"
 
 
 def _dropped(count: int, when: str) -> str:
