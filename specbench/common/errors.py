@@ -118,7 +118,8 @@ def first_fault(error: _Faulty) -> str:
     """The first thing that a pydantic ``ValidationError`` complains of, and the field where it is."""
     first = error.errors()[0]
     where = one_line(".".join(map(str, first["loc"])), 80)  # an unknown field's name is the file's, of any length
-    reason = one_line(str(first["msg"]).removeprefix("Value error, "))
+    plain = {"extra_forbidden": "unknown field", "missing": "missing"}.get(str(first["type"]))
+    reason = plain or one_line(str(first["msg"]).removeprefix("Value error, "))
     return f"field '{where}': {reason}" if where else reason
 
 
