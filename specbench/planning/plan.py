@@ -129,7 +129,7 @@ class _Asking(Flags):
     )
     top_k: int = flag(0, "--top-k", help="Keep the k most probable tokens; 0 is off.", ge=0)
     top_p: float = flag(1.0, "--top-p", help="Keep the most probable mass; 1 is off.", gt=0, le=1)
-    seed: int = flag(0, "--seed", help="Of sampling, drafts and order.", ge=0, lt=1 << 63)
+    seed: int = flag(0, "--seed", help="Seed of sampling, drafting and the order of requests.", ge=0, lt=1 << 63)
     settings: Sequence[str] = flag(
         (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="M.OPT=V"
     )

@@ -43,6 +43,7 @@ class QualityPlan(Noting, Loading):
     stride: int | None = flag(
         None, "--stride", help="With --text: tokens that a window rates.", shown="half of it", ge=1
     )
+    max_words: int | None = flag(None, "--max-words", help="With --text: its first N words.", ge=1)
     tokens: Path | None = flag(None, "--tokens", help="With --text: write the nats of each token there, as .jsonl.")
 
     @field_validator("models")
@@ -59,7 +60,7 @@ class QualityPlan(Noting, Loading):
 
     def check(self) -> None:
         """Refuse what cannot be carried out, before anything is loaded."""
-        text_options = ("base", "context", "stride", "tokens")
+        text_options = ("base", "context", "stride", "max_words", "tokens")
         other_options = ("tasks", "include", "limit", "shots", "chat", "max_length", "concurrency", "out")
         unused = other_options if self.text is not None else text_options
         for name in unused:

@@ -12,8 +12,8 @@ from specbench.planning import Plan
 @options.takes(
     Plan,
     shown=(
-        "method", "task", "model", "limit", "max_new_tokens", "temperature", "settings", "preset", "gpu", "concurrency",
-        "repeats", "project", "out", "verbose",
+        "method", "task", "data_file", "model", "head", "limit", "max_new_tokens", "temperature", "seed", "settings",
+        "preset", "gpu", "concurrency", "repeats", "project", "out", "verbose",
     ),
 )  # fmt: skip
 def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:

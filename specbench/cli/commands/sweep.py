@@ -15,8 +15,8 @@ from specbench.sweeps import TrainedSweepPlan, TunePlan
 @options.takes(
     TrainedSweepPlan,
     shown=(
-        "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
-        "settings", "out", "verbose", "train", "train_grid", "max_hours",
+        "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search", "until_ci",
+        "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(
