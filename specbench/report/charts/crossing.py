@@ -207,4 +207,6 @@ def _on_one_side(line: pd.DataFrame) -> str:
     clear = line["verdict"] == ("faster" if above.all() else "slower")
     pays = "pays" if above.all() else "does not pay"
     where = f"where measured, from {at[0]:g} to {at[-1]:g}" if len(at) > 1 else f"at {at[0]:g}"
-    return f"{line['label'].iloc[0]} {pays} {where}{'' if clear.all() else ', in part within noise'}."
+    bare = ~np.isfinite(floats(line, "speedup_low"))
+    doubt = "" if clear.all() else ", not all with an interval" if bare.any() else ", in part within noise"
+    return f"{line['label'].iloc[0]} {pays} {where}{doubt}."
