@@ -67,7 +67,7 @@ def show_lines(lines: Sequence[str]) -> None:
     """Print the lines below a run's table; that of its folder may be longer than the terminal is wide."""
     console = output.stdout()
     for line in lines:
-        console.print(line, markup=False, soft_wrap=line.startswith(("run: ", "Next: ")))
+        console.print(line, markup=False, soft_wrap=line.startswith("run: "))
 
 
 def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:

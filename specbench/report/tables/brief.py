@@ -20,6 +20,7 @@ from specbench.results import BASELINE
 if TYPE_CHECKING:
     from specbench.results import MethodSummary, RunSummary
 
+_PLACE = 30  # letters of a folder's name that fit into a line of commands
 _OTHERS = 3  # methods that the second line names
 
 
@@ -46,13 +47,14 @@ def run_brief(
         blocks += judgment_report(each, found.id)
     ranked = _ranked(found)
     shown = ranked[:1] if ranked and ranked[0].rank < DETAIL else []
+    place = folder if len(folder) <= _PLACE else "RUN"
     left = len(ranked) - len(shown)
     more = f"{left} more note{'s' * (left != 1)}"
     lines = [
         *_found(run, summary),
         *(f"Note:  {each}" for each in shown),
         *([f"Next:  specbench report latest{f'; {more}: specbench show latest --verbose' if left else ''}"] * new),
-        *([f"Next:  specbench report {folder}{f'; {more}: add --verbose' if left else ''}"] * (not new)),
+        *([f"Next:  specbench report {place}{f'; {more}: add --verbose' if left else ''}"] * (not new)),
         *([f"run: {folder}"] * new),
     ]
     return seen_on("terminal", blocks), lines
