@@ -86,7 +86,9 @@ def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
     if summary.unsure:
         won = f"unsure, the machine was disturbed; measured: {name(best)} {figure}"
     elif verdict == "faster":
-        won = f"{name(best)}{f' ({title})' if title else ''} is the fastest: {figure}"
+        lossy = best.lossless is not None and best.lossless.verdict == "lossy"
+        but = f", but its text is not {BASELINE}'s" if lossy else ""
+        won = f"{name(best)}{f' ({title})' if title else ''} is the fastest: {figure}{but}"
     elif verdict == "slower":
         won = f"plain decoding ({BASELINE}) is the fastest; the best method, {name(best)}, has {figure}"
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.runs import EXACT, answers, folder, run_config
+from support.runs import EXACT, LOSSY, answers, folder, run_config
 
 from specbench.report.gathering import Run, read_whole_run
 from specbench.report.render.terminal import render_terminal
@@ -17,12 +17,12 @@ from specbench.report.tables.notes import notes
 from specbench.results.summary_schema import Disturbed
 
 
-def made(out: Path, speeds: dict[str, float], prompts: int = 12, **more: Any) -> Run:
+def made(out: Path, speeds: dict[str, float], prompts: int = 12, lossless: Any = EXACT, **more: Any) -> Run:
     """Methods with these times AR's speed on every prompt."""
     records = [*answers("ar", prompts, decode_s=1.0, target_forwards=24)]
     for label, speed in speeds.items():
         records += answers(label, prompts, decode_s=1 / speed, target_forwards=12)
-    graded = dict.fromkeys(["ar", *speeds], EXACT)
+    graded = dict.fromkeys(["ar", *speeds], lossless)
     return read_whole_run(folder(out, run_config([*speeds], prompts), records, lossless=graded, **more))
 
 
@@ -58,6 +58,11 @@ def test_a_run_that_is_shown_again_names_its_own_folder(tmp_path: Path) -> None:
 def test_plain_decoding_may_win(tmp_path: Path) -> None:
     _, lines = shown(made(tmp_path, {"pld": 0.75, "jacobi": 0.5}))
     assert lines[0].startswith("Found: plain decoding (ar) is the fastest; the best method, pld, has 0.75 times")
+
+
+def test_another_text_is_said_with_the_speed(tmp_path: Path) -> None:
+    _, lines = shown(made(tmp_path, {"pld": 2.0}, lossless=LOSSY))
+    assert lines[0].endswith("but its text is not ar's")
 
 
 def test_no_method_wins_without_an_interval(tmp_path: Path) -> None:
