@@ -12,7 +12,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup engines demo test test-ci test-all mutation soak lint check bench evidence pages weights gpu-check gpu-bundle clean chaos fuzz
+.PHONY: help setup engines demo test test-ci test-all mutation soak lint check bench evidence pages docs weights gpu-check gpu-bundle clean chaos fuzz
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -80,6 +80,14 @@ evidence: $(READY)  ## measure what pages quote, where it is not measured: ONLY=
 
 pages: $(READY)  ## fill the figures and tables of README, docs and the methods' pages from committed runs
 	$(BIN)/python -m benchmarks.pages
+
+# Not a part of setup: mkdocs wants Python 3.11, and the tests need none of it.
+$(VENV)/.docs: $(READY)
+	@$(PIP) install $(PIN) --no-build-isolation --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs  ## the documentation as a site, in build/docs; needs Python 3.11 or later
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 weights: $(READY)  ## train what is shipped, going on where it was broken off: ONLY=msn MINUTES=60, SHIP=1; hours each
 	$(BIN)/python -m benchmarks.weights $(ONLY) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SHIP),--ship)

@@ -67,7 +67,7 @@ Asked = dict[str, str]
 
 def pages() -> list[Path]:
     """The pages that have blocks."""
-    found = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return found + sorted(page for room in ("methods", "tasks") for page in (ROOT / room).rglob("README.md"))
 
 

@@ -1,4 +1,4 @@
-"""Autoregressive decoding: the tree is the root alone. The baseline runs through the same engine as every method."""
+"""Autoregressive decoding, the baseline: the tree is the root alone. It runs on the same engine as every method."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from specbench.decoding import Context, StepResult, TokenTree
 
 
 class Options(decoding.Options):
-    """AR has none."""
+    """AR has no options."""
 
 
 class Decoder(decoding.Decoder):
-    """Emits one token a forward."""
+    """Emit one token per forward."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._last = -1

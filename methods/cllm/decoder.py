@@ -1,7 +1,7 @@
 """CLLM: Jacobi decoding of a consistency-trained model, block by block (Kou et al. 2024, arXiv:2403.00835).
 
-The decoding is Jacobi's; what is the paper's own is the training, and the two figures it explains the speed by (§4.3):
-tokens fast-forwarded by a forward, and tokens that were right before their turn came.
+The decoding is Jacobi's. The paper adds the training and two figures that explain the speed (§4.3): tokens
+fast-forwarded by a forward, and tokens that were right before the correct prefix reached them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Options(decoding.Options):
         16, "n", help="tokens of a block; the one that the checkpoint was trained for", ge=1, le=512
     )
     init: Kind = option(
-        "context", help="fresh guesses: drawn from prompt and output, from the vocabulary, or the pad token"
+        "context", help="fresh guesses: sampled from prompt and output, from the vocabulary, or the pad token"
     )
 
 
 class Decoder(decoding.Decoder):
-    """Drafts Jacobi's chain and keeps the states of every block."""
+    """Draft Jacobi's chain, and keep the states of every block."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._noise = Noise(options.init, context)
         self._chain = JacobiChain(options.block_size, self._noise)
-        self._committed: list[int] = []  # of the block under way
+        self._committed: list[int] = []  # of the current block
         self._blocks: list[list[list[int]]] = []  # the states of each block, finished ones first
 
     @staticmethod
@@ -69,7 +69,7 @@ class Decoder(decoding.Decoder):
         for number, states in enumerate(self._blocks, 1):
             size = min(kept, len(states[-1])) if states else 0
             whole = number < len(self._blocks) and size == len(states[-1])
-            # A block that the budget cut has no fixed point; where the answer ends by itself, the block ends with it.
+            # A block that the budget cut has no fixed point. If the answer stops by itself, the block ends there.
             if size and (whole or stopped):
                 blocks.append(settled([state[:size] for state in states]))
             kept -= size

@@ -1,4 +1,4 @@
-"""What a CLLM learns: any state of a block says what its fixed point says (Kou et al. 2024, arXiv:2403.00835, §3.2)."""
+"""CLLM's loss: from any state of a block, predict its fixed point (Kou et al. 2024, arXiv:2403.00835, §3.2)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ from specbench.training import (
     local_consistency,
 )
 
-_CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
+_CONTEXT = 1  # mask window in blocks: a noisy block sees the answer's own text before it
 
 
 class Options(LabelOptions):
-    """Options of the method's training. The released trainer takes one block a step, in a sequence of its own; here
-    all blocks of an answer are in one sequence and see what they would see there."""
+    """Options of the method's training. The released trainer has one block per step, in a sequence of its own. Here
+    all blocks of an answer are in one sequence, and each sees what it would see alone."""
 
     loss: Literal["global", "local"] = option("global", help="learn from the fixed point, or from the next state")
-    ar_weight: float = option(10.0, help="of the autoregressive loss: 10 released; the paper also has 1: faster", ge=0)
-    include_prompt: bool = option(False, help="the prompt's tokens count in the autoregressive loss, as released")
-    smoothing: float = option(0.0, help="of its labels; released 0.1, which the paper does not have", ge=0, lt=1)
-    norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or as Jacobi Forcing's code")
-    last_row: bool = option(False, help="a block's last row foresees the next block's first token too")
-    max_tokens: int = option(4096, help="of a packed text; last blocks are left out of longer ones", ge=8)
+    ar_weight: float = option(
+        10.0, help="weight of the autoregressive loss: 10 as released; the paper also has 1, which decodes faster", ge=0
+    )
+    include_prompt: bool = option(False, help="include the prompt's tokens in the autoregressive loss, as released")
+    smoothing: float = option(0.0, help="label smoothing of that loss; released 0.1, not in the paper", ge=0, lt=1)
+    norm: Norm = option(
+        "tokens", help="consistency loss: mean over tokens, over blocks, or as in Jacobi Forcing's code"
+    )
+    last_row: bool = option(False, help="a block's last row also predicts the next block's first token")
+    max_tokens: int = option(4096, help="tokens of a packed text; the last blocks of longer texts are left out", ge=8)
 
 
 class Lesson(ConsistencyLesson):
@@ -53,14 +57,14 @@ class Lesson(ConsistencyLesson):
 
 
 class Collator(ConsistencyCollator):
-    """Of each block a uniformly drawn state that is not the fixed point; for ``local`` the one after it, too."""
+    """For each block a uniformly sampled state before the fixed point; for ``local`` also the state after it."""
 
     def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
         self._streams = 2 if options.loss == "local" else 1
         super().__init__(options.max_tokens, self._streams, seed, length, multiple)
 
     def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
-        last = [len(states) - 1 for states in trajectory.blocks]  # 0 where a block was right from the start
+        last = [len(states) - 1 for states in trajectory.blocks]  # 0 if a block was right from the start
         chosen = [draw.randrange(max(1, final)) for final in last]
         after = [min(at + 1, final) for at, final in zip(chosen, last, strict=True)]
         return (chosen, after)[: self._streams]

@@ -1,13 +1,13 @@
-"""An EAGLE-3 head's ``config.json``, in each producer's own sense.
+"""An EAGLE-3 head's ``config.json``, as each producer means it.
 
-The producers agree on the layer and differ in what is around it, with the same keys for different things:
+The producers agree on the layer but not on what surrounds it, and use the same keys for different things:
 
 - *original* (SafeAILab/EAGLE): ``midlayer.*``; reads the outputs of layers 1, L/2 - 1 and L - 4.
 - *specforge* (SpecForge, SGLang, NVIDIA): ``midlayer.*``; ``eagle_config.eagle_aux_hidden_state_layer_ids`` are layers
-  whose outputs are read; ``norm_output`` says whether the norm comes before the LM head, and is true if left out.
+  whose outputs are read; ``norm_output``: whether the norm comes before the LM head (default true).
 - *speculators* (vLLM): ``layers.i.*`` and ``transformer_layer_config``; ``eagle_aux_hidden_state_layer_ids`` are layers
-  whose inputs are read; ``norm_output`` says whether what is fed back is taken after the norm (EAGLE-3.1), and is
-  false if left out.
+  whose inputs are read; ``norm_output``: whether the output that is fed back is taken after the norm (EAGLE-3.1;
+  default false).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from specbench.models import HeadConfig as HeadConfigBase
 Producer = Literal["original", "specforge", "speculators"]
 PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 
-#: Heads that need no files: layers of each, and whether it drafts all in one pass. P-EAGLE's published sizes have four.
+#: Untrained heads without files: number of layers, and whether all drafts come from one pass. P-EAGLE's published heads
+#: have four layers.
 RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}
 _SIZES = (*HEAD_SIZES, "vocab_size")
-_BLOCKS = ("block_size", "jetspec_config")  # of heads of another kind
+_BLOCKS = ("block_size", "jetspec_config")  # fields of other kinds of heads
 _SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for one thing, in vLLM's order
 
 
 class _Published(PublishedHead):
-    """Types of what EAGLE-3's ``config.json`` may hold; other fields are ignored."""
+    """Types of the fields of EAGLE-3's ``config.json``; other fields are ignored."""
 
     num_hidden_layers: int | None = head_size(1024)
     target_hidden_size: int | None = head_size()
@@ -62,10 +63,10 @@ class HeadConfig(HeadConfigBase):
         norm_before_residual: the first layer's residual is the normalised feature.
         norm_before_fc: a norm over all features before ``fc``.
         fc_norm: a norm over each tapped layer before ``fc``.
-        feeds_norm: what a draft is told in place of features is taken after the final norm (EAGLE-3.1).
+        feeds_norm: the output that replaces features for drafts is taken after the final norm (EAGLE-3.1).
         norm_before_scores: the final norm comes before the LM head.
-        mask_token_id: of a head that drafts all in one pass (P-EAGLE); None drafts token by token.
-        usual: the layers it reads are those that every reader takes where none are named.
+        mask_token_id: for a head that drafts in one pass (P-EAGLE); None drafts token by token.
+        usual: it reads the layers that every reader uses by default.
     """
 
     FIELDS = _Published
@@ -91,7 +92,7 @@ class HeadConfig(HeadConfigBase):
 
     @property
     def parallel(self) -> bool:
-        """All drafts come of one pass."""
+        """Whether all drafts come from one pass."""
         return self.mask_token_id is not None
 
     @classmethod
@@ -100,21 +101,21 @@ class HeadConfig(HeadConfigBase):
     ) -> HeadConfig:
         """A configuration from a published ``config.json``.
 
-        ``producer``: in whose sense to read it; None is by what the file says (:func:`producer_of`).
+        ``producer``: whose meaning of the keys to use; None decides from the file (:func:`producer_of`).
         """
         producer = producer or producer_of(values)
         found = _flat(values)
         if found.get("use_aux_hidden_state") is False:
             raise UsageError(
-                "the head reads the target's last state alone, as EAGLE and EAGLE-2 do; take an EAGLE-3 head"
+                "the head reads only the target's last hidden state, as EAGLE and EAGLE-2 do; use an EAGLE-3 head"
             )
         if any(name in values for name in _BLOCKS):
             raise UsageError(
-                f"{HEAD_FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
+                f"{HEAD_FILE} belongs to a head that drafts blocks (JetSpec, DFlash), not to an EAGLE-3 head"
             )
         missing = [name for name in _SIZES if found.get(name) is None]
         if missing:
-            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is not an EAGLE-3 head")
         norm_output = found.get("norm_output")
         return cls(
             **layer_sizes(found, cls.POSITIONS),
@@ -138,8 +139,8 @@ class HeadConfig(HeadConfigBase):
     ) -> HeadConfig:
         """The published shape for any target: its sizes, one layer.
 
-        ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 is all of the target's tokens; ``own``:
-        ``layers``, and further fields.
+        ``intermediate_size``: None is the target's; ``draft_vocab_size``: 0 means all of the target's tokens; ``own``:
+        ``layers`` and further fields.
         """
         config = target.get_text_config()
         taps, usual = _taps_of(config.num_hidden_layers)
@@ -169,10 +170,11 @@ class HeadConfig(HeadConfigBase):
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The form that SGLang, vLLM and SpecForge all read alike, of a head that :meth:`for_target` made.
+        """The form of a head made by :meth:`for_target` that SGLang, vLLM and SpecForge read in the same way.
 
-        It names neither ``norm_output`` nor, of a target deep enough, layers to read: each reader's default is right,
-        and their senses are not alike. A shallow target's layers are named as SGLang and SpecForge count.
+        It names neither ``norm_output`` nor (for a target deep enough) the layers to read: every reader's default is
+        right, while explicit values mean different things. A shallow target's layers are named as SGLang and SpecForge
+        count them.
         """
         ids = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(self.taps)}
         return {
@@ -184,7 +186,7 @@ class HeadConfig(HeadConfigBase):
 
 
 def producer_of(values: Mapping[str, Any]) -> Producer:
-    """Whose ``config.json`` it is, by what it says."""
+    """The producer of a ``config.json``, from its fields."""
     if any(name in values for name in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
         return "speculators"
     named = values.get("architectures")
@@ -205,7 +207,7 @@ def default_taps(target_layers: int) -> tuple[int, ...]:
 
 
 def _taps_of(target_layers: int) -> tuple[tuple[int, ...], bool]:
-    """:func:`default_taps`, and True; of a shallow target its first layers, the last left out, and False."""
+    """:func:`default_taps`, and True; for a shallow target its first layers without the last, and False."""
     if target_layers < 2:
         raise UsageError("a target of one layer has none that a head could read; choose another model")
     try:
@@ -215,7 +217,7 @@ def _taps_of(target_layers: int) -> tuple[tuple[int, ...], bool]:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says of the head, from wherever its producer puts it; the innermost says what a layer is."""
+    """The fields of the head, wherever its producer puts them; the innermost level describes a layer."""
     merged: dict[str, Any] = {}
     for part in (values, values.get("eagle_config"), values.get("transformer_layer_config")):
         if isinstance(part, Mapping):
@@ -224,7 +226,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _head_norms(values: Mapping[str, Any]) -> bool:
-    """Whether its layers are Qwen3's: speculators' are, unless they say otherwise; the others' are Llama's."""
+    """Whether its layers are Qwen3's: by default for speculators, otherwise Llama's."""
     inner = values.get("transformer_layer_config")
     return isinstance(inner, Mapping) and inner.get("model_type", "qwen3") == "qwen3"
 
@@ -234,7 +236,7 @@ def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> t
     if ids is None:
         return default_taps(target_layers)
     taps = tuple(layer - 1 if producer == "speculators" else layer for layer in ids)
-    # The output of the last layer stands for two things: transformers gives it after the final norm, others before.
+    # The output of the last layer is ambiguous: transformers returns it after the final norm, others before it.
     if not taps or any(not 0 <= layer < target_layers - 1 for layer in taps):
         raise UsageError(
             f"the head reads the outputs of layers {', '.join(map(str, taps)) or 'none'} (as {producer} counts), and a "
@@ -244,7 +246,7 @@ def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> t
 
 
 def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
-    """The token that a parallel head reads at positions not drafted yet; None of a head that is none."""
+    """The token that a parallel head reads at positions not drafted yet; None for other heads."""
     named = values.get("architectures")
     kinds = {str(values.get("speculators_model_type")), *(map(str, named) if isinstance(named, list) else ())}
     if not kinds & {"peagle", "PEagleDraftModel", "PEagleSpeculator"} and not values.get("parallel_drafting"):
@@ -255,7 +257,8 @@ def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
     chosen = next((token for token in ids if isinstance(token, int) and token >= 0), None)
     if chosen is None:
         raise UsageError(
-            f"{HEAD_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
+            f"{HEAD_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it "
+            "was "
             "trained with"
         )
     return chosen

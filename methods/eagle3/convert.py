@@ -1,7 +1,7 @@
-"""Converting a head of ``pytorch_model.bin``: ``python -m specbench.methods.eagle3.convert FOLDER``.
+"""``python -m specbench.methods.eagle3.convert FOLDER``: convert a head from ``pytorch_model.bin`` to safetensors.
 
-Such a file is a pickle, which can run what it likes when it is read in the usual way. Here torch reads tensors and
-nothing else, once, and what is used afterwards is a file that cannot run anything.
+Such a file is a pickle, which can run arbitrary code when it is loaded in the usual way. Here torch reads only tensors,
+once; afterwards a file is used that cannot run anything.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def convert(folder: Path) -> Path:
         raise UsageError(f"{folder} has no {_FROM}; name the folder of the head, downloaded whole")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the library makes of a file that is no plain checkpoint
+    except Exception as error:  # torch raises exceptions of many kinds for a file that is not a plain checkpoint
         raise UsageError(
             f"{file} is refused: it holds more than tensors, or is damaged: {one_line(str(error), 120)}"
         ) from error
     if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
-        raise UsageError(f"{file} is refused: it holds something else than tensors by name")
+        raise UsageError(f"{file} is refused: it is not a mapping from names to tensors")
     save_torch_state_dict({name: value.contiguous() for name, value in found.items()}, folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""EAGLE-3: a small head reads the target's features and drafts, token by token, a tree of its most probable paths."""
+"""EAGLE-3's decoder: a small head reads the target's features and drafts a tree of its most probable paths."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Options(HeadOptions):
     head: str | None = option(
         None,
         help="folder or hub id of the draft head, ::SUBFOLDER may follow; random, random-parallel: untrained, for "
-        "timing; default is the head that comes with the model's alias, where there is one",
+        "timing; default is the head of the model's alias, if it has one",
     )
     producer: Literal["auto", "original", "specforge", "speculators"] = option(
-        "auto", help="in whose sense the head's config.json is read; auto is by what it says"
+        "auto", help="how to read the head's config.json; auto decides from its fields"
     )
     tree: Literal["dynamic", "chain"] = option("dynamic", help="EAGLE-2's tree of the most probable paths, or one path")
     budget: int = option(60, "B", help="rows of the tree at most, root included (its total tokens)", ge=2, le=512)
     width: int = option(
-        10, "K", "k", help="paths that a level extends, and tokens by which each (its top-k)", ge=1, le=64
+        10, "K", "k", help="paths that a level extends, and tokens added to each (its top-k)", ge=1, le=64
     )
     depth: int = option(8, "D", help="tokens of the longest path; each but the first takes a pass", ge=1, le=64)
     verify: Literal["noise", "block"] = option(
@@ -40,7 +40,7 @@ class Options(HeadOptions):
 
 
 class Decoder(HeadDecoder):
-    """Drafts the tree that the head grows."""
+    """Draft the tree that the head grows."""
 
     METHOD = "eagle3"
 
@@ -56,6 +56,6 @@ class Decoder(HeadDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:
-        from specbench.methods.eagle3.drafting import prepare  # torch: plans and lists do without
+        from specbench.methods.eagle3.drafting import prepare  # imports torch, which plans and lists do not need
 
         return prepare(options, target)

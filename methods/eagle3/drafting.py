@@ -1,7 +1,7 @@
-"""The head's passes after all texts at once: level by level, or a whole block of a parallel head.
+"""The head's passes, for all texts at once: level by level, or a whole block for a parallel head.
 
-New rows of a text are read in the first pass, which also says the first level. Each further level is a pass over the W
-best paths of the one before, whose rows are scratch after the text.
+The first pass reads new rows of a text and scores the first level. Each further level is a pass over the W best paths
+of the level before, whose rows are scratch space after the text.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from specbench.methods.eagle3.trees import Levels, chain
 
 
 class Drafts(HeadRounds):
-    """Rounds of a head for the sequences of a run. S slots, W candidates of a path, D levels.
+    """Rounds of a head for the sequences of a run: S slots, W candidates per path, D levels.
 
-    ``head`` and ``target``: a head without an embedding reads the target's; ``width`` 1 drafts a chain; ``draws``:
-    above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
+    A head without an embedding reads the target's. ``width`` 1 drafts a chain. ``draws``: above temperature 0 a chain's
+    tokens are sampled from the head's distribution instead of taking the best ones.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Drafts(HeadRounds):
         else:
             self.forwards = depth
             rows = self._width * (depth - 1)
-        # What the tokens of each slot were drawn from, and by which temperature: data of a captured round.
+        # The distribution and temperature that each slot's tokens were sampled with: data of a captured round.
         self._sampling, self._draws = target.sampling, draws
         drafts = depth if draws else 0
         self._drawn_from = torch.zeros(
@@ -76,7 +76,7 @@ class Drafts(HeadRounds):
     # ------------------------------------------------------------------ the passes
 
     def _layers(self, rows: HeadRows, before: Tensor) -> Tensor:
-        """Outputs [S, n, H] for rows, from what comes before each."""
+        """Outputs [S, n, H] for rows, from the features before each."""
 
         def attend(layer: int, attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return rows.attend(layer, query, key, value, window=attention.sliding_window)
@@ -86,12 +86,12 @@ class Drafts(HeadRounds):
         return outputs
 
     def read(self, rows: HeadRows) -> Tensor:
-        """The head over new rows of the text."""
+        """Run the head over new rows of the text."""
         assert rows.features is not None
         return self._layers(rows, self.head.fuse(rows.features))
 
     def draft(self, rows: HeadRows, found: Tensor) -> Sequence[Tensor]:
-        """Tokens, log-probabilities, and which candidates were extended."""
+        """Return tokens, log-probabilities, and which candidates were extended."""
         last = rows.last(found)
         return self._block(rows, last) if self.head.config.parallel else self._levels(rows, last)
 
@@ -107,12 +107,12 @@ class Drafts(HeadRounds):
         return self._known(found), logp, found[:, :0, 0]
 
     def _drawn(self, rows: HeadRows, outputs: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        """As :meth:`_best` of one candidate, drawn at the target's temperature; greedy it is the best one."""
+        """Like :meth:`_best` for one candidate, sampled at the target's temperature; the best one when greedy."""
         scores = self.head.scores(outputs, rows.pieces)[:, 0].float()
         greedy = self._temperature == 0
-        said = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
-        self._drawn_from[: len(said), place] = said
-        found = torch.where(greedy, scores.argmax(-1), rows.drawn(said, place))[:, None, None]
+        probabilities = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
+        self._drawn_from[: len(probabilities), place] = probabilities
+        found = torch.where(greedy, scores.argmax(-1), rows.drawn(probabilities, place))[:, None, None]
         return scores.log_softmax(-1)[:, None].gather(-1, found), found
 
     def _levels(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
@@ -123,7 +123,7 @@ class Drafts(HeadRounds):
         tokens = self._known(found)[:, 0]
         total = logp[:, 0]
         every, scored, extended = [tokens], [total], []
-        above, parents = last.expand(-1, width, -1), None  # what the rows of the next pass read, and hang under
+        above, parents = last.expand(-1, width, -1), None  # input and parents of the rows of the next pass
         for level in range(1, self._depth):
             rows = rows.branch(tokens, parents)
             outputs = self._layers(rows, self.head.fed_back(above, rows.pieces))
@@ -141,11 +141,11 @@ class Drafts(HeadRounds):
         return torch.cat(every, dim=1), torch.cat(scored, dim=1), torch.cat(extended, dim=1) if extended else none
 
     def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The W best drafts after each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
+        """The W best drafts after each row: log-probabilities over the draft vocabulary, and indices, [S, n, W]."""
         return rows.best(self.head.scores(outputs, rows.pieces), self._width)
 
     def _known(self, found: Tensor) -> Tensor:
-        """The target's ids of what the head calls by its own."""
+        """The target's ids for the head's own token ids."""
         return found if self._ids is None else self._ids[found]
 
 
@@ -160,11 +160,11 @@ def prepare(options: Any, target: Target) -> Drafting:
             "whole copy of the head"
         )
     width = 1 if options.tree == "chain" else options.width
-    # A chain of fewer rows than its depth needs no pass after them.
+    # A chain with fewer rows than its depth needs no further pass.
     depth = min(options.depth, options.budget - 1)
     draws = options.verify == "block"
     if draws and head.config.parallel:
-        raise UsageError("eagle3.verify=block draws each token behind the last one, which a parallel head cannot do")
+        raise UsageError("eagle3.verify=block samples each token after the one before, which a parallel head cannot do")
     key = "eagle3", options.head, producer, depth, width, draws
     drafts = target.once(key, lambda: Drafts(head, target, depth=depth, width=width, draws=draws, weights=weights))
     return Drafting(drafts, lambda slot: drafts.tree(slot, options.budget))

@@ -1,8 +1,8 @@
 """The EAGLE-3 draft head: one decoder layer that reads the target's features and the embedding of the next token.
 
 Li et al. 2025, arXiv:2503.01840, §3.1 and Figure 5. A row of its text pairs the features of a token with the token
-after it, and predicts what comes next. A draft has no features yet: the head's own output for the row before it takes
-their place.
+after it, and predicts what comes next. A draft token has no features yet: the head's own output for the row before it
+takes their place.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A decoder layer; the first one has a norm for each of the two things that it reads."""
+    """A decoder layer; the first one has a norm for each of its two inputs."""
 
     def __init__(self, config: HeadConfig, layer: int) -> None:
         super().__init__()
@@ -62,9 +62,9 @@ class Layer(nn.Module):
         attend: Attend,
         pieces: Pieces = PLAIN,
     ) -> tuple[Tensor, Tensor]:
-        """Rows [B, R, H], with what is still to be added to them, through the layer: both after it.
+        """Run rows [B, R, H] and their pending residual through the layer; return both.
 
-        ``embedded`` [B, R, H] is read by the first layer alone.
+        Only the first layer reads ``embedded`` [B, R, H].
         """
         if self._layer == 0:
             normed, rows = pieces.norm(self.hidden_norm, rows, branch)
@@ -82,13 +82,13 @@ class DraftHead(Head):
 
     B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
 
-    ``embeds``: it has an embedding of its own; without, the target's is read.
+    ``embeds``: it has an embedding of its own; otherwise the target's is read.
     """
 
     CONFIG = HeadConfig
     CONVERT = "python -m specbench.methods.eagle3.convert"
     DTYPE_FIELD = "torch_dtype"
-    IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs
+    IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # needed by training only
 
     def __init__(self, config: HeadConfig, *, embeds: bool = False) -> None:
         super().__init__(config)
@@ -111,7 +111,7 @@ class DraftHead(Head):
         return ExactRotary(_llama(config))
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What the first layer reads of the target's: [..., T × Ht] to [..., H]. Drafts pass none of it."""
+        """Fuse the target's features for the first layer: [..., T × Ht] to [..., H]. Not used for draft tokens."""
         if self.config.norm_before_fc:
             features = self.input_norm(features)
         if self.config.fc_norm:
@@ -123,10 +123,10 @@ class DraftHead(Head):
     def forward(
         self, before: Tensor, embedded: Tensor, positions: Tensor, attend: Attend, pieces: Pieces = PLAIN
     ) -> Tensor:
-        """Rows through all layers.
+        """Run rows through all layers.
 
-        ``before`` [B, R, H]: the fused features of the token before each row's, or what :meth:`fed_back` gave for the
-        row that a draft hangs under; ``embedded`` [B, R, H]: the rows' tokens. Returns [B, R, H], before the final
+        ``before`` [B, R, H]: fused features of the token before each row's, or :meth:`fed_back` of a draft's parent;
+        ``embedded`` [B, R, H]: the rows' tokens. Returns [B, R, H], before the final
         norm.
         """
         rotary = self.rotary_emb(before, positions)
@@ -137,11 +137,11 @@ class DraftHead(Head):
         return before + branch
 
     def fed_back(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
-        """What the drafts under each row read in place of features, of :meth:`forward`'s [B, R, H]."""
+        """What draft tokens under each row read in place of features, from :meth:`forward`'s [B, R, H]."""
         return pieces.norm(self.norm, outputs)[0] if self.config.feeds_norm else outputs
 
     def scores(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
-        """Logits [B, R, Vd] of the token after each row, of :meth:`forward`'s [B, R, H]."""
+        """Logits [B, R, Vd] of the token after each row, from :meth:`forward`'s [B, R, H]."""
         found: Tensor = self.lm_head(pieces.norm(self.norm, outputs)[0] if self.config.norm_before_scores else outputs)
         return found
 
@@ -158,7 +158,7 @@ class DraftHead(Head):
         """In the original layout, which every engine reads."""
         found = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}
         ids = self.draft_ids
-        if ids is not None:  # the same as d2t, asked the other way round; other engines want it
+        if ids is not None:  # the inverse of d2t, which other engines need
             known = torch.zeros(self.config.vocab_size, dtype=torch.bool)
             found["t2d"] = known.index_fill_(0, ids.cpu(), True)
         return found

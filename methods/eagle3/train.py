@@ -1,7 +1,7 @@
-"""Training an EAGLE-3 head: training-time test on the target's own answers (Li et al. 2025, §3.2; SpecForge).
+"""Recipe for an EAGLE-3 head: training-time test on the target's own answers (Li et al. 2025, §3.2; SpecForge).
 
-Loss, weights of the steps (0.8 to the power of the step) and which rows learn are SpecForge's. The draft vocabulary is
-the most frequent tokens of the answers learnt from; how many tokens of held-out answers are in it, the card says.
+Loss, weights of the steps (0.8 to the power of the step) and the choice of learning rows are SpecForge's. The draft
+vocabulary is the most frequent tokens of the training answers; the model card has its share of held-out tokens.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
 from specbench.training import HeadTrainingOptions, Job, Text, check_head, train_head
 
-OPTION = "head"  # of the method: what is trained goes there
+OPTION = "head"  # the method's option that takes what is trained
 
 
 class Options(HeadTrainingOptions):
     """Options of the recipe."""
 
-    layers: int = option(1, help="of the head; EAGLE-3 has one", ge=1)
-    intermediate: int | None = option(None, help="width of its MLP; default is the target's", ge=1)
-    unroll: int = option(7, help="steps of the training-time test: drafts that it learns to go on from", ge=1)
-    decay: float = option(0.8, help="step i weighs decay to the power of i", gt=0, le=1)
+    layers: int = option(1, help="layers of the head; EAGLE-3 has one", ge=1)
+    intermediate: int | None = option(None, help="width of the head's MLP; default is the target's", ge=1)
+    unroll: int = option(7, help="steps of the training-time test: drafts that the head learns to continue from", ge=1)
+    decay: float = option(0.8, help="weight of step i is decay to the power of i", gt=0, le=1)
     activation_checkpointing: bool = option(
-        False, "checkpointing", help="compute activations again in the backward pass: less memory, a third more time"
+        False, "checkpointing", help="recompute activations in the backward pass: less memory, a third more time"
     )
     epochs: float = option(10.0, help="passes over the texts", gt=0)
-    lr: float = option(1e-4, help="learning rate, after warm-up and before its cosine", gt=0)
-    warmup: float = option(0.015, help="share of the steps", ge=0, le=1)
+    lr: float = option(1e-4, help="peak learning rate, after warm-up and before the cosine decay", gt=0)
+    warmup: float = option(0.015, help="warm-up as a share of the steps", ge=0, le=1)
     beta2: float = option(0.95, help="of AdamW", ge=0, lt=1)
-    clip: float = option(0.5, help="largest norm of the gradient", gt=0)
+    clip: float = option(0.5, help="largest gradient norm", gt=0)
 
 
 check = check_head

@@ -1,7 +1,7 @@
-"""EAGLE-2's dynamic tree: of all paths that were scored, the most probable ones (Li et al. 2024, arXiv:2406.16858, §4).
+"""EAGLE-2's dynamic tree: the most probable of all scored paths (Li et al. 2024, arXiv:2406.16858, §4).
 
-The head scores level by level on the device: of each level the best W paths by total log-probability are extended by W
-tokens each. Here, on the host, the best of all of them become rows.
+The head scores level by level on the device: in each level the best W paths by total log-probability are extended by W
+tokens each. Here, on the host, the best of all scored paths become rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _WORD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a head scored after one text: W tokens after it, then W after each of the W best paths of each level.
+    """The head's scores after one text: W tokens after it, then W after each of the W best paths of each level.
 
     Attributes:
         root: the last emitted token.
         tokens: [W + (D - 1) · W²], level by level, and in a level by the path that they extend.
         logp: natural log-probability of each under its path, the same shape.
-        best: [(D - 2) · W] which W of a level's W² were extended, from the second level on; of the first all were.
+        best: [(D - 2) · W] which W of a level's W² were extended, from the second level on; in the first all are.
         width: W.
     """
 
@@ -34,10 +34,10 @@ class Levels:
     width: int
 
     def parents(self) -> list[int]:
-        """The candidate that each hangs under, -1 for the text."""
+        """Each candidate's parent; -1 for the text."""
         width, every = self.width, len(self.tokens)
         found = [-1] * width
-        above = list(range(width))  # candidates that the next level's paths end with
+        above = list(range(width))  # last candidates of the next level's paths
         level = 0
         while len(found) < every:
             start = len(found)
@@ -47,9 +47,9 @@ class Levels:
         return found
 
     def tree(self, budget: int) -> TokenTree:
-        """The ``budget`` - 1 most probable paths under the root; of equal ones those that were scored first.
+        """The ``budget`` - 1 most probable paths under the root; among equal ones, those scored first.
 
-        A path is never more probable than its beginning, so with it all of its beginnings are in the tree.
+        A path is never more probable than its prefix, so all of its prefixes are in the tree.
         """
         parents = self.parents()
         totals: list[float] = []
@@ -67,5 +67,5 @@ class Levels:
 
 
 def chain(root: int, tokens: Sequence[int], logp: Sequence[float], proposal: Proposal | None = None) -> TokenTree:
-    """One path under the root, and what its tokens were drawn from, where they were."""
+    """One path under the root, and the distributions that its tokens were sampled from, if they were."""
     return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp], proposal=proposal)

@@ -17,13 +17,13 @@ class Options(decoding.Options):
         "block", help="block: finish a block, then start the next; sliding: refill to block_size after every forward"
     )
     init: Kind = option(
-        "context", help="fresh guesses: drawn from prompt and output, from the vocabulary, or the pad token"
+        "context", help="fresh guesses: sampled from prompt and output, from the vocabulary, or the pad token"
     )
-    prefill_draft: bool = option(True, help="send the first guesses along with the prompt: one free Jacobi update")
+    prefill_draft: bool = option(True, help="send the first guesses with the prompt: one free Jacobi update")
 
 
 class Decoder(decoding.Decoder):
-    """Drafts the chain as it stands."""
+    """Draft the current chain."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._prefill_draft = options.prefill_draft

@@ -1,7 +1,7 @@
 """A head's ``config.json``: sizes, tapped layers, block, and whether its rows look ahead.
 
-The published heads agree on the parameters and not on the names of what is not a parameter, so each is read under all
-the names it has had (JetSpec ``jetspec/models/draft_head.py``; DFlash ``dflash/model.py``; NeMo and vLLM's readers).
+Published heads agree on the parameters but not on the names of other fields, so each field is read under all its
+published names (JetSpec ``jetspec/models/draft_head.py``; DFlash ``dflash/model.py``; NeMo and vLLM's readers).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from specbench.models import HeadConfig as HeadConfigBase
 
 _NESTED = ("jetspec_config", "dflash_config")
 _NEEDED = (*HEAD_SIZES[:2], "num_hidden_layers", HEAD_SIZES[2])
-#: Heads that need no files, and whether they are causal.
+#: Untrained heads without files, and whether they are causal.
 RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
 _CAUSAL = ("causal_head", "causal", "is_causal")
 
 
 class _Published(PublishedHead):
-    """Types of what a published ``config.json`` may say, under all names; there is more in it."""
+    """Types of the fields of a published ``config.json``, under all names; other fields are ignored."""
 
     num_hidden_layers: int | None = head_size(1024)
     num_target_layers: int | None = head_size(1 << 16)
@@ -42,7 +42,7 @@ class HeadConfig(HeadConfigBase):
     Attributes:
         block_size: rows of a block S, the anchor included; it drafts S - 1 tokens.
         mask_token_id: token that fills a block's rows after the anchor; the target's embedding of it is used.
-        num_target_layers: of the target it was made for.
+        num_target_layers: layers of the target that it was made for.
         causal: a row sees the rows before it (JetSpec), not all of its block (DFlash).
     """
 
@@ -55,13 +55,13 @@ class HeadConfig(HeadConfigBase):
 
     def __post_init__(self) -> None:
         if self.block_size < 2:
-            raise UsageError(f"a block of {self.block_size} drafts nothing; the head's block_size has to be 2 or more")
+            raise UsageError(f"a block of {self.block_size} drafts no token; the head's block_size must be 2 or more")
         if not self.taps:
             raise UsageError("the head taps no layer of its target; its target_layer_ids are empty")
         last = self.num_target_layers - 1
         for layer in self.taps:
             if layer == last:
-                # transformers gives it after the final norm and other engines before: whose features it learnt from
+                # transformers returns it after the final norm, other engines before it: which one the head learnt
                 # cannot be known.
                 raise UsageError(
                     f"the head taps the last layer of its target ({layer}), which stands for two different outputs; "
@@ -78,10 +78,10 @@ class HeadConfig(HeadConfigBase):
         """A configuration from a published ``config.json``.
 
         Args:
-            values: its content. What is about the block may stand at the top or under ``dflash_config`` or
-                ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` are one, and without it the head is
-                DFlash's, which looks ahead.
-            target_layers: of the target, for a file that does not say.
+            values: its content. Fields about the block may be at the top or under ``dflash_config`` or
+                ``jetspec_config``; ``causal_head``, ``causal`` and ``is_causal`` are the same, and without them the
+                head is DFlash's, which looks ahead.
+            target_layers: layers of the target, for a file that does not have them.
         """
         found = dict(values)
         for nested in _NESTED:
@@ -93,7 +93,7 @@ class HeadConfig(HeadConfigBase):
         missing = [name for name in (*_NEEDED, "block_size", "mask_token_id") if found.get(name) is None]
         missing += [] if layers else ["num_target_layers"]
         if missing:
-            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is no JetSpec or DFlash head")
+            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; it is not a JetSpec or DFlash head")
         return cls(
             **layer_sizes(found, cls.POSITIONS),
             block_size=found["block_size"],
@@ -106,7 +106,7 @@ class HeadConfig(HeadConfigBase):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The published form, which JetSpec's and DFlash's own loaders read."""
+        """The published form, which the loaders of JetSpec and DFlash read."""
         return {
             "architectures": ["DFlashDraftModel"],
             "model_type": "qwen3",
@@ -128,7 +128,7 @@ class HeadConfig(HeadConfigBase):
     def for_target(cls, target: Any, *, layers: int = 5, taps: Sequence[int] | None = None, **own: Any) -> HeadConfig:
         """The published shape for any target: its sizes, five layers, five taps, a block of 16.
 
-        ``taps``: None is :func:`build_target_layer_ids`; ``own``: further fields, the mask token among them.
+        ``taps``: None is :func:`build_target_layer_ids`; ``own``: further fields, such as the mask token.
         """
         depth = target.get_text_config().num_hidden_layers
         known = {"block_size": 16, "causal": True, "num_target_layers": depth}
@@ -150,7 +150,7 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
     """The layers that the published heads tap: evenly spaced from the second to the third from the end.
 
     ``(36, 5)`` gives (1, 9, 17, 25, 33), as in DFlash's and JetSpec's function of this name. Targets too shallow for
-    that get distinct layers from the first to the last but one, as many as there are.
+    that get all layers except the last.
     """
     if num_target_layers < 2:
         raise UsageError("a target of one layer has none that a head could tap; choose another model")
@@ -164,6 +164,6 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
 
 
 def _draft_vocab(values: Mapping[str, Any]) -> int:
-    """0 also where a file names the whole vocabulary, as EAGLE-3's do."""
+    """0 also if the file gives the whole vocabulary, as EAGLE-3's do."""
     size = int(values.get("draft_vocab_size") or 0)
     return 0 if size == values.get("vocab_size") else size

@@ -1,4 +1,4 @@
-"""Parallel tree drafting: one pass of a small head scores a whole block, and a heap makes a tree of it (JetSpec)."""
+"""Parallel tree drafting (JetSpec): one pass of a small head scores a whole block, and a heap builds a tree from it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Options(HeadOptions):
     tree: Literal["optimal", "accum-logp", "top2gap", "chain", "auto"] = option(
         "optimal", help="which paths become rows; auto also chooses how many, by measured step times"
     )
-    depth: int | None = option(None, "D", help="positions drafted; default is all that the head's block has", ge=1)
+    depth: int | None = option(None, "D", help="positions drafted; default is all of the head's block", ge=1)
     spine: bool = option(True, help="tree=optimal: place the best token of every position first")
     beta: float = option(2.0, help="tree=top2gap: how sharply the fan-out falls with the gap, per nat", ge=0)
     g0: float = option(1.0, help="tree=top2gap: gap at which half the fan-out is left, in nats")
 
 
 class Decoder(HeadDecoder):
-    """Makes a tree of what the head scores."""
+    """Build a tree from the head's scores."""
 
     METHOD = "jetspec"
 
@@ -32,6 +32,6 @@ class Decoder(HeadDecoder):
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafting:
-        from specbench.methods.jetspec.head import prepare  # torch: plans and lists do without
+        from specbench.methods.jetspec.head import prepare  # imports torch, which plans and lists do not need
 
         return prepare(options, target)

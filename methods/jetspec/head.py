@@ -1,8 +1,8 @@
 """The parallel draft head: a few Qwen3 layers that read the target's features and draft a whole block in one pass.
 
 JetSpec's head (arXiv:2606.18394, ``jetspec/models/draft_head.py``) and DFlash's (``dflash/model.py``) have the same
-parameters; in JetSpec's a row of the block sees the rows before it, in DFlash's all of them. It owns neither embedding
-nor LM head: both are the target's.
+parameters; in JetSpec's a row of the block sees the rows before it, in DFlash's all of them. It uses the target's
+embedding and LM head.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import Head
 
 _TIMED = 5
-_CONTEXT = 512  # features after which a pass is timed, as far as the capacity allows
+_CONTEXT = 512  # length of the text after which a pass is timed, if the capacity allows it
 
 
 class DraftHead(Head):
@@ -50,35 +50,35 @@ class DraftHead(Head):
         return ExactRotary(_qwen3(config))
 
     def fuse(self, features: Tensor, pieces: Pieces = PLAIN) -> Tensor:
-        """One vector a context token, shared by all layers: [B, n, T × H] of the tapped layers to [B, n, H]."""
+        """One vector per context token, shared by all layers: [B, n, T × H] from the tapped layers to [B, n, H]."""
         return pieces.norm(self.hidden_norm, self.fc(features))[0]
 
     def keep_context(self, fused: Tensor, positions: Tensor, store: Store, pieces: Pieces = PLAIN) -> None:
-        """Hands the rotated keys and the values of context tokens, [B, KV heads, n, D] each, to ``store``.
+        """Pass the rotated keys and the values of context tokens, [B, KV heads, n, D] each, to ``store``.
 
-        They come from the fused vector as it is: context passes no layer, and no input norm (JetSpec).
+        They are computed from the fused vector directly: context passes no layer and no input norm (JetSpec).
 
-        ``fused``: [B, n, H] from :meth:`fuse`; ``positions``: [B, n], those of the tokens in their text.
+        ``fused``: [B, n, H] from :meth:`fuse`; ``positions``: [B, n] of the tokens in their text.
         """
         rotary = self.rotary_emb(fused, positions)
         for index, layer in enumerate(self.layers):
             pieces.keep(index, layer.self_attn, fused, rotary, store)
 
     def project_context(self, fused: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """What :meth:`keep_context` hands on, for every layer."""
+        """Keys and values for :meth:`keep_context`, layer by layer."""
         found: list[tuple[Tensor, Tensor]] = []
         self.keep_context(fused, positions, lambda layer, key, value: found.append((key, value)))
         return found
 
     def forward(self, rows: Tensor, positions: Tensor, attend: Attend, pieces: Pieces = PLAIN) -> Tensor:
-        """The block through all layers.
+        """Run the block through all layers.
 
         ``rows`` [B, R, H]: the target's embeddings of [anchor, MASK, …]; ``positions`` [B, R]: the anchor's is the
         number of context tokens. Returns [B, R, H], normalised: times the target's LM head, row k scores the token k
         after the anchor.
         """
         rotary = self.rotary_emb(rows, positions)
-        branch: Tensor | None = None  # what is still to be added to the rows
+        branch: Tensor | None = None  # pending residual of the rows
         for index, module in enumerate(self.layers):
             layer: Any = module
             inner, rows = pieces.norm(layer.input_layernorm, rows, branch)
@@ -99,13 +99,13 @@ def _qwen3(config: HeadConfig) -> Qwen3Config:
 
 
 class BlockPass(HeadRounds):
-    """The head's pass over blocks: new features in, the best tokens of every position out.
+    """The head's pass over blocks: takes new features, returns the best tokens of every position.
 
-    A round's features are appended to the head's own KV cache inside the pass, with the block's rows after them as
-    scratch that the next round overwrites. JetSpec's graphed drafter projects its whole context again in every round,
-    and its incremental one cannot be captured; lengths on the device give both at once.
+    Inside the pass, a round's features are appended to the head's own KV cache; the block's rows after them are scratch
+    space that the next round overwrites. JetSpec's graphed drafter projects its whole context again in every round, and
+    its incremental one cannot be captured; with lengths on the device, this pass is both incremental and captured.
 
-    S slots, F feature rows and R block rows of each, D = ``depth`` drafted positions, fewer than the block has, and
+    S slots, F feature rows and R block rows per slot, D = ``depth`` drafted positions, fewer than the block has, and
     K = ``width`` candidates of each. The head borrows the target's embedding and LM head.
     """
 
@@ -117,7 +117,7 @@ class BlockPass(HeadRounds):
         self._embed = target.model.get_input_embeddings()
         self._scorer = head.scorer(target.model.get_output_embeddings())
         self._width = min(width, self._scorer.weight.shape[0])
-        # The rows that look ahead were trained on whole blocks; without them, those after the last wanted one are
+        # Rows that look ahead were trained on whole blocks; in a causal head, rows after the last needed one are
         # not needed.
         rows = depth + 1 if config.causal else config.block_size
         self._masks = torch.full((target.slots, rows - 1), config.mask_token_id, dtype=torch.int64, device=head.device)
@@ -125,7 +125,7 @@ class BlockPass(HeadRounds):
         super().__init__(head, target, path=depth, rows=rows, scorer=scorer, weights=weights)
 
     def read(self, rows: HeadRows) -> None:
-        """Keys and values of new features; no layer computes anything for them."""
+        """Store keys and values of new features; no layer runs for them."""
         assert rows.features is not None
         fused = self.head.fuse(rows.features, rows.pieces)
         self.head.keep_context(fused, rows.positions, rows.store, rows.pieces)
@@ -165,10 +165,10 @@ def prepare(options: Any, target: Target) -> Drafting:
         context = min(_CONTEXT, target.capacity)
         name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}, "
         drafting = target.measured(
-            f"{name}budget {options.budget}, behind {context} tokens",
+            f"{name}budget {options.budget}, after {context} tokens",
             lambda: draft_seconds(passes, options.budget, context),
         )
-        # A whole step: what the head costs is paid for a tree of any size.
+        # A whole step: the head's cost is the same for a tree of any size.
         seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
     knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
     build = BUILDERS[options.tree]
@@ -181,7 +181,7 @@ def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
     taken = []
     features = passes.head.fc.weight.new_zeros(max(1, context - _TIMED), passes.head.fc.in_features)
     try:
-        # The text grows by a token each time. That the first pass waits for a whole prompt is no median's business.
+        # The text grows by a token each time. The median ignores the first pass, which waits for a whole prompt.
         passes.append(slot, [0] * len(features), features)
         for _ in range(_TIMED):
             started = time.perf_counter()

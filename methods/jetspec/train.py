@@ -1,6 +1,6 @@
-"""Training a head: forward KL to the frozen target on blocks of the target's own answers (JetSpec; SpecForge, NeMo).
+"""Recipe for a JetSpec or DFlash head: forward KL to the frozen target on blocks of its own answers (SpecForge, NeMo).
 
-JetSpec published no training code. What is known of its recipe: causal block of 16, forward KL, learning rate 3e-4, six
+JetSpec published no training code. Known parts of its recipe: causal block of 16, forward KL, learning rate 3e-4, six
 epochs, no weights by offset. Blocks and anchors are those of SpecForge's DFlash trainer, the loss is NeMo's.
 """
 
@@ -21,26 +21,30 @@ from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
 from specbench.training import Accepted, HeadTrainingOptions, Job, Text, check_head, train_head
 
-OPTION = "head"  # of the method: what is trained goes there
+OPTION = "head"  # the method's option that takes what is trained
 
 
 class Options(HeadTrainingOptions):
     """Options of the recipe."""
 
-    layers: int = option(5, help="of the head", ge=1)
-    taps: int | None = option(None, help="layers of the target that it reads; default is as many as it has", ge=1)
+    layers: int = option(5, help="layers of the head", ge=1)
+    taps: int | None = option(
+        None, help="number of target layers that it reads; default is the head's number of layers", ge=1
+    )
     block_size: int = option(16, help="rows of a block, the anchor included", ge=2)
-    causal: bool = option(True, help="a row sees those before it (JetSpec), not all of its block (DFlash)")
-    mask_token: int | None = option(None, help="id that fills a block; default is the last row of the embedding", ge=0)
-    anchors: int = option(512, help="blocks of a text that a step learns from, at most", ge=1)
+    causal: bool = option(True, help="a row sees the rows before it (JetSpec), not its whole block (DFlash)")
+    mask_token: int | None = option(
+        None, help="token id that fills a block; default is the last row of the embedding", ge=0
+    )
+    anchors: int = option(512, help="most blocks per text in a step", ge=1)
     max_tokens: int = option(3072, help="tokens of a text, prompt included; longer answers are cut", ge=8)
-    gamma: float = option(0.0, help="offset k weighs exp(-(k-1)/gamma); 0 weighs all alike", ge=0)
-    lr: float = option(3e-4, help="learning rate, after warm-up and before its cosine", gt=0)
-    warmup: float = option(0.04, help="share of the steps", ge=0, le=1)
+    gamma: float = option(0.0, help="weight of offset k is exp(-(k-1)/gamma); 0 weighs all equally", ge=0)
+    lr: float = option(3e-4, help="peak learning rate, after warm-up and before the cosine decay", gt=0)
+    warmup: float = option(0.04, help="warm-up as a share of the steps", ge=0, le=1)
 
 
 def check(options: Options, target: LoadedModel) -> None:
-    """Refuse a head that this target cannot have."""
+    """Refuse a head that does not fit this target."""
     config = _config(options, target)
     rows = target.model.get_input_embeddings().weight.shape[0]
     if (config.mask_token_id or 0) >= rows:

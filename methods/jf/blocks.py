@@ -1,8 +1,8 @@
-"""Blocks that carry over, and the pool of recycled guesses: the post's algorithm in one continuous loop.
+"""The post's algorithm in one continuous loop: blocks that carry over, and the pool of recycled guesses.
 
-All blocks are one chain: the real block's tokens, then those of the blocks drafted ahead, at the positions where they
-will stand. A forward refreshes the whole chain at once, so a block ahead is Jacobi-updated under the drafts before it,
-and is simply the real one when its turn comes. Recycled guesses are branches of the root.
+All blocks form one chain: the current block's tokens, then those of the blocks drafted ahead, at their future
+positions. A forward refreshes the whole chain, so a block ahead is Jacobi-updated under the drafts before it, and
+simply becomes the current block when its turn comes. Recycled guesses are branches of the root.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Blocks:
         self._noise = Noise(options.init, context)
         self._pool = Pool(options.chains - 1) if options.chains > 1 else None
         self._chain: list[int] = []  # tokens[0] is the last emitted token
-        self._left: list[int] = []  # tokens still to commit of each block, the real one first; their sum is the chain
+        self._left: list[
+            int
+        ] = []  # tokens still to commit in each block, the current one first; their sum is the length of the chain
         self._fresh = 0  # tokens at the chain's end that no forward has refreshed yet
         self._branches: list[list[int]] = []  # rows of each recycled candidate of the last tree
         self._counts = {"recycled": 0, "carried": 0}
@@ -52,7 +54,9 @@ class Blocks:
         accepted, total = len(result.path), len(self._chain)
         guesses = self._refreshed(result)
         right = self._right(result)
-        for _ in range(accepted):  # commit from the front; a block that is finished makes the next one real
+        for _ in range(
+            accepted
+        ):  # commit from the front; when a block is finished, the next one becomes the current block
             self._left[0] -= 1
             if not self._left[0]:
                 self._left.pop(0)
@@ -64,7 +68,7 @@ class Blocks:
         if self._pool:
             self._pool.reject(self._chain)
         if len(self._left) < self._options.blocks and right >= math.ceil(self._options.activation_ratio * n):
-            # The last row's own next token is a guess for the first position of the block that starts behind it.
+            # The last row's own next token is a guess for the first position of the block that starts after it.
             self._chain += [guesses[-1], *self._noise.draw(n - 1)]
             self._left.append(n)
             self._fresh = n - 1
@@ -87,15 +91,15 @@ class Blocks:
         self._left = [len(self._chain)]
 
     def _origins(self, rows: int) -> list[str]:
-        """Of the chain's rows by the block they are in, noise at its end, and branches behind it."""
+        """Origins of the rows: of the chain by block, noise at its end, then branches."""
         total = len(self._chain)
         real = ["guess"] * self._left[0] + ["block"] * (total - self._left[0])
         return real[: total - self._fresh] + ["noise"] * self._fresh + ["pool"] * (rows - total)
 
     def _refreshed(self, result: StepResult) -> list[int]:
-        """The Jacobi update of every position behind the accepted path, up to the end of the chain.
+        """The Jacobi update of every position after the accepted path, up to the end of the chain.
 
-        Where a recycled candidate won, its rows say what follows; positions behind its end are the draft's.
+        If a recycled candidate won, its rows give the next tokens; positions after its end are the draft's.
         """
         accepted, total = len(result.path), len(self._chain)
         rows = list(range(total))  # row 0 is the root, the chain's rows come first

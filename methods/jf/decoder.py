@@ -22,20 +22,20 @@ class Options(decoding.Options):
 
     block_size: int = option(64, "n", help="tokens of a block, the verified first one included", ge=1, le=512)
     num_blocks: int = option(
-        2, "K", "k", help="most blocks at a time: a real one, and others drafted ahead", ge=1, le=16
+        2, "K", "k", help="most blocks at a time: the current one, and others drafted ahead", ge=1, le=16
     )
     activation_ratio: float = option(
         0.85, "r", help="share of the newest block that is right before the next one starts", ge=0, le=1
     )
-    pool_size: int = option(4, "pool", help="chains verified side by side: the draft and recycled ones", ge=1, le=64)
-    multiblock: bool = option(True, help="draft ahead of the real block (M)")
-    recycling: bool = option(True, help="verify recycled guesses beside the draft (R)")
+    pool_size: int = option(4, "pool", help="chains verified together: the draft and recycled ones", ge=1, le=64)
+    multiblock: bool = option(True, help="draft ahead of the current block (M)")
+    recycling: bool = option(True, help="verify recycled guesses together with the draft (R)")
     init: Kind = option(
-        "context", help="fresh guesses: drawn from prompt and output, from the vocabulary, or the pad token"
+        "context", help="fresh guesses: sampled from prompt and output, from the vocabulary, or the pad token"
     )
-    prefill_draft: bool = option(True, help="send the first guesses along with the prompt: one free Jacobi update")
+    prefill_draft: bool = option(True, help="send the first guesses with the prompt: one free Jacobi update")
     variant: Literal["paper", "released"] = option(
-        "paper", help="paper: blocks and guesses live on; released: what the published code does, call by call"
+        "paper", help="paper: blocks and guesses carry over; released: as the published code does, call by call"
     )
 
     @property
@@ -45,7 +45,7 @@ class Options(decoding.Options):
 
     @property
     def chains(self) -> int:
-        """Most chains verified side by side."""
+        """Most chains verified together."""
         return self.pool_size if self.recycling else 1
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class Options(decoding.Options):
 
 
 class Decoder(decoding.Decoder):
-    """Drafts by one of the two variants."""
+    """Draft by one of the two variants."""
 
     def __init__(self, options: Options, context: Context) -> None:
         made = Blocks if options.variant == "paper" else released.Calls

@@ -1,4 +1,4 @@
-"""What Jacobi Forcing learns: progressive consistency on pairs of noisy and clean blocks (the authors' post, 2025)."""
+"""Jacobi Forcing's loss: progressive consistency on pairs of noisy and clean blocks (the authors' post, 2025)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from specbench.training import (
 class Options(LabelOptions):
     """Options of the method's training.
 
-    Where the post and the released code differ, the default is the post's, but for two: ``noise_measure`` and
-    ``ar_weight`` are the released code's. The post gives no weight, and ``noise_measure=unconverged`` is its reading.
+    Where the post and the released code differ, the default is the post's, except ``noise_measure`` and ``ar_weight``,
+    which are the released code's. The post gives no weight; ``noise_measure=unconverged`` follows the post.
     """
 
     noise_window: int = option(16, "w", help="blocks over which the noise level grows", ge=1)
@@ -34,12 +34,14 @@ class Options(LabelOptions):
     noise_measure: Measure = option(
         "divergence", help="noise of a state: all from the first wrong token on (released), or wrong tokens (post)"
     )
-    noise_rotate: bool = option(False, help="another level for each block at each visit; no publication's")
+    noise_rotate: bool = option(False, help="rotate the levels from visit to visit; not from a publication")
     mask_window: int | None = option(None, "W", help="blocks that see each other's noise; default is all", ge=1)
-    ar_weight: float = option(10.0, help="of the autoregressive loss: released 10, checkpoints' names say 1", ge=0)
-    include_prompt: bool = option(False, help="the prompt's tokens count in the autoregressive loss, as released")
-    norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or the released code's")
-    max_tokens: int = option(16384, help="of a packed text; last blocks are left out of longer ones", ge=8)
+    ar_weight: float = option(
+        10.0, help="weight of the autoregressive loss: released 10, checkpoints are named 1", ge=0
+    )
+    include_prompt: bool = option(False, help="include the prompt's tokens in the autoregressive loss, as released")
+    norm: Norm = option("tokens", help="consistency loss: mean over tokens, over blocks, or as released")
+    max_tokens: int = option(16384, help="tokens of a packed text; the last blocks of longer texts are left out", ge=8)
 
 
 class Lesson(ConsistencyLesson):
@@ -58,7 +60,7 @@ class Lesson(ConsistencyLesson):
 
 
 class Collator(ConsistencyCollator):
-    """The state of each block whose noise is nearest to what the schedule asks for."""
+    """For each block the state whose noise is nearest to the schedule's level."""
 
     def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
         super().__init__(options.max_tokens, 1, seed, length, multiple)

@@ -1,4 +1,4 @@
-"""Rejection recycling: guesses that were thrown away, tried again where they meet the last verified token."""
+"""Rejection recycling: rejected guesses are tried again where they contain the last verified token."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from specbench.decoding import NgramIndex
 
-_MATCH = 3  # most tokens of the output that decide which of its places comes first
-_PLACES = 16  # places looked at per length of match: a bound for texts that say one thing a thousand times
+_MATCH = 3  # longest match considered when places in the output are ranked
+_PLACES = 16  # places checked per match length: a bound for very repetitive texts
 
 
 class Pool:
-    """Recent rejected drafts and the output itself: at most ``candidates`` a step, and as many drafts are kept."""
+    """Recent rejected drafts and the output itself; at most ``candidates`` per step, and as many drafts are kept."""
 
     def __init__(self, candidates: int) -> None:
         self._limit = candidates
@@ -20,18 +20,18 @@ class Pool:
         self._output = NgramIndex(_MATCH)
 
     def see(self, tokens: Sequence[int]) -> None:
-        """Takes emitted tokens."""
+        """Add emitted tokens."""
         self._output.extend(tokens)
 
     def reject(self, draft: Sequence[int]) -> None:
-        """Takes the refreshed draft of a step that did not accept all of it."""
+        """Add the refreshed draft of a step that did not accept all of it."""
         self._rejected.append(list(draft))
 
     def candidates(self, verified: int, draft: Sequence[int]) -> list[list[int]]:
         """Different continuations of the verified token, as long as ``draft`` and none equal to it.
 
-        A candidate that ends early goes on with the draft's tokens at the same places: tokens that are right before
-        their turn comes stay right whatever stands before them.
+        A candidate that ends early continues with the draft's tokens at the same positions, because tokens that are
+        right early stay right whatever precedes them.
         """
         found: list[list[int]] = []
         for continuation in self._continuations(verified):

@@ -1,8 +1,8 @@
-"""What the published Jacobi Forcing code does (hao-ai-lab/JacobiForcing, multiblock with rejection recycling, 2026-02).
+"""Follow the published Jacobi Forcing code (hao-ai-lab/JacobiForcing, multiblock with rejection recycling, 2026-02).
 
-For checking published rows: it decodes call by call, a block each. Nothing outlives a call; the next block starts from
-fresh guesses even where a block ahead was drafted, whose guesses reach the output only through the pool. A pool of one
-or two entries never yields a candidate.
+For checking published rows. It decodes call by call, one block each. No state survives a call: the next block starts
+from fresh guesses even if a block ahead was drafted, whose guesses reach the output only through the pool. A pool of
+one or two entries never yields a candidate.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from specbench.decoding import Branches, Context, Noise, StepResult, TokenTree
 if TYPE_CHECKING:
     from specbench.methods.jf.decoder import Options
 
-_MAX_ITERATIONS = 128  # of a call; reached by blocks of more tokens only
+_MAX_ITERATIONS = 128  # steps of a call; reached only by larger blocks
 
 
 class Calls:
-    """The state of the call under way."""
+    """The state of the current call."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
@@ -33,11 +33,14 @@ class Calls:
 
     def _start(self, draft: list[int], fresh: int = 0) -> None:
         self._committed: list[int] = []
-        self._draft = draft  # what is left of the real block; draft[0] is the last emitted token
+        self._draft = draft  # rest of the current block; draft[0] is the last emitted token
         self._fresh = fresh  # tokens at its end that no forward has refreshed yet
         self._candidates: list[list[int]] = []
         self._branches: list[list[int]] = []
-        self._ahead: tuple[list[int], list[int]] = ([], [])  # the block ahead: taken as accepted, and still guessed
+        self._ahead: tuple[list[int], list[int]] = (
+            [],
+            [],
+        )  # the block ahead: tokens assumed accepted, and tokens still guessed
         self._pool: deque[list[int]] = deque(maxlen=self._options.chains)
         self._iterations = 0
 
@@ -55,7 +58,7 @@ class Calls:
         length = len(self._draft)
         origins = ["guess"] * (length - self._fresh) + ["noise"] * self._fresh + ["block"] * len(ahead)
         origins += ["pool"] * (len(tree) - len(origins))
-        # The block ahead is computed behind the draft, and never emitted from there.
+        # The block ahead is computed after the draft, and never emitted from there.
         return tree.tree([row not in set(ahead) for row in range(len(tree))] if ahead else None, origins)
 
     def observe(self, result: StepResult) -> None:
@@ -84,14 +87,14 @@ class Calls:
         self._refresh_ahead(result.next_tokens[length:])
         threshold = math.ceil(self._options.activation_ratio * n)
         if self._options.blocks > 1 and not any(self._ahead) and len(self._committed) >= threshold:
-            # Starts as a copy of what is left of the real block, filled up with pads.
+            # Starts as a copy of the rest of the current block, filled up with pads.
             self._ahead = ([], (self._draft + [self._pad] * n)[:n])
 
     def measures(self) -> Mapping[str, float]:
         return {"recycled": self._recycled}
 
     def _recycle(self, tail: list[int]) -> None:
-        """Two strings go into the pool; candidates come from all but the newest of it, and only if they are two."""
+        """Add two strings to the pool; candidates come from all but the newest string, and only if there are two."""
         strings = self._committed + self._draft + self._ahead[0] + self._ahead[1]
         self._pool.append([token for token in strings if token != self._pad])
         if tail:
@@ -104,14 +107,14 @@ class Calls:
         if len(self._candidates) < 2:
             self._candidates = []
 
-    def _refresh_ahead(self, said: Sequence[int]) -> None:
-        """The block ahead takes its first guess for right, whatever the target says, and the matches behind it."""
+    def _refresh_ahead(self, next_tokens: Sequence[int]) -> None:
+        """Accept the first guess of the block ahead, whatever the target says, and the matches after it."""
         taken, guesses = self._ahead
         if not guesses:
             return
-        said = said[len(taken) : len(taken) + len(guesses)]
+        next_tokens = next_tokens[len(taken) : len(taken) + len(guesses)]
         matches = 0
-        while matches + 1 < len(guesses) and guesses[matches + 1] == said[matches]:
+        while matches + 1 < len(guesses) and guesses[matches + 1] == next_tokens[matches]:
             matches += 1
-        rest = [said[matches], *said[matches + 1 : -1]] if matches + 1 < len(guesses) else []
+        rest = [next_tokens[matches], *next_tokens[matches + 1 : -1]] if matches + 1 < len(guesses) else []
         self._ahead = (taken + guesses[: matches + 1], rest)

@@ -1,6 +1,6 @@
-"""Which state of a block is learnt from: a noise level that grows over a window of blocks (Jacobi Forcing).
+"""Choose the state of a block to train on: a noise level that grows over a window of blocks (Jacobi Forcing).
 
-The post and the released packing script part in two places, and each reading is an option here: where the levels end,
+The post and the released packing script differ in two points, and each reading is an option here: where the levels end,
 and what counts as noise.
 """
 
@@ -24,9 +24,9 @@ class Schedule:
         window: w, blocks over which the level grows, at least 1.
         order: ``cyclic`` gives block i level i mod w, so that noise grows progressively; ``random`` any of the w.
         ends: ``open`` has the levels 0, 1/w, …, (w - 1)/w (the post), ``closed`` w of them from 0 to 1 (the code).
-        measure: what of a state is noise, see :func:`noise_ratio`.
-        rotate: the level of block i at visit v is that of block i + v: no publication's, but a block that is visited w
-            times is then seen at every level. Only with ``cyclic``.
+        measure: which tokens of a state are noise, see :func:`noise_ratio`.
+        rotate: the level of block i at visit v is that of block i + v. Not from a publication; a block that is visited
+            w times is then seen at every level. Only with ``cyclic``.
     """
 
     window: int
@@ -44,10 +44,10 @@ class Schedule:
     def states(
         self, blocks: Sequence[Sequence[Sequence[int]]], lengths: Sequence[int], draw: random.Random, visit: int
     ) -> list[int]:
-        """The state of each block that is learnt from.
+        """The state of each block to train on.
 
-        ``blocks``: trajectories, the last state of each its fixed point; ``lengths``: tokens of each block that belong
-        to the answer, those after its end are no noise; ``visit``: how often the text was learnt from before.
+        ``blocks``: trajectories, each ending in its fixed point; ``lengths``: tokens of each block that belong to the
+        answer (later ones do not count as noise); ``visit``: how often the text was used before.
         """
         levels = self.levels
         shift = visit if self.rotate else 0
@@ -64,7 +64,8 @@ def noise_ratio(state: Sequence[int], fixed: Sequence[int], measure: Measure) ->
     """Share of a state's n tokens that is noise.
 
     ``measure``: ``divergence`` is (n - f) / n with f the first token that differs, as released: right tokens after a
-    wrong one count as noise, being conditioned on it. ``unconverged`` is the share of tokens that differ (the post).
+    wrong one count as noise, because they are conditioned on it. ``unconverged`` is the share of tokens that differ
+    (the post).
     """
     differs = [a != b for a, b in zip(state, fixed, strict=True)]
     if measure == "unconverged":
@@ -73,5 +74,5 @@ def noise_ratio(state: Sequence[int], fixed: Sequence[int], measure: Measure) ->
 
 
 def nearest(ratios: Sequence[float], level: float) -> int:
-    """Index of the ratio nearest to a level; the first of those that are equally near."""
+    """Index of the ratio nearest to a level; the first of equally near ones."""
     return min(range(len(ratios)), key=lambda at: abs(ratios[at] - level))

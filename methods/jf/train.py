@@ -1,4 +1,4 @@
-"""Training for Jacobi Forcing: progressive consistency on the target's own trajectories (the authors' post, 2025)."""
+"""Recipe for Jacobi Forcing: progressive consistency on the target's own trajectories (the authors' post, 2025)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Options(learning.Options, OnPolicyOptions, WeightOptions):
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """See :func:`finetune`. Held-out prompts are decoded block by block: rows of a second block and of recycled guesses
-    cost a CPU more than they bring, and would hide what the weights have learnt."""
+    """Train an adapter, see :func:`finetune`. Held-out prompts are decoded block by block: a second block and recycled
+    guesses cost more than they bring on a CPU, and would hide what the weights have learnt."""
     decoding = {"preset": "vanilla", "block_size": job.texts[0].block_size} if job.texts else {}
     return finetune(
         Teaching(

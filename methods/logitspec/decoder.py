@@ -1,7 +1,7 @@
-"""LogitSpec: the last logits guess the token after the next one, and n-grams carry each guess on (Liu et al. 2025).
+"""Guess the token after the next one from the last logits; n-grams extend each guess (LogitSpec, Liu et al. 2025).
 
-arXiv:2507.01449. The runners-up of the logits that gave the last token are often what comes behind it. Each of them is
-a branch under that token, with what followed it earlier in the text; one more branch is prompt lookup's.
+arXiv:2507.01449. The runners-up of the logits that gave the last token often contain the token after it. Each of them
+is a branch under that token, with what followed it earlier in the text; one more branch is prompt lookup's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from specbench import decoding
 from specbench.decoding import Branches, Context, MethodName, NgramIndex, StepResult, TokenTree, option, retrieve_option
 
-#: Tokens of a branch by the rank of its first one: (up to this rank, so many); behind the last pair a single one.
+#: Length of a branch by the rank of its first token: (up to this rank, tokens); beyond the last pair, one token.
 _LENGTHS = ((8, 4), (32, 3))
 
 
@@ -19,13 +19,13 @@ class Options(decoding.Options):
     """Options of LogitSpec; the defaults are those of the released code."""
 
     max_ngram: int = option(3, help="most tokens to match: shorter ones are tried when longer ones fail", ge=1, le=16)
-    draft_length: int = option(20, "k", help="tokens copied behind the last token", ge=1, le=511)
+    draft_length: int = option(20, "k", help="tokens copied after the last token", ge=1, le=511)
     budget: int = option(64, "B", help="rows of the tree at most, root included, and candidates", ge=2, le=512)
     retrieve: MethodName | None = retrieve_option()
 
 
 class Decoder(decoding.Decoder):
-    """Keeps an index of prompt and output, and the last logits' best tokens."""
+    """Keep an index of prompt and output, and the best tokens of the last logits."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
@@ -63,7 +63,7 @@ class Decoder(decoding.Decoder):
             branch = [token, *self._following((token,))][: min(_length(rank), room)]
             before = len(tree)
             tree.add(branch)
-            new = len(tree) - before  # rows at its end that it does not share
+            new = len(tree) - before  # rows at its end that no other branch shares
             origins += ["guess", *["lookup"] * (len(branch) - 1)][len(branch) - new :]
             room -= len(branch)
         return tree.tree(origins=origins)
@@ -72,9 +72,9 @@ class Decoder(decoding.Decoder):
         pass  # what comes of a tree is looked at, not how it was made
 
     def _following(self, guess: tuple[int, ...]) -> Sequence[int]:
-        """What followed the end of the text with a guess behind it: the longest n-gram that occurred before decides.
+        """What followed the end of the text plus a guess: the longest n-gram that occurred before decides.
 
-        Of its occurrences the one that most tokens follow, counted up to ``draft_length``; of equal ones the last.
+        Among its occurrences the one followed by most tokens (up to ``draft_length``), among equal ones the last.
         """
         text, length = self._text.tokens, self._options.draft_length
         last = (*text[-self._options.max_ngram :], *guess)[-self._options.max_ngram :]

@@ -1,8 +1,8 @@
-"""Lookahead decoding: Jacobi trajectories in a window feed a pool of n-grams that are verified beside it.
+"""Jacobi trajectories in a window feed a pool of n-grams, which are verified in the same forward (lookahead decoding).
 
 Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding", arXiv:2402.02057, §3.
-The window has N-1 rows of guesses; its columns are Jacobi trajectories, a forward prolongs each by one token, and the
-n-gram read off every column goes into the pool. Pooled n-grams that start with the last token are branches of the root.
+The window has N-1 rows of guesses; its columns are Jacobi trajectories, a forward extends each by one token, and the
+n-gram in every column goes into the pool. Pooled n-grams that start with the last token are branches of the root.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specbench import decoding
 from specbench.decoding import Branches, Context, Noise, StepResult, TokenTree, option
 from specbench.methods.lookahead.pool import Ngram, Pool, RingPool
 
-# First token of every row with init=const: llama.cpp's choice of ids that are ordinary tokens in most vocabularies.
+# First token of every row with init=const: llama.cpp's choice, ids that are ordinary tokens in most vocabularies.
 _CONST = 100
 
 
@@ -24,9 +24,11 @@ class Options(decoding.Options):
     """Options of lookahead decoding."""
 
     window_size: int = option(7, "W", "w", help="columns of the window: positions ahead that are guessed", ge=1, le=256)
-    ngram_size: int = option(5, "N", "n", help="tokens of an n-gram, the one it is found by included", ge=2, le=64)
-    guess_set_size: int = option(7, "G", "g", help="n-grams kept per first token, all of them verified", ge=1, le=256)
-    pool_from_prompt: bool = option(False, help="put the n-grams of prompt and output in the pool as well")
+    ngram_size: int = option(
+        5, "N", "n", help="tokens of an n-gram, including the one that it is looked up by", ge=2, le=64
+    )
+    guess_set_size: int = option(7, "G", "g", help="n-grams kept per first token; all are verified", ge=1, le=256)
+    pool_from_prompt: bool = option(False, help="also put the n-grams of prompt and output into the pool")
     full_accept_bonus: bool = option(
         True, help="emit N tokens when a whole n-gram is right; off: at most N-1, as released"
     )
@@ -37,30 +39,31 @@ class Options(decoding.Options):
     )
     init: Literal["prompt", "vocabulary", "const"] = option(
         "prompt",
-        help="first window: a row drawn from the prompt or from the vocabulary, the others filled by N-2 forwards; "
+        help="first window: a row sampled from the prompt or from the vocabulary, the others filled by N-2 forwards; "
         "or constant ids",
     )
     accept_window: bool = option(False, help="accept window rows that turn out right")
     lru: Literal["used", "generated", "never"] = option(
         "used",
-        help="what keeps an n-gram in a full pool: being accepted or generated again, or the latter only; never: a "
+        help="what keeps an n-gram in a full pool: being accepted or generated again, or only the latter; never: a "
         "ring, as in llama.cpp",
     )
-    share_prefixes: bool = option(True, help="n-grams with a common beginning share rows; off: the published layout")
+    share_prefixes: bool = option(True, help="n-grams with a common prefix share rows; off: the published layout")
     first_key: Literal["last", "guess"] = option(
-        "last", help="what column 0's n-gram is found by: the last token, or the window's guess for it, as in llama.cpp"
+        "last",
+        help="what column 0's n-gram is looked up by: the last token, or the window's guess for it, as in llama.cpp",
     )
     layout: Literal["window", "ngrams"] = option(
         "window",
-        help="rows of a step: the window first, then each n-gram; or first the n-grams' tokens, depth by depth",
+        help="order of rows: the window first, then each n-gram; or first the n-grams' tokens, depth by depth",
     )
 
 
 class Decoder(decoding.Decoder):
     """Window and pool of one sequence.
 
-    ``_window[r]`` is row r: row 0 has a column less than the others, because the last emitted token is its column 0.
-    ``_passed`` is what the window had guessed for that place, None where it had not.
+    ``_window[r]`` is row r. Row 0 has one column less than the others, because the last emitted token is its column 0.
+    ``_passed`` is the window's guess for that position, or None.
     """
 
     def __init__(self, options: Options, context: Context) -> None:
@@ -73,13 +76,13 @@ class Decoder(decoding.Decoder):
         self._window: list[list[int]] = []
         self._passed: int | None = None
         self._guesses: list[Ngram] = []  # the pooled n-grams of the last tree
-        self._start = 1  # row of the last tree that the window begins at; its column 0 of row 0 is the root
+        self._start = 1  # first row of the window in the last tree; column 0 of row 0 is the root
         self._prefilled = False
 
     @staticmethod
     def max_rows(options: Options) -> int:
         w, n = options.window_size, options.ngram_size
-        # While the window fills it has fewer but longer rows; the prompt goes with a single one.
+        # While the window fills, it has fewer but longer rows; the prompt is sent with a single one.
         window = max(rows * (w + n - 1 - rows) for rows in range(1, n))
         return window + options.guess_set_size * (n - 1)
 
@@ -99,7 +102,7 @@ class Decoder(decoding.Decoder):
     def observe(self, result: StepResult) -> None:
         if not self._prefilled:
             self._prefilled = True
-            if len(result.next_tokens) > 1:  # row 0 went along with the prompt
+            if len(result.next_tokens) > 1:  # row 0 was sent with the prompt
                 self._passed, *first = self._window[0]
                 self._window = [first, list(result.next_tokens[1:])]
         else:
@@ -125,28 +128,28 @@ class Decoder(decoding.Decoder):
             origins = ["window"] * (1 + window) + ["pool"] * (len(tree) - 1 - window)
         accept = [self._options.accept_window or origin == "pool" for origin in origins]
         accept[0] = True
-        if not self._options.full_accept_bonus:  # the last token of a full n-gram is computed, but never emitted
+        if not self._options.full_accept_bonus:  # the last token of a full n-gram is computed but never emitted
             for rows in branches:
                 accept[rows[-1]] = False
         return tree.tree(accept, origins)
 
     def _graft_window(self, tree: Branches) -> None:
-        """Hangs each row of the window under the one above it: column i of the lower rows under row 0, column i."""
+        """Make each row of the window a child of the one above it: column i of the lower rows under row 0, column i."""
         self._start = len(tree)
         parents = _window_parents(len(self._window), len(self._window[0]) + 1, self._start)
         tree.graft([token for row in self._window for token in row], parents)
 
     def _refresh(self, result: StepResult) -> None:
-        """Prolongs every column by the target's token, reads the n-grams off, and moves the window on."""
+        """Extend every column by the target's token, collect the n-grams, and move the window."""
         rows, width, accepted = len(self._window), len(self._window[0]) + 1, len(result.path) - 1
-        said = [result.next_tokens[0], *result.next_tokens[self._start :]]
-        new = said[(rows - 1) * width : rows * width]
-        if rows < self._options.ngram_size - 1:  # still filling: the rows so far get shorter as the next one comes
+        next_tokens = [result.next_tokens[0], *result.next_tokens[self._start :]]
+        new = next_tokens[(rows - 1) * width : rows * width]
+        if rows < self._options.ngram_size - 1:  # still filling: earlier rows get shorter when the next one is added
             self._passed = self._window[0][0] if self._window[0] else None
             self._window = [row[1:] for row in self._window] + [new[1:]]
             return
         last = self._text.seen[-1]
-        if self._options.lru == "used":  # before the inserts, which may drop what has just been of use
+        if self._options.lru == "used":  # before the inserts, which may drop an n-gram that was just used
             agreed = [_agreement(ngram, result.emitted) for ngram in self._guesses]
             for ngram, length in zip(self._guesses, agreed, strict=True):
                 if length and length == max(agreed):
@@ -158,7 +161,7 @@ class Decoder(decoding.Decoder):
         self._move([*self._window[1:], new], accepted)
 
     def _move(self, window: list[list[int]], accepted: int) -> None:
-        """Takes the rows with the new one, all ``window_size`` wide, as the window behind ``accepted`` more tokens."""
+        """Make the rows (all ``window_size`` wide) the window after ``accepted`` more tokens."""
         if self._options.shift == "accepted" and accepted:
             window = [(row + self._text.draw(accepted))[accepted:] for row in window]
         elif self._options.shift == "rows" and len(window) > 1:
@@ -173,12 +176,12 @@ class Decoder(decoding.Decoder):
 
 
 def _agreement(ngram: Sequence[int], emitted: Sequence[int]) -> int:
-    """Tokens at the beginning that are the same."""
+    """Length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ngram, emitted, strict=False)))
 
 
 def _by_depth(tree: Branches, ngrams: Sequence[Ngram], share: bool) -> list[list[int]]:
-    """Adds the first tokens of all n-grams, then their second ones, and so on; returns each one's rows."""
+    """Add the first tokens of all n-grams, then their second ones, and so on; return the rows of each n-gram."""
     branches: list[list[int]] = [[] for _ in ngrams]
     for tokens in zip(*ngrams, strict=True):
         for rows, token in zip(branches, tokens, strict=True):
@@ -188,6 +191,6 @@ def _by_depth(tree: Branches, ngrams: Sequence[Ngram], share: bool) -> list[list
 
 @cache
 def _window_parents(rows: int, width: int, start: int) -> list[int]:
-    """Parents of the window's rows from row ``start`` on: row 0 is a chain, (r, i) hangs under (r-1, i)."""
+    """Parents of the window's rows from row ``start`` on: row 0 is a chain; (r, i) is a child of (r-1, i)."""
     parents = [*range(width - 1), *range((rows - 1) * width)]
     return [parent and parent + start - 1 for parent in parents]

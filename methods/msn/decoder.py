@@ -1,8 +1,7 @@
 """TR-Jacobi, the decoding of "Make Some Noise" (Wang et al. 2024, arXiv:2406.17404, §3.3): Jacobi guesses on a tree.
 
-Each forward's best ten tokens behind the accepted path are the next guesses for the positions ahead, arranged as a
-sparse tree; a path of its own carries what followed the last tokens earlier in the text. Positions of which nothing is
-known hold ahead noise.
+The best ten tokens after the accepted path are the next guesses for the positions ahead, arranged as a sparse tree; a
+separate path contains what followed the last tokens earlier in the text. Positions without a guess contain ahead noise.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from specbench import decoding
 from specbench.decoding import Context, JacobiChain, NgramIndex, Noise, StepResult, TokenTree, option
 from specbench.methods.msn.trees import RETRIEVED, TREE, Shape
 
-_RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up
+_RETRIEVE_BY = 3  # longest suffix of the text that is looked up
 _RETRIEVED_LENGTH = 5
 
 
@@ -34,15 +33,16 @@ class Options(decoding.Options):
         "soft3", help="path from earlier text: the best match of up to 3 tokens; as prompt lookup; or none"
     )
     fill: Literal["noise", "stale_root"] = option(
-        "noise", help="positions without a guess: ahead noise, or the root's own best tokens as released"
+        "noise", help="positions without a guess: ahead noise, or the root's own best tokens, as released"
     )
     tie: Literal["longest", "first"] = option(
-        "longest", help="path whose guesses go on from the accepted token: the longest one, or the first as released"
+        "longest",
+        help="path that gives the next guesses: the longest through the accepted token, or the first, as released",
     )
 
 
 class Decoder(decoding.Decoder):
-    """Draws a chain or a tree, as the options say."""
+    """Draft a chain or a tree, depending on the options."""
 
     def __init__(self, options: Options, context: Context) -> None:
         noise = Noise("context", context)
@@ -86,7 +86,7 @@ class _Chain:
 
 
 class _Tree:
-    """The sparse tree over a table of guesses: a row per position ahead, a column per rank."""
+    """The sparse tree over a table of guesses, with a row per position ahead and a column per rank."""
 
     def __init__(self, options: Options, noise: Noise) -> None:
         self._options = options
@@ -94,7 +94,7 @@ class _Tree:
         self._shape = _shape(options.tree, options.retrieval)
         self._text = NgramIndex(_RETRIEVE_BY)
         self._table: list[list[int | None]] = []
-        self._known = self._retrieved = 0  # positions of the table with guesses, and with a retrieved token
+        self._known = self._retrieved = 0  # number of positions in the table with guesses, and with a retrieved token
         self._drafted: list[int] = []  # token of each row of the last tree
 
     def begin(self, prompt: Sequence[int]) -> TokenTree:
@@ -107,8 +107,8 @@ class _Tree:
         assert result.top is not None
         self._see(result.emitted)
         self._table = self._empty()
-        # The first row behind the accepted ones stands where the next root will: what the target says after it is the
-        # next guess for the position behind the root, and so on down the path. This is the Jacobi update.
+        # The first row after the accepted ones is at the next root's position: the target's tokens after it are the
+        # guesses for the position after the root, and so on down the path. This is the Jacobi update.
         sources = self._onward(result.emitted[:-1])
         if self._options.fill == "stale_root":
             sources = sources + [0] * (self._shape.depth + 1 - len(result.path) - len(sources))
@@ -127,7 +127,7 @@ class _Tree:
         return TokenTree(self._drafted, self._shape.parents, origins=origins)
 
     def _onward(self, accepted: Sequence[int]) -> list[int]:
-        """Rows behind the accepted tokens, on the first or the longest of the paths that begin with them."""
+        """Rows after the accepted tokens, on the first or the longest path that begins with them."""
         depth = len(accepted) + 1
         paths = [
             path[depth:] for path in self._shape.paths if [self._drafted[row] for row in path[1:depth]] == accepted
@@ -146,7 +146,7 @@ class _Tree:
         return [[None] * (RETRIEVED + 1) for _ in range(self._shape.depth)]
 
     def _retrieve(self) -> Sequence[int]:
-        """What followed the last tokens where they occurred first; the longest match decides."""
+        """What followed the first occurrence of the last tokens; the longest match decides."""
         text, length = self._text.tokens, _RETRIEVED_LENGTH
         if self._options.retrieval == "pld":
             for size in range(_RETRIEVE_BY, 0, -1):
@@ -154,7 +154,7 @@ class _Tree:
                     if end + length <= len(text):
                         return text[end : end + length]
         if self._options.retrieval == "soft3" and len(text) >= 2 * _RETRIEVE_BY:
-            # A whole window of three tokens has to lie before the last three; where none of it matches, the first one.
+            # A window of three tokens must lie before the last three; if no window matches, the first one is used.
             for size in range(_RETRIEVE_BY, 0, -1):
                 for end in self._text.before(size):
                     if _RETRIEVE_BY <= end <= len(text) - _RETRIEVE_BY:

@@ -1,4 +1,4 @@
-"""What MSN learns: next tokens behind noise, as ordinary fine-tuning (Wang et al. 2024, arXiv:2406.17404, §3.2)."""
+"""MSN's loss: next tokens after noisy input, as in fine-tuning (Wang et al. 2024, arXiv:2406.17404, §3.2)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ class Options(LabelOptions):
         4, "L", help="tokens of the noisy segment; the repository's snippet says 5; 0 is ordinary fine-tuning", ge=0
     )
     noise_content: Literal["context", "vocabulary"] = option(
-        "context", help="drawn from the tokens before (the paper's ahead noise), or from all tokens, for contrast"
+        "context", help="sampled from the tokens before (the paper's ahead noise), or from all tokens, for comparison"
     )
-    place: Literal["random", "lowest"] = option("random", help="of the segment: anywhere, or where the loss is lowest")
-    in_place: bool = option(False, help="noise may copy earlier noise, as in the repository's snippet; Eq. 4 has none")
-    include_prompt: bool = option(False, help="the prompt's tokens count in the loss, as Eq. 3 writes it")
+    place: Literal["random", "lowest"] = option(
+        "random", help="place of the segment: anywhere, or where the loss is lowest"
+    )
+    in_place: bool = option(False, help="noise may copy earlier noise, as in the repository's snippet but not in Eq. 4")
+    include_prompt: bool = option(False, help="include the prompt's tokens in the loss, as in Eq. 3")
     max_tokens: int = option(2048, help="of a text, prompt included; longer answers are cut", ge=8)
 
     @model_validator(mode="after")
     def _copies_where_it_says_so(self) -> Options:
         if self.in_place and self.noise_content == "vocabulary":
-            raise ValueError("in_place goes with noise_content=context: noise from the vocabulary copies nothing")
+            raise ValueError("in_place needs noise_content=context: noise from the vocabulary is not copied")
         return self
 
 
@@ -59,9 +61,9 @@ class Text(Protocol):
 
 
 class Lesson(nn.Module):
-    """L = −1/M Σᵢ log pθ(xᵢ | x̂_<i), x̂ the text with its noisy segment; labels stay clean, behind the segment too.
+    """L = −1/M Σᵢ log pθ(xᵢ | x̂_<i), x̂ the text with its noisy segment; labels stay clean, also after the segment.
 
-    ``frozen`` says the labels, as distributions after the clean text; None: labels are the text's tokens.
+    ``frozen`` gives the labels as distributions after the clean text; None: labels are the text's tokens.
     """
 
     def __init__(self, model: Any, options: Options, frozen: Frozen | None = None) -> None:
@@ -74,11 +76,11 @@ class Lesson(nn.Module):
     ) -> dict[str, Tensor]:
         """One step's loss.
 
-        ``ids``: int64 [B, S] clean texts, filled up at their ends; ``sources``: int64 [B, S] where noise at each
-        position copies from, or its token from the vocabulary; the others int64 [B]. ``starts`` are not read with
-        ``place=lowest``; ``lengths`` are 0 where an answer is too short. Returns scalars: ``loss``; ``accuracy``, the
-        share of tokens that are the model's best; ``denoising``, the loss of the tokens that rows of noise foresee,
-        where there is noise.
+        ``ids``: int64 [B, S] clean texts, padded at their ends; ``sources``: int64 [B, S] positions that noise is
+        copied from, or its tokens from the vocabulary; the others int64 [B]. ``starts`` are ignored with
+        ``place=lowest``; ``lengths`` are 0 if an answer is too short. Returns scalars: ``loss``; ``accuracy``, the
+        share of tokens that are the model's best; ``denoising``, the loss of the tokens predicted by noisy rows,
+        if there are any.
         """
         if self._options.place == "lowest" and self._options.noise_length:
             starts = lowest(self._surprise(ids, prompts, answers), prompts, answers, lengths)
@@ -100,7 +102,7 @@ class Lesson(nn.Module):
 
     @torch.no_grad()
     def _surprise(self, ids: Tensor, prompts: Tensor, answers: Tensor) -> Tensor:
-        """Each answer token's loss behind the clean text before it, float32 [B, S]; 0 elsewhere."""
+        """Each answer token's loss after the clean text before it, float32 [B, S]; 0 elsewhere."""
         targets = _targets(ids, prompts - 1, prompts + answers)
         out = torch.zeros(ids.shape, device=ids.device)
         out.view(-1)[targets.rows + 1] = self._losses(ids, targets).surprise
@@ -125,8 +127,8 @@ def _targets(ids: Tensor, first: Tensor, ends: Tensor) -> Targets:
 class Collator:
     """Texts as a batch of :class:`Lesson`, with fresh noise at each visit.
 
-    ``seed``, visit and the text's id decide every draw; texts are filled up to a multiple of ``multiple``; ``visit``:
-    how often the data were gone through before, set by the caller.
+    ``seed``, visit and the text's id decide the random numbers; texts are padded to a multiple of ``multiple``; the
+    caller sets ``visit``, the number of earlier passes over the data.
     """
 
     def __init__(self, options: Options, seed: int = 0, multiple: int = 1, vocab_size: int | None = None) -> None:
@@ -145,7 +147,7 @@ class Collator:
             copied.append(torch.tensor(self._sources(prompt + len(answer), draw)))
             numbers.append([prompt, len(answer), segment_start(prompt, len(answer), length, draw), length])
         prompts, answers, starts, lengths = torch.tensor(numbers).unbind(1)
-        # Filled up at the end: causal attention never looks there.
+        # Padded at the end, where causal attention never looks.
         filled = [pad_sequence(rows, batch_first=True) for rows in (ids, copied)]
         spare = -filled[0].shape[1] % self._multiple
         both = [torch.nn.functional.pad(rows, (0, spare)) for rows in filled]

@@ -1,9 +1,9 @@
-"""Noise in the input of an ordinary next-token loss: "Make Some Noise" (Wang et al. 2024, arXiv:2406.17404).
+"""Put noise into the input of an ordinary next-token loss ("Make Some Noise", Wang et al. 2024, arXiv:2406.17404).
 
-One segment of the answer is replaced by ahead noise: at position i, a token drawn uniformly from those before i. Labels
-stay clean everywhere, behind the segment too. What is drawn is where each position would copy from (:func:`sources`),
-so that a segment can be placed afterwards, where the model's loss is lowest. For contrast, a position may hold any
-token of the vocabulary (:func:`strangers`), which tells nothing of the text.
+One segment of the answer is replaced by ahead noise: at position i, a token sampled uniformly from those before i.
+Labels stay clean everywhere, also after the segment. What is sampled is the position to copy from (:func:`sources`), so
+that the segment can be placed afterwards, where the model's loss is lowest. For comparison, noise may be any token of
+the vocabulary (:func:`strangers`).
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from torch import Tensor
 
 
 def segment_length(answer: int, wanted: int) -> int:
-    """Tokens of the segment in an answer of ``answer`` tokens: the wanted ones, but never the last token.
+    """Tokens of the segment in an answer of ``answer`` tokens: the requested number, but never the last token.
 
-    The last token is no input of a row that learns, and so the published snippet's range of starts is empty, and its
-    draw an error, where the answer is no longer than the segment.
+    The last token is not an input of a learning row. So for an answer no longer than the segment, the published
+    snippet's range of starts is empty, and it fails.
     """
     return max(0, min(wanted, answer - 1))
 
 
 def sources(length: int, draw: random.Random) -> list[int]:
-    """For each position of a text a uniform one before it; 0 for the first."""
+    """For each position of a text, a uniformly sampled earlier position; 0 for the first."""
     return [draw.randrange(max(1, place)) for place in range(length)]
 
 
 def strangers(length: int, vocab_size: int, draw: random.Random) -> list[int]:
-    """For each position of a text a uniform token of the vocabulary."""
+    """For each position of a text, a uniformly sampled token of the vocabulary."""
     return [draw.randrange(vocab_size) for _ in range(length)]
 
 
 def segment_start(prompt: int, answer: int, length: int, draw: random.Random) -> int:
-    """A uniform first position of a segment of ``length`` tokens in the answer, its last token left out."""
+    """A uniformly sampled start of a segment of ``length`` tokens in the answer without its last token."""
     return prompt + draw.randrange(max(1, answer - length))
 
 
 def lowest(losses: Tensor, prompts: Tensor, answers: Tensor, lengths: Tensor) -> Tensor:
-    """First positions, int64 [B], of the segments whose tokens' loss sums to least; the first of several (App. A).
+    """Starts, int64 [B], of the segments with the smallest summed loss; the first of several (App. A).
 
     ``losses``: [B, S] of each token given the text before it; the others int64 [B].
     """
@@ -55,8 +55,8 @@ def lowest(losses: Tensor, prompts: Tensor, answers: Tensor, lengths: Tensor) ->
 def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_place: bool) -> Tensor:
     """Texts with their segments replaced, int64 [B, S].
 
-    ``sources``: int64 [B, S] of :func:`sources`; ``in_place``: copy from the text as it is by then, so that noise may
-    copy earlier noise, as the repository's snippet does; else from the clean text (Eq. 4).
+    ``sources``: int64 [B, S] of :func:`sources`; ``in_place``: copy from the partly noisy text, so that noise may copy
+    earlier noise, as in the repository's snippet; otherwise from the clean text (Eq. 4).
     """
     places = torch.arange(ids.shape[1], device=ids.device)
     inside = _inside(ids, starts, lengths)

@@ -1,4 +1,4 @@
-"""Training for TR-Jacobi: next tokens behind noise ("Make Some Noise", Wang et al. 2024, arXiv:2406.17404)."""
+"""Recipe for TR-Jacobi: next tokens after noisy input ("Make Some Noise", Wang et al. 2024, arXiv:2406.17404)."""
 
 from __future__ import annotations
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from specbench.decoding import Node, TreeOption, parse_nodes
 
-#: Medusa's ``mc_sim_7b_63`` (Cai et al. 2024, released code), which TR-Jacobi uses as it is. Names are of one digit
+#: Medusa's ``mc_sim_7b_63`` (Cai et al. 2024, released code), which TR-Jacobi uses unchanged. Names have one digit
 #: per rank.
 MC_SIM_7B_63 = (
     "0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003 40 21 004 005 0000 "
     "011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070"
 )
 
-#: Rank of the retrieved token at every depth: one more than the ten best.
+#: Rank of the retrieved token at every depth: after the ten best.
 RETRIEVED = 10
 
-#: What ``tree=`` may be.
+#: Values of ``tree=``.
 TREE = TreeOption("msn", RETRIEVED, {"mc_sim_7b_63": parse_nodes(MC_SIM_7B_63)}, ("chain",))
 
 
@@ -26,7 +26,7 @@ class Shape:
     """Rows of a tree: the root, the retrieval path, then the nodes in the order of the list.
 
     ``nodes``: a node comes after its parent; ``retrieved``: tokens of the retrieval path, 0 leaves it out. By row:
-    ``nodes`` (the root's name is empty), ``parents`` and, but for the root, ``cells``: (depth - 1, rank), where its
+    ``nodes`` (the root's name is empty), ``parents`` and, except for the root, ``cells``: (depth - 1, rank), where its
     token is in a table of guesses of ``depth`` rows. ``paths``: rows of each path from the root to a leaf, in the order
     of the leaves, as released.
     """
@@ -42,7 +42,7 @@ class Shape:
         self.paths = [[rows[leaf[:depth]] for depth in range(len(leaf) + 1)] for leaf in leaves]
 
     def origins(self, known: int, retrieved: int) -> list[str]:
-        """How the token of each row came: the target has guessed ``known`` positions ahead, the others hold noise."""
+        """Origin of each row's token: the target has guessed ``known`` positions ahead; the others contain noise."""
         filled = [
             (depth < retrieved, "lookup") if rank == RETRIEVED else (depth < known, "guess")
             for depth, rank in self.cells

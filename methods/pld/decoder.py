@@ -1,6 +1,6 @@
 """Prompt lookup decoding: what followed the last tokens when they occurred before (Saxena 2023).
 
-The draft is copied from prompt and output; nothing is trained and nothing is kept but the text.
+The draft is copied from prompt and output; no training, and no state except the text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ class Options(decoding.Options):
     max_ngram: int = option(3, help="most tokens to match at the end of the text", ge=1, le=16)
     min_ngram: int = option(1, help="fewest tokens to match: shorter ones are tried when longer ones fail", ge=1, le=16)
     draft_length: int = option(10, "k", help="tokens copied per match", ge=1, le=511)
-    branches: int = option(1, help="different continuations to draft, longest match first", ge=1, le=64)
-    order: Literal["earliest", "latest"] = option("earliest", help="which of several equally long matches comes first")
+    branches: int = option(1, help="number of different continuations to draft, longest match first", ge=1, le=64)
+    order: Literal["earliest", "latest"] = option(
+        "earliest", help="which of several equally long matches is used first"
+    )
     full_only: bool = option(True, help="leave out matches that fewer than draft_length tokens follow")
     fallback: MethodName | None = fallback_option("where nothing matches")
 
@@ -33,7 +35,7 @@ class Options(decoding.Options):
 
 
 class Decoder(decoding.Decoder):
-    """Keeps an index of prompt and output."""
+    """Keep an index of prompt and output."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
@@ -61,10 +63,10 @@ class Decoder(decoding.Decoder):
         return branches.tree(origins="lookup")
 
     def matched(self) -> bool:
-        return True  # what was drafted at all did match
+        return True  # a draft exists only after a match
 
     def instead(self, tree: TokenTree) -> None:
-        pass  # only what is emitted counts
+        pass  # only emitted tokens count
 
     def _continuations(self) -> Iterator[tuple[int, ...]]:
         """What followed earlier occurrences of the last tokens: longest match first, then in the chosen order."""

@@ -1,7 +1,7 @@
-"""Token Recycling: what the target found likely behind a token is what may follow it the next time (Luo et al. 2024).
+"""Token Recycling: the target's best candidates after a token are reused when it occurs again (Luo et al. 2024).
 
-"Turning Trash into Treasure", arXiv:2408.08696. Every forward says for each row it was fed, accepted or not, which
-tokens were best behind it. A matrix keeps them by the row's token, and fills a static tree, depth by depth.
+"Turning Trash into Treasure", arXiv:2408.08696. Every forward gives, for each row (accepted or not), the best tokens
+after it. A matrix keeps them by the row's token, and fills a static tree, depth by depth.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class Options(decoding.Options):
     tree: Annotated[str, AfterValidator(TREE.named)] = option(
         "2.2.2", help="static tree of 80 nodes; or a file of paths, as [[0], [1], [0, 0]] or as 0 1 00"
     )
-    budget: int = option(
-        81, "B", help="rows at most, root included: of the tree's nodes those of the best ranks stay", ge=2, le=512
+    budget: int = option(81, "B", help="rows at most, root included: the nodes with the best ranks stay", ge=2, le=512)
+    warm: bool = option(
+        False, help="keep the matrix from one request to the next, as released; otherwise each starts cold"
     )
-    warm: bool = option(False, help="keep the matrix from one request to the next, as released; else each begins cold")
     unknown: Literal["skip", "zero"] = option(
-        "skip", help="behind a token that was never fed: draft nothing, or token 0 as released"
+        "skip", help="after a token that was never fed: draft nothing, or token 0 as released"
     )
     retrieve: MethodName | None = retrieve_option()
 
 
 class Decoder(decoding.Decoder):
-    """Keeps the matrix, or shares the row's."""
+    """Keep a matrix, or share the row's."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
         self._nodes = smallest(options.tree, options.budget)
         self._matrix: Matrix = {} if context.state is None else context.state
         self._root = 0
-        self._fed: Sequence[int] = []  # token of each row of the forward that comes
+        self._fed: Sequence[int] = []  # token of each row in the next forward
 
     @staticmethod
     def max_rows(options: Options) -> int:
@@ -63,7 +63,7 @@ class Decoder(decoding.Decoder):
     def observe(self, result: StepResult) -> None:
         assert result.top is not None
         best = result.top[1][:, :CANDIDATES].tolist()
-        self._matrix.update(zip(self._fed, best, strict=True))  # in the order of rows: a token's last one stays
+        self._matrix.update(zip(self._fed, best, strict=True))  # in the order of rows: the last row of a token stays
         self._root = result.emitted[-1]
 
     def draft(self) -> TokenTree:
@@ -75,7 +75,7 @@ class Decoder(decoding.Decoder):
         self._fed = tree.tokens
 
     def _filled(self) -> TokenTree:
-        """The static tree without what is below tokens that were never fed."""
+        """The static tree without the subtrees of tokens that were never fed."""
         tokens, above = [self._root], [-1]
         rows: dict[Node, int] = {(): 0}
         for node in self._nodes:
@@ -88,7 +88,7 @@ class Decoder(decoding.Decoder):
         return TokenTree(tokens, above, origins="adjacent")
 
     def _full(self) -> TokenTree:
-        """The whole static tree, with token 0 where nothing is known."""
+        """The whole static tree, with token 0 for unknown candidates."""
         tokens, above = [self._root], parents(self._nodes)
         none = [0] * CANDIDATES
         for node, parent in zip(self._nodes, above[1:], strict=True):

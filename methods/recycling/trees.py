@@ -7,11 +7,11 @@ from functools import cache
 
 from specbench.decoding import Node, TreeOption
 
-#: Candidates of a token: the best of the target's logits behind it.
+#: Number of candidates of a token: the best of the target's logits after it.
 CANDIDATES = 8
 
-# The published tree 2.2.2 (Luo et al. 2024, released code), depth by depth: behind a path of the depth before, by the
-# ranks that name it, so many best candidates.
+# The published tree 2.2.2 (Luo et al. 2024, released code), depth by depth: the number of best candidates after each
+# path of the depth before, which is named by its ranks.
 _2_2_2 = (
     {"": 8},
     {"0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1},
@@ -30,16 +30,16 @@ def _published() -> Iterator[Node]:
                 yield (*map(int, path), rank)
 
 
-#: What ``tree=`` may be.
+#: Values of ``tree=``.
 TREE = TreeOption("recycling", CANDIDATES, {"2.2.2": list(_published())})
 
 
 @cache
 def smallest(tree: str, budget: int) -> tuple[Node, ...]:
-    """The nodes of a tree that a budget has room for, depth by depth.
+    """The nodes of a tree that fit into a budget, depth by depth.
 
-    Ranks are taken for how unlikely a candidate is: the nodes with the smallest sums of rank + 1 along their paths
-    stay, so that a node's parent always does.
+    A rank stands for how unlikely a candidate is: the nodes with the smallest sums of rank + 1 along their paths stay,
+    so a node's parent always stays, too.
     """
     ranked = sorted(TREE.nodes_of(tree), key=lambda node: (sum(node) + len(node), len(node), node))
     return tuple(sorted(ranked[: budget - 1], key=lambda node: (len(node), node)))
@@ -47,6 +47,6 @@ def smallest(tree: str, budget: int) -> tuple[Node, ...]:
 
 @cache
 def parents(nodes: Sequence[Node]) -> list[int]:
-    """Parent row of each node, whose row is one behind its place; [rows] with the root's."""
+    """Parent row of each node, [rows] including the root's; node i is in row i + 1."""
     rows = {(): 0} | {node: row for row, node in enumerate(nodes, 1)}
     return [-1, *(rows[node[:-1]] for node in nodes)]

@@ -1,8 +1,8 @@
-"""Suffix automaton: every string of a text with the end of its first occurrence, grown a token at a time.
+"""A suffix automaton: every substring of a text with the end of its first occurrence, grown token by token.
 
-Blumer et al. 1985: at most two states a token, each a set of strings that end at the same places. A link leads from a
-state to the longest end of its strings that occurs elsewhere too; so the longest end of the text that occurred before
-is the link of the whole text's state. Another text's longest match moves along with it, at constant cost on average.
+Blumer et al. 1985: at most two states per token, each a set of strings that end at the same places. A link leads from a
+state to the longest suffix of its strings that also occurs elsewhere; so the longest suffix of the text that occurred
+before is the link of the whole text's state. The longest match of another text is updated at constant cost on average.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Match(NamedTuple):
-    """Match: an end of a text that occurs in an automaton's; of length 0 there is none."""
+    """A suffix of a text that occurs in an automaton's text; length 0 means no match."""
 
     state: int
     length: int
@@ -22,30 +22,30 @@ NO_MATCH = Match(0, 0)
 
 
 class Automaton:
-    """The strings of one text."""
+    """The substrings of one text."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
         # By state; state 0 is the empty string.
         self._next: list[dict[int, int]] = [{}]
-        self._link = [-1]  # state of the longest of its strings' ends that has further occurrences
-        self._length = [0]  # of its longest string
-        self._first = [0]  # where its strings end first: the text goes on at tokens[first]
+        self._link = [-1]  # state of the longest suffix of its strings that has further occurrences
+        self._length = [0]  # length of its longest string
+        self._first = [0]  # end of its strings' first occurrence: the text continues at tokens[first]
         self._last = 0  # of the whole text
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Appends to the text."""
+        """Append to the text."""
         for token in tokens:
             self._append(token)
 
     def repeated(self) -> Match:
-        """The longest end of the text that occurred before."""
+        """The longest suffix of the text that occurred before."""
         state = max(self._link[self._last], 0)
         return Match(state, self._length[state])
 
     def follow(self, match: Match, token: int) -> Match:
-        """The longest match of another text that goes on with a token, from the longest one before it."""
+        """The longest match after another text's next token, given the longest match before it."""
         state, length = match
         while token not in self._next[state]:
             state = self._link[state]
@@ -55,7 +55,7 @@ class Automaton:
         return Match(self._next[state][token], length + 1)
 
     def with_room(self, match: Match, tokens: int) -> Match:
-        """The longest end of a match whose first occurrence is followed by at least so many tokens."""
+        """The longest suffix of a match whose first occurrence is followed by at least that many tokens."""
         state, length = match
         latest = len(self.tokens) - tokens
         while state and self._first[state] > latest:
@@ -63,8 +63,8 @@ class Automaton:
             length = self._length[state]
         return Match(state, length)
 
-    def behind(self, match: Match, most: int) -> list[int]:
-        """What followed a match where it occurred first."""
+    def following(self, match: Match, most: int) -> list[int]:
+        """What followed the first occurrence of a match."""
         end = self._first[match.state]
         return self.tokens[end : end + most]
 
@@ -82,7 +82,7 @@ class Automaton:
             found = self._next[state][token]
             if self._length[found] == self._length[state] + 1:
                 self._link[new] = found
-            else:  # only the shorter strings of that state end here too: they become a state of their own
+            else:  # only the shorter strings of that state also end here: they become a state of their own
                 copy = self._state(dict(self._next[found]), self._length[state] + 1, self._first[found])
                 self._link[copy] = self._link[found]
                 while state >= 0 and self._next[state].get(token) == found:

@@ -1,4 +1,4 @@
-"""Static automaton: the texts of a corpus, one behind the other, which all sequences of a run share."""
+"""The static automaton of a corpus, shared by all sequences of a run: its texts, one after the other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from specbench.common import UsageError
 from specbench.decoding import Target, read_corpus
 from specbench.methods.sam.automaton import Automaton
 
-#: Separates texts where a tokenizer has no end of text; never drafted.
+#: Separates texts if a tokenizer has no end-of-text token; never drafted.
 NO_TOKEN = -1
 
-#: An automaton in Python takes about half a kilobyte a token, and two seconds a million tokens.
+#: An automaton in Python takes about half a kilobyte per token, and two seconds per million tokens.
 MOST_TOKENS = 2_000_000
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts with every string in them; behind a ``separator`` token another text begins."""
+    """Texts with all their substrings; another text begins after a ``separator`` token."""
 
     automaton: Automaton
     separator: int
@@ -38,6 +38,6 @@ def load(path: str, target: Target) -> Corpus:
     found, tokenizer = read_corpus(path), target.tokenizer
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in found.texts]
     if (tokens := sum(map(len, ids))) > MOST_TOKENS:
-        raise UsageError(f"{path} has {tokens:,} tokens, sam takes {MOST_TOKENS:,}; give a part of it")
+        raise UsageError(f"{path} has {tokens:,} tokens, and sam takes at most {MOST_TOKENS:,}; give a part of it")
     ends = tokenizer.eos_token_id
     return replace(of(ids, NO_TOKEN if ends is None else ends), weights=found.weights)

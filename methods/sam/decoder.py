@@ -1,7 +1,7 @@
-"""SAM-Decoding: the longest end of the text that occurred before, found by a suffix automaton (Hu et al. 2024).
+"""SAM-Decoding: a suffix automaton finds the longest suffix of the text that occurred before (Hu et al. 2024).
 
-arXiv:2411.10666. What followed its first occurrence is the draft: of the text itself, or of a corpus where that matches
-longer. The longer the match, the more is drafted.
+arXiv:2411.10666. What followed its first occurrence, in the text or in a corpus with a longer match, is the draft. A
+longer match gives a longer draft.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ class Options(decoding.Options):
     """Options of SAM-Decoding; the defaults are those of the released code."""
 
     draft_length: int = option(40, "k", help="tokens drafted at most", ge=1, le=511)
-    alpha: float = option(4.0, help="tokens drafted at most for each one that matches", gt=0, le=64)
+    alpha: float = option(4.0, help="most drafted tokens per matching token", gt=0, le=64)
     full_only: bool = option(
-        True, help="leave out matches that fewer than draft_length tokens follow where they occurred first"
+        True, help="leave out matches whose first occurrence is followed by fewer than draft_length tokens"
     )
-    corpus: str | None = option(None, help="file of texts to look up too: .txt, or .jsonl with a text in each line")
+    corpus: str | None = option(None, help="file of further texts to look up: .txt, or .jsonl with a text in each line")
     len_bias: int = option(
-        5, help="tokens that a match in the corpus is to be longer than the text's own", ge=0, le=512
+        5, help="tokens by which a match in the corpus must be longer than one in the text", ge=0, le=512
     )
-    fallback: MethodName | None = fallback_option("where fewer than min_match tokens match")
-    min_match: int = option(5, help="with fallback: least tokens that match for it not to be asked", ge=0, le=512)
+    fallback: MethodName | None = fallback_option("when fewer than min_match tokens match")
+    min_match: int = option(
+        5, help="with fallback: shortest match for which the lookup's own draft is used", ge=0, le=512
+    )
 
 
 class Decoder(decoding.Decoder):
-    """Keeps an automaton of prompt and output, and follows its text through the corpus."""
+    """Keep an automaton of prompt and output, and follow the text through the corpus."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
@@ -51,10 +53,10 @@ class Decoder(decoding.Decoder):
         self._text = Automaton()
         self._corpus: Corpus | None = context.shared
         self._in_corpus = NO_MATCH
-        self._match = 0  # tokens that the last draft went by
+        self._match = 0  # matching tokens of the last draft
         self._drafts = self._matching = 0
         self._prompt = 0
-        self._stretches: list[int] = []  # of the text up to each of its tokens: the longest end that the corpus has
+        self._stretches: list[int] = []  # for each prefix of the text, its longest suffix in the corpus
 
     @staticmethod
     def max_rows(options: Options) -> int:
@@ -93,7 +95,7 @@ class Decoder(decoding.Decoder):
             if other.length - self._options.len_bias > length:
                 length, found, origin = other.length - self._options.len_bias, (static, other), "corpus"
         automaton, match = found
-        tokens = automaton.behind(match, min(self._options.draft_length, int(self._options.alpha * length)))
+        tokens = automaton.following(match, min(self._options.draft_length, int(self._options.alpha * length)))
         if origin == "corpus":
             tokens = self._of_one_text(tokens)
         self._match = length
@@ -105,7 +107,7 @@ class Decoder(decoding.Decoder):
         return self._match >= self._options.min_match
 
     def instead(self, tree: TokenTree) -> None:
-        pass  # only what is emitted counts
+        pass  # only emitted tokens count
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
         found = {"match_length": self._matching / self._drafts} if self._drafts else {}
@@ -121,7 +123,7 @@ class Decoder(decoding.Decoder):
                 self._stretches.append(self._in_corpus.length)
 
     def _of_one_text(self, tokens: list[int]) -> list[int]:
-        """What is the target's to say: not beyond the end of a text, and no token that only the tokenizer has."""
+        """Cut a draft at the end of a text, and at tokens that only the tokenizer has."""
         assert self._corpus is not None
         for at, token in enumerate(tokens):
             if not 0 <= token < self._vocab:
@@ -131,10 +133,10 @@ class Decoder(decoding.Decoder):
         return tokens
 
     def _seen(self, kept: int) -> float:
-        """Share of the answer's tokens in strings of it that the corpus holds."""
+        """Share of the answer's tokens in substrings that the corpus contains."""
         seen: set[int] = set()
         for at, length in enumerate(self._stretches[self._prompt : self._prompt + kept]):
-            own = min(length, at + 1)  # what it shares with the prompt says nothing of the answer
+            own = min(length, at + 1)  # substrings shared with the prompt say nothing about the answer
             if own >= SEGMENT:
                 seen.update(range(at + 1 - own, at + 1))
         return len(seen) / kept if kept else 0.0

@@ -1,8 +1,8 @@
-"""Speculative decoding: a small model writes the next tokens, one a pass (Leviathan et al. 2023; Chen et al. 2023).
+"""Speculative decoding: a small model drafts the next tokens, one per pass (Leviathan et al. 2023; Chen et al. 2023).
 
 The draft model runs in an engine of its own (:mod:`.drafter`) and samples with the target's noise, which belongs to the
-position: where the two models agree on the distribution they agree on the token. Or it draws with numbers of its own,
-says from what, and the engine verifies the block (Sun et al. 2024).
+position: where the two models agree on the distribution they agree on the token. Or it samples with its own random
+numbers and passes on the distribution, and the engine verifies the block (Sun et al. 2024).
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ class Options(decoding.Options):
     """Options of speculative decoding."""
 
     draft: str = option("", help="the draft model, as --model takes one: alias, hub id, folder, .gguf, config:NAME")
-    draft_tokens: int = option(5, "k", help="tokens drafted a step, each in a forward of the draft model", ge=1, le=511)
+    draft_tokens: int = option(
+        5, "k", help="tokens drafted per step, each in a forward of the draft model", ge=1, le=511
+    )
     verify: Literal["noise", "block"] = option(
-        "noise", help="what accepts sampled drafts: the target's noise, or block verification, whose texts are not AR's"
+        "noise",
+        help="how sampled drafts are accepted: by the target's noise, or by block verification (not AR's texts)",
     )
 
     @field_serializer("draft")
     def _named(self, draft: str) -> str:
-        """As records name a model: a folder's own name says nothing of the machine."""
+        """A model's name for the record: of a folder only its own name, without the machine's path."""
         return resolve(draft).name if draft else ""
 
 
 class Decoder(decoding.Decoder):
-    """Has a sequence's drafts written by the draft model that all sequences of a run share."""
+    """Draft with the draft model that all sequences of a run share."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._drafter: Drafter = context.shared
@@ -55,7 +58,9 @@ class Decoder(decoding.Decoder):
     @staticmethod
     def check(options: Options, model: str) -> None:
         if not options.draft:
-            raise UsageError("sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL")
+            raise UsageError(
+                "sps needs a draft model with the target's vocabulary; give one with --set sps.draft=MODEL"
+            )
         resolve(options.draft)
 
     @staticmethod
@@ -74,7 +79,7 @@ class Decoder(decoding.Decoder):
         if draft.context and draft.context < target.capacity:
             target.warn(
                 f"draft model {draft.spec.name} was trained on {draft.context:,} positions and texts of this run reach "
-                f"{target.capacity:,}: after those its drafts are guesses; choose another draft model or shorter texts"
+                f"{target.capacity:,}: beyond those its drafts are poor; choose another draft model or shorter texts"
             )
         vocab = int(target.model.get_output_embeddings().weight.shape[0]) if options.verify == "block" else 0
         return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab)

@@ -1,4 +1,4 @@
-"""A draft model in an engine of its own: several sequential passes a step, for all sequences of a run together."""
+"""Run a draft model in its own engine: several sequential passes per step, for all sequences of a run together."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class Drafter:
-    """Continues the texts of several sequences with a small model.
+    """Continue the texts of several sequences with a small model.
 
-    Its cache holds a prefix of each text. What a step of the target rejected is rewound; what it emitted beyond the
-    cache is fed in the next first pass: the target's own token, and after a step that accepted every draft also the
-    last draft, which no pass has read yet.
+    Its cache contains a prefix of each text. Tokens that the target rejected are rewound. Tokens that the target
+    emitted beyond the cache are fed in the next first pass: the target's own token, and after a step that accepted
+    every draft also the last draft, which no pass has read yet.
 
-    Sequences are drafted for together. The first one that asks after a step of the target has the passes run for all
-    that wait, so that company shares a pass as it shares a forward of the target.
+    The first sequence that asks after a step of the target starts the passes for all waiting sequences, so that they
+    share passes as they share the target's forwards.
 
     Args:
-        engine: of the draft model, with as many slots and tokens as the target's and rows for :data:`MAX_ROWS`.
-        draft_tokens: passes a step, and so tokens drafted.
-        drawn_over: tokens of a target that verifies blocks: above temperature 0 drafts are drawn from the draft model's
-            distribution with numbers of their own. 0 is a draft model that samples with the target's noise.
+        engine: the draft model's, with the target's numbers of slots and tokens, and rows for :data:`MAX_ROWS`.
+        draft_tokens: passes per step, and so tokens drafted.
+        drawn_over: vocabulary size of a target that verifies blocks: above temperature 0, drafts are sampled from
+            the draft model's distribution with separate random numbers. 0: sample with the target's noise.
     """
 
-    #: Rows of the largest pass: the last draft and the target's token behind it.
+    #: Rows of the largest pass: the last draft and the target's token after it.
     MAX_ROWS = 2
 
     def __init__(
@@ -48,9 +48,9 @@ class Drafter:
         self._sampling = sampling
         self._warm_for: Sampling | None = None
         self._texts: dict[int, list[int]] = {}  # slot -> prompt and output
-        self._waiting: set[int] = set()  # slots whose text has grown since they were drafted for
+        self._waiting: set[int] = set()  # slots whose text has grown since their last draft
         self._drafts: dict[int, list[int]] = {}  # slot -> drafts not yet fetched
-        self._proposals: dict[int, Proposal] = {}  # slot -> what they were drawn from
+        self._proposals: dict[int, Proposal] = {}  # slot -> distributions that they were sampled from
         self.nbytes = model.spec.weight_bytes + engine.cache.nbytes
         revision = {"revision": model.spec.revision} if model.spec.revision else {}
         self.weights: Mapping[str, str] = {
@@ -58,7 +58,7 @@ class Drafter:
         }  # fmt: skip
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Reads a prompt; returns the slot of its sequence."""
+        """Read a prompt; return the slot of its sequence."""
         self._follow()
         slot = self.engine.alloc()
         try:
@@ -70,9 +70,9 @@ class Drafter:
         return slot
 
     def extend(self, slot: int, emitted: Sequence[int]) -> None:
-        """Takes what the target emitted: drafts that it accepted, then a token of its own.
+        """Take the target's emitted tokens: accepted drafts, then its own token.
 
-        The cache keeps what it holds of the text but its last token, the root of the next tree.
+        The cache keeps its part of the text except the last token, which is the root of the next tree.
         """
         text = self._texts[slot]
         text += emitted
@@ -80,9 +80,9 @@ class Drafter:
         self._waiting.add(slot)
 
     def draft(self, slot: int) -> tuple[list[int], Proposal | None]:
-        """What the draft model says next, and what it was drawn from where it was drawn.
+        """The draft tokens, and the distributions that they were sampled from, if they were.
 
-        A token for each pass that was run: fewer where the cache ends.
+        One token per pass; fewer near the end of the cache.
         """
         if slot in self._waiting:
             self._follow()
@@ -90,7 +90,7 @@ class Drafter:
         return self._drafts.pop(slot), self._proposals.pop(slot, None)
 
     def end(self, slot: int) -> None:
-        """Forgets a sequence."""
+        """Remove a sequence."""
         self.engine.free(slot)
         self._waiting.discard(slot)
         self._drafts.pop(slot, None)
@@ -98,7 +98,7 @@ class Drafter:
         del self._texts[slot]
 
     def _follow(self) -> None:
-        """Samples as the target does; what the engine captures for it is captured before a request pays."""
+        """Sample as the target does; the engine captures what it needs for that before the first request."""
         sampling = self._sampling()
         if self.engine.sampling != sampling:
             self.engine.sampling = sampling
@@ -109,7 +109,7 @@ class Drafter:
             self._warm_for = sampling
 
     def _pass_on(self) -> None:
-        """The passes of a step, for every sequence that waits."""
+        """Run the passes of a step for every waiting sequence."""
         engine = self.engine
         unread = {slot: self._texts[slot][engine.length(slot) :] for slot in sorted(self._waiting)}
         self._drafts.update((slot, []) for slot in unread)
@@ -120,29 +120,29 @@ class Drafter:
             fits = {slot: self._known(ids) for slot, ids in unread.items() if engine.length(slot) < engine.capacity}
             if not fits:
                 break
-            # Tokens that the target has decided on are fed as a chain that is told to agree with them.
-            told = {slot: [*ids[1:], COMPUTED] for slot, ids in fits.items()}
+            # Tokens that the target has decided are fed as a chain that must accept them.
+            decided = {slot: [*ids[1:], COMPUTED] for slot, ids in fits.items()}
             trees = {slot: TokenTree.chain(ids) for slot, ids in fits.items()}
-            results = engine.step(trees, probabilities=drawing, forced=told)
-            said = drawn.draw(results) if drawn else {slot: result.emitted[-1] for slot, result in results.items()}
-            for slot, token in said.items():
+            results = engine.step(trees, probabilities=drawing, forced=decided)
+            tokens = drawn.draw(results) if drawn else {slot: result.emitted[-1] for slot, result in results.items()}
+            for slot, token in tokens.items():
                 self._drafts[slot].append(token)
-            unread = {slot: [token] for slot, token in said.items()}
+            unread = {slot: [token] for slot, token in tokens.items()}
         if drawn:
             self._proposals.update((slot, drawn.proposal(slot)) for slot in self._waiting if self._drafts[slot])
         self._waiting.clear()
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        """``ids``, with any token in place of what a target with more padding rows may have made up."""
+        """``ids``, with ids beyond the draft model's vocabulary (from the target's padding rows) replaced."""
         return [token if token < self._vocab_size else 0 for token in ids]
 
 
 def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel) -> None:
-    """Refuses a draft model that means other words by its token ids.
+    """Refuse a draft model whose token ids mean other words.
 
-    The tokenizers decide, not the rows of the LM heads: sizes of one family are padded to different rows (Qwen2.5 7B
+    The tokenizers decide, not the rows of the LM heads: models of one family are padded to different rows (Qwen2.5 7B
     has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
-    are rejected. Dummy weights have no words, so their rows have to be as many.
+    are rejected. Dummy weights have no words, so their numbers of rows must be equal.
     """
     mine, its = _words(tokenizer), _words(draft.tokenizer)
     sizes = int(model.get_output_embeddings().weight.shape[0]), draft.vocab_size
@@ -154,7 +154,7 @@ def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel)
 
 
 def _words(tokenizer: Any) -> dict[str, int] | None:
-    """Word -> id, added ones left out; None of a tokenizer without words."""
+    """Word -> id without added words; None for a tokenizer without words."""
     if not hasattr(tokenizer, "get_vocab"):
         return None
     added = tokenizer.get_added_vocab()

@@ -1,4 +1,4 @@
-"""A draft model in training: what it says behind the target's own answers, against what the target says there.
+"""The loss of a draft model: its distributions on the target's own answers, compared with the target's.
 
 L = a · mean KL(p_target ‖ p_draft) + b · mean −log p_draft(token), both over the answers' tokens.
 """
@@ -15,12 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 from specbench.training import Text, cross_entropy, forward_kl
 
-# Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
+# Rows whose scores are held at once: with a large vocabulary these scores fill the memory.
 _AT_ONCE = 256
 
 
 class _Frozen:
-    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
+    """The target's parts. Not a module, so that none of its weights is trained, saved or moved."""
 
     def __init__(self, model: Any) -> None:
         self.decoder = model.get_decoder()
@@ -30,7 +30,7 @@ class _Frozen:
 class Lesson(nn.Module):
     """The draft model with its loss.
 
-    ``draft``: in float32, on the target's device; ``kl``, ``ce``: what the divergence and the cross-entropy weigh.
+    ``draft``: in float32, on the target's device; ``kl``, ``ce``: weights of divergence and cross-entropy.
     """
 
     def __init__(self, draft: Any, target: Any, *, kl: float, ce: float) -> None:
@@ -42,7 +42,7 @@ class Lesson(nn.Module):
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
         """One step's loss.
 
-        ``ids``: int64 [B, S] texts, filled up at their ends; ``starts``, ``ends``: int64 [B] first position of each
+        ``ids``: int64 [B, S] texts, padded at their ends; ``starts``, ``ends``: int64 [B] first position of each
         answer, and tokens of each text. Returns ``loss``, ``kl``, ``ce``; ``agrees``, the share of rows whose best
         token is the target's.
         """
@@ -63,16 +63,16 @@ class Lesson(nn.Module):
         """Sums over some rows."""
         with torch.no_grad():
             teacher = self._target.scorer(taught.to(self._target.scorer.weight.dtype))
-        said = self.draft.get_output_embeddings()(states)
-        words = min(said.shape[-1], teacher.shape[-1])  # models of one family differ by padding
-        said, teacher = said[:, :words], teacher[:, :words]
-        agrees = (said.argmax(-1) == teacher.argmax(-1)).float()
-        return forward_kl(said, teacher).sum(), cross_entropy(said, tokens).sum(), agrees.sum()
+        logits = self.draft.get_output_embeddings()(states)
+        words = min(logits.shape[-1], teacher.shape[-1])  # models of one family differ by padding
+        logits, teacher = logits[:, :words], teacher[:, :words]
+        agrees = (logits.argmax(-1) == teacher.argmax(-1)).float()
+        return forward_kl(logits, teacher).sum(), cross_entropy(logits, tokens).sum(), agrees.sum()
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What ``sps`` takes for texts that were not learnt from.
+    """The cost of held-out texts with ``sps``.
 
     ``tokens`` after the first of each answer, the ``rounds`` that emit them, and the share of them that are ``right``:
     the draft model's best after the text before them.
@@ -90,9 +90,9 @@ class HeldOut:
 
 @torch.no_grad()
 def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
-    """What decoding these texts by ``sps`` would take, greedily.
+    """Compute the cost of decoding these texts greedily with ``sps``.
 
-    A draft counts as far as it is the text, so what the draft model says behind the text itself decides every round.
+    A draft counts only if it equals the text, so the draft model's predictions over the text decide every round.
     """
     training, tokens, rounds, hits = draft.training, 0, 0, 0
     draft.eval()
@@ -117,7 +117,7 @@ def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
 
 
 def _rounds(right: Sequence[bool], draft_tokens: int) -> int:
-    """Steps for an answer of whose tokens, the first aside, these are drafted right."""
+    """Number of steps for an answer; ``right`` says which of its tokens after the first are drafted right."""
     at = rounds = 0
     while at < len(right):
         accepted = 0

@@ -39,7 +39,7 @@ def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) 
 
 
 def from_model(target: LoadedModel, name: str) -> Any:
-    """Another model's weights in float32."""
+    """Another model, with weights in float32."""
     found = load(name, dtype="float32", device=str(target.model.device))
     assert_same_words(target.spec.name, target.model, target.tokenizer, found)
     return found.model
@@ -51,23 +51,23 @@ def _empty(config: Any, target: LoadedModel) -> Any:
 
 
 def shape(target: LoadedModel, layers: int, hidden: int | None) -> Any:
-    """The transformers configuration of a draft model with so many layers of the target's family."""
+    """The transformers configuration of a draft model of the target's family with that many layers."""
     config = copy.deepcopy(target.model.config.get_text_config())
     if layers > config.num_hidden_layers:
         raise UsageError(f"layers={layers} is more than the {config.num_hidden_layers} of {target.spec.name}; lower it")
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
-    if hasattr(config, "quantization_config"):  # of the file that the target was read from
+    if hasattr(config, "quantization_config"):  # details of the file that the target was read from
         del config.quantization_config
     return config if hidden is None or hidden == config.hidden_size else _narrowed(config, hidden)
 
 
 def _narrowed(config: Any, hidden: int) -> Any:
-    """The same with states of another size: as many heads fewer, all of the target's size."""
+    """The same with another hidden size: fewer heads, each of the target's size."""
     heads, groups = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
     if groups is None or not getattr(config, "intermediate_size", None):
-        raise UsageError(f"hidden does not go with the family {config.model_type}; leave it out")
+        raise UsageError(f"hidden is not supported for the family {config.model_type}; leave it out")
     share = hidden / config.hidden_size
     config.head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     config.num_key_value_heads = max(1, round(groups * share))

@@ -1,7 +1,7 @@
-"""Training a draft model: a small model of the target's vocabulary learns what the target says behind its own answers.
+"""Recipe for a draft model: a small model with the target's vocabulary learns its distributions on its own answers.
 
 Speculative decoding has no recipe of its own. Distilling a draft model on the target's answers is DistillSpec's (Zhou
-et al. 2023, arXiv:2310.08461), here with its forward KL; a start from the target's own layers is ours.
+et al. 2023, arXiv:2310.08461), here with forward KL; starting from the target's own layers is our choice.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from specbench.training import (
     teaching,
 )
 
-OPTION = "draft"  # of the method: what is trained goes there
-_KEPT = torch.bfloat16  # what a draft says need not be exact, and half the bytes are read
+OPTION = "draft"  # the method's option that takes what is trained
+_KEPT = torch.bfloat16  # drafts need not be exact, and this halves the bytes to read
 
 
 class Options(LoopOptions):
@@ -40,35 +40,37 @@ class Options(LoopOptions):
 
     start: str = option(
         start.LAYERS,
-        help="first weights: layers (the target's first ones), fresh (noise), or a model as --model takes it",
+        help="first weights: layers (the target's first ones), fresh (random), or a model as --model takes it",
     )
-    layers: int = option(4, help="of the draft model; start=MODEL has its own", ge=1)
-    hidden: int | None = option(None, help="size of a fresh model's states; default is the target's", ge=8)
-    words: bool | None = option(None, help="train embedding and LM head too; default is where they begin as noise")
+    layers: int = option(4, help="layers of the draft model; start=MODEL has its own", ge=1)
+    hidden: int | None = option(None, help="hidden size of a fresh model; default is the target's", ge=8)
+    words: bool | None = option(None, help="also train embedding and LM head; default: if they start random")
     kl: float = option(1.0, help="weight of KL(target || draft)", ge=0)
     ce: float = option(0.1, help="weight of the cross-entropy of the answer's tokens", ge=0)
     max_tokens: int = option(1024, help="tokens of a text, prompt included; longer answers are cut", ge=8)
-    keep_circles: int = option(3, help="rounds that stay of an answer that repeats itself to its end; 0 is all", ge=0)
-    draft_tokens: int = option(5, "k", help="of sps, for tokens per forward on held-out texts", ge=1, le=511)
+    keep_circles: int = option(3, help="rounds kept of an answer that repeats itself to its end; 0 keeps all", ge=0)
+    draft_tokens: int = option(
+        5, "k", help="draft_tokens of sps, for tokens per forward on held-out texts", ge=1, le=511
+    )
     epochs: float = option(3.0, help="passes over the texts", gt=0)
-    batch: int = option(4, help="texts of a step, on each device", ge=1)
-    lr: float = option(3e-4, help="learning rate, after warm-up and before its cosine", gt=0)
+    batch: int = option(4, help="texts per step, on each device", ge=1)
+    lr: float = option(3e-4, help="peak learning rate, after warm-up and before the cosine decay", gt=0)
 
     @field_validator("start")
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in (start.LAYERS, start.FRESH):
-            resolve(name)  # says what is wrong with it
+            resolve(name)  # raises the error that says what is wrong
         return name
 
     @field_serializer("start")
     def _named(self, name: str) -> str:
-        """As records name a model: a folder's own name says nothing of the machine."""
+        """A model's name for the record: of a folder only its own name, without the machine's path."""
         return name if name in (start.LAYERS, start.FRESH) else resolve(name).name
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
-    """Trains a draft model, or goes on from the last checkpoint in ``job.out``; it is left in ``job.out/draft``."""
+    """Train a draft model, or continue from the last checkpoint in ``job.out``; the result is ``job.out/draft``."""
     texts = learnable(options, job)
     aside = teaching(job.held_out, options.max_tokens)
     draft = _first_weights(options, job)
@@ -116,9 +118,9 @@ def check(options: Options, target: LoadedModel) -> None:
             "train one for a model with a tokenizer"
         )
     if options.hidden is not None and options.start != start.FRESH:
-        raise UsageError(f"hidden goes with start=fresh, not with start={options.start}; leave one of them out")
+        raise UsageError(f"hidden needs start=fresh, not start={options.start}; leave one of them out")
     if not options.kl and not options.ce:
-        raise UsageError("kl and ce are both 0, so there is nothing to learn; raise one")
+        raise UsageError("kl and ce are both 0, so the loss is empty; raise one")
     if options.start in (start.LAYERS, start.FRESH):
         start.shape(target, options.layers, options.hidden)
 

@@ -1,7 +1,7 @@
-"""Suffix decoding: what most often followed the end of the text, here and in earlier answers (Oliaro et al. 2024).
+"""Draft what most often followed the end of the text, here and in earlier answers (Oliaro et al. 2024).
 
-"SuffixDecoding", arXiv:2411.04975, as Arctic Inference and vLLM have it. A suffix tree of prompt and output, and one of
-the outputs of earlier requests, count how texts go on behind every end of this one; the draft is the continuation whose
+"SuffixDecoding", arXiv:2411.04975, as in Arctic Inference and vLLM. A suffix tree of prompt and output, and one of the
+outputs of earlier requests, count the continuations of every suffix of the text; the draft is the continuation whose
 counts promise most accepted tokens.
 """
 
@@ -21,21 +21,21 @@ class Options(decoding.Options):
 
     depth: int = option(24, "D", help="tokens of the longest string that is counted", ge=2, le=256)
     draft_length: int = option(24, "k", help="tokens drafted at most", ge=1, le=511)
-    factor: float = option(1.0, help="tokens drafted at most for each one that matches", ge=0, le=64)
-    offset: float = option(0.0, help="tokens drafted at most beside them", ge=-64, le=511)
+    factor: float = option(1.0, help="most drafted tokens per matching token", ge=0, le=64)
+    offset: float = option(0.0, help="most drafted tokens in addition", ge=-64, le=511)
     min_prob: float = option(
-        0.1, help="least share of the earlier occurrences that go on like a drafted path", ge=0, le=1
+        0.1, help="smallest share of the earlier occurrences that continue like a drafted path", ge=0, le=1
     )
     tree: bool = option(False, help="draft the most probable continuations as a tree, not the likeliest path")
     cached_requests: int = option(
-        0, "requests", help="answers of earlier requests that are kept; 0 begins every request cold", ge=0, le=1_000_000
+        0, "requests", help="answers of earlier requests to keep; 0 starts every request cold", ge=0, le=1_000_000
     )
-    fallback: MethodName | None = fallback_option("where the score is below min_score")
-    min_score: float = option(1.0, help="with fallback: least score that it is not asked for", ge=0)
+    fallback: MethodName | None = fallback_option("when the score is below min_score")
+    min_score: float = option(1.0, help="with fallback: lowest score for which the lookup's own draft is used", ge=0)
 
 
 class Answers:
-    """Answers: the outputs of a row's requests in one tree; of more than ``most`` the oldest go."""
+    """The outputs of a row's requests in one tree; beyond ``most``, the oldest are dropped."""
 
     def __init__(self, depth: int, most: int) -> None:
         self.tree = SuffixTree(depth)
@@ -43,7 +43,7 @@ class Answers:
         self._texts: dict[int, Text] = {}  # by identity, oldest first
 
     def admit(self) -> Text:
-        """A place for a request that begins."""
+        """Reserve a place for a new request."""
         text = Text()
         self._texts[id(text)] = text
         while len(self._texts) > self._most:
@@ -51,13 +51,13 @@ class Answers:
         return text
 
     def extend(self, text: Text, tokens: Sequence[int]) -> None:
-        """Adds to an output, unless it lost its place."""
+        """Add to an output, unless it was dropped."""
         if self._texts.get(id(text)) is text:
             self.tree.extend(text, tokens)
 
 
 class Decoder(decoding.Decoder):
-    """Keeps a tree of its own text, and adds its output to the row's."""
+    """Keep a tree of the request's own text, and add its output to the row's tree."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
@@ -72,7 +72,7 @@ class Decoder(decoding.Decoder):
     def max_rows(options: Options) -> int:
         limits = Limits(options.draft_length, options.factor, options.offset, 0.0, options.tree)
         return 1 + max(
-            limits.behind(match) if options.tree else min(limits.behind(match), options.depth - match)
+            limits.most_after(match) if options.tree else min(limits.most_after(match), options.depth - match)
             for match in range(1, options.depth)
         )
 
@@ -82,7 +82,7 @@ class Decoder(decoding.Decoder):
 
     @property
     def score(self) -> float:
-        """Accepted drafts that the counts promise of the last draft."""
+        """Number of accepted tokens that the counts promise for the last draft."""
         return self._draft.score
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -112,7 +112,7 @@ class Decoder(decoding.Decoder):
         return self._draft.score >= self._options.min_score
 
     def instead(self, tree: TokenTree) -> None:
-        pass  # only what is emitted counts
+        pass  # only emitted tokens count
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
         if not self._drafts:

@@ -1,4 +1,4 @@
-"""Drafts from a suffix tree: a path of the most frequent continuations, or the most probable ones of all."""
+"""Make drafts from a suffix tree: a path of the most frequent continuations, or a tree of the most probable ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from specbench.methods.suffix.tree import Node, SuffixTree
 
 
 class Draft(NamedTuple):
-    """What followed the end of a text where it occurred before.
+    """A draft: what followed earlier occurrences of the end of a text.
 
     Attributes:
-        score: sum of ``probabilities``: the accepted drafts that they promise.
-        match: tokens at the end of the text that it goes by.
+        score: sum of ``probabilities``, the expected number of accepted drafts.
+        match: length of the matched suffix of the text.
         tokens: shape [drafted].
-        parents: index of the token that each one hangs under, -1 for the end of the text, shape [drafted].
-        probabilities: of each one's whole path, by the counts, shape [drafted].
+        parents: index of each token's parent, -1 for the end of the text, shape [drafted].
+        probabilities: of each token's whole path, from the counts, shape [drafted].
     """
 
     score: float
@@ -31,9 +31,9 @@ NOTHING = Draft(0.0, 0, [], [], [])
 
 
 class Limits(NamedTuple):
-    """How much is drafted: ``tokens`` at most, and ``factor`` times the tokens that match plus ``offset``.
+    """Limits of a draft: at most ``tokens``, and at most ``factor`` × match + ``offset``.
 
-    No path is less probable than ``min_prob``; ``branching`` drafts a tree and not a path.
+    No path is less probable than ``min_prob``; ``branching`` drafts a tree instead of a path.
     """
 
     tokens: int
@@ -42,19 +42,19 @@ class Limits(NamedTuple):
     min_prob: float
     branching: bool
 
-    def behind(self, match: int) -> int:
-        """Tokens behind a match of so many; never below 0."""
+    def most_after(self, match: int) -> int:
+        """Most tokens after a match of that length; at least 0."""
         return max(0, min(self.tokens, int(match * self.factor + self.offset + 1e-6)))
 
 
 def best(tree: SuffixTree, context: Sequence[int], limits: Limits) -> Draft:
-    """The draft of the highest score behind any end of ``context``; of equal ones that of the longest match."""
+    """The draft with the highest score after any suffix of ``context``; among equal ones, that of the longest match."""
     found, grow = NOTHING, _tree if limits.branching else _path
     for match in range(1, len(context)):
         place = tree.find(context[-match:])
-        if place is None or not (place[0].ranked or tree.behind(*place, 1)):
-            break  # it occurs nowhere, or at ends of texts alone: so does all that is longer
-        draft = grow(tree, *place, limits.behind(match), limits.min_prob)
+        if place is None or not (place[0].ranked or tree.following(*place, 1)):
+            break  # it does not occur, or only at ends of texts; the same holds for longer suffixes
+        draft = grow(tree, *place, limits.most_after(match), limits.min_prob)
         if draft.tokens and draft.score >= found.score:
             found = draft._replace(match=match)
     return found
@@ -63,11 +63,13 @@ def best(tree: SuffixTree, context: Sequence[int], limits: Limits) -> Draft:
 def _path(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -> Draft:
     """The most frequent continuation, token by token, while it is probable enough."""
     tokens: list[int] = []
-    counts: list[int] = []  # of the strings drafted; the shares of the steps multiply to their counts over the whole
+    counts: list[
+        int
+    ] = []  # counts of the drafted strings: the shares of the steps multiply to these counts over the total
     whole = node.count
     while len(tokens) < most:
         if node.ranked is None:  # occurred once
-            rest = tree.behind(node, skip, most - len(tokens))
+            rest = tree.following(node, skip, most - len(tokens))
             tokens += rest
             counts += [1] * len(rest)
             break
@@ -80,7 +82,7 @@ def _path(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -
 
 
 def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -> Draft:
-    """The most probable continuations, best first; of equal ones that which was found first."""
+    """The most probable continuations, best first; among equal ones, the one found first."""
     tokens: list[int] = []
     parents: list[int] = []
     counts: list[int] = []
@@ -90,7 +92,7 @@ def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -
     def found(node: Node, skip: int, parent: int) -> None:
         nonlocal when
         if node.ranked is None:
-            following = [(1, token, node, skip + 1) for token in tree.behind(node, skip, 1)]
+            following = [(1, token, node, skip + 1) for token in tree.following(node, skip, 1)]
         else:
             following = [(child.count, child.token, child, 0) for child in node.ranked]
         for count, token, to, skipped in following:
@@ -110,5 +112,5 @@ def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -
 
 
 def _draft(tokens: Sequence[int], parents: Sequence[int], counts: Sequence[int], whole: int) -> Draft:
-    """A draft by its counts: a single division each, so that shares and scores that are equal are equal numbers."""
+    """A draft from its counts: one division each, so that equal shares and scores are equal numbers."""
     return Draft(sum(counts) / whole, 0, tokens, parents, [count / whole for count in counts])

@@ -1,8 +1,8 @@
-"""Suffix tree: how often every string of some texts occurs in them, and what followed it, most frequent first.
+"""A suffix tree: counts of every substring of some texts, and what followed it, most frequent first.
 
-The tree grows by a token at a time. A string that occurs once is a leaf: what follows it is read from its text, so that
-a new token touches only those ends of the text that have occurred before. That is about two or three nodes a token of
-usual text; where a long passage is there a second time, every end of it has occurred before, up to ``depth`` of them.
+The tree grows token by token. A string that occurs once is a leaf: what follows it is read from its text, so a new
+token touches only those suffixes of the text that occurred before. That is about two or three nodes per token of usual
+text; in a long passage that occurs a second time it is up to ``depth`` nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 class Text:
     """One of the texts, see :meth:`SuffixTree.extend`.
 
-    ``ends``: nodes, no leaves, of those suffixes that occur elsewhere too.
+    ``ends``: inner nodes of the suffixes that also occur elsewhere.
     """
 
     __slots__ = ("ends", "tokens")
@@ -24,13 +24,13 @@ class Text:
 
 
 class Node:
-    """A string of the texts, named by its last token.
+    """A substring of the texts, named by its last token.
 
     Attributes:
         depth: tokens of the string.
-        count: how often it occurs, at the end of a text too.
-        ranked: the strings that are longer by a token, most frequent first; None for a leaf.
-        text, at: of a leaf: it is followed by ``text.tokens[at:]``.
+        count: how often it occurs, including at the end of a text.
+        ranked: the strings longer by one token, most frequent first; None for a leaf.
+        text, at: for a leaf, ``text.tokens[at:]`` follows it.
     """
 
     __slots__ = ("at", "count", "depth", "next", "ranked", "text", "token")
@@ -42,13 +42,13 @@ class Node:
         self.next: dict[int, Node] = {}
 
     def add(self, child: Node) -> None:
-        """A string that occurs for the first time stands last."""
+        """Add a string that occurs for the first time, in the last place."""
         assert self.ranked is not None
         self.next[child.token] = child
         self.ranked.append(child)
 
     def rise(self, child: Node) -> None:
-        """Counts a child once more.
+        """Increase a child's count by one.
 
         One that draws level with the child before it goes to the front of those that it is level with; one that draws
         away from its equals goes to their front (Arctic Inference, ``_increment_count``).
@@ -66,7 +66,7 @@ class Node:
         child.count += 1
 
     def fall(self, child: Node) -> None:
-        """Counts a child once less; it stands behind its equals of before, and goes when nothing is left of it."""
+        """Decrease a child's count by one; it moves after the children with its old count, and is removed at 0."""
         ranked = self.ranked
         assert ranked is not None
         at = to = ranked.index(child)
@@ -81,15 +81,15 @@ class Node:
 
 
 class SuffixTree:
-    """All strings of up to ``depth`` tokens of some texts."""
+    """All substrings of up to ``depth`` tokens of some texts."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        # No string, so all of them follow it: never ranked, as nothing is drafted from it.
+        # The empty string: all strings follow it; never ranked, because no draft starts from it.
         self._first: dict[int, Node] = {}
 
     def extend(self, text: Text, tokens: Iterable[int]) -> None:
-        """Appends tokens to a text, which may be a new one."""
+        """Append tokens to a text, which may be new."""
         for token in tokens:
             text.tokens.append(token)
             size, ends, going = len(text.tokens), text.ends, []
@@ -113,7 +113,7 @@ class SuffixTree:
             text.ends = going
 
     def remove(self, text: Text) -> None:
-        """Takes a text out; it is not extended after that."""
+        """Remove a text; it must not be extended after that."""
         tokens, text.ends = text.tokens, []
         for start in range(len(tokens)):
             node = self._first[tokens[start]]
@@ -129,10 +129,10 @@ class SuffixTree:
                 node = child
 
     def find(self, tokens: Sequence[int]) -> tuple[Node, int] | None:
-        """Where a string stands.
+        """Find a string.
 
-        Returns its node; or the leaf on the way to it, and how many of its tokens lie beyond that one; None where it
-        does not occur.
+        Returns its node; or the leaf on the way to it, and the number of tokens beyond that leaf; None if it does not
+        occur.
         """
         node = self._first.get(tokens[0])
         for at in range(1, len(tokens)):
@@ -140,17 +140,17 @@ class SuffixTree:
                 return None
             if node.ranked is None:
                 rest = list(tokens[at:])
-                return (node, len(rest)) if self.behind(node, 0, len(rest)) == rest else None
+                return (node, len(rest)) if self.following(node, 0, len(rest)) == rest else None
             node = node.next.get(tokens[at])
         return None if node is None else (node, 0)
 
-    def behind(self, leaf: Node, skip: int, most: int) -> list[int]:
-        """What follows a leaf after so many tokens: at most so many, and none beyond the tree's depth."""
+    def following(self, leaf: Node, skip: int, most: int) -> list[int]:
+        """The tokens that follow a leaf after ``skip`` tokens, limited in number and by the tree's depth."""
         start = leaf.at + skip
         return leaf.text.tokens[start : min(start + most, leaf.at + self._depth - leaf.depth)]
 
     def _open(self, node: Node) -> None:
-        """Makes an inner node of a leaf: its string occurs a second time."""
+        """Turn a leaf into an inner node, because its string occurs a second time."""
         if node.ranked is not None:
             return
         node.ranked = []
@@ -158,5 +158,5 @@ class SuffixTree:
         if at < len(text.tokens):
             if node.depth < self._depth:
                 node.add(Node(text.tokens[at], node.depth + 1, text, at + 1))
-        else:  # another text that grows still, and ends here so far: from now on it has to say how it goes on
+        else:  # another growing text ends here so far: from now on its continuation must be counted
             text.ends.append(node)

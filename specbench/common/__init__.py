@@ -1,4 +1,4 @@
-"""Common: errors, files, typed options, prompts, and the registry of methods and tasks."""
+"""Shared basics: errors, files, typed options, prompts, and the registry of methods and tasks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,26 +1,26 @@
-"""Buckets: the sizes that steps are padded to. No torch."""
+"""Sizes that steps are padded to."""
 
 from __future__ import annotations
 
-#: Row counts that steps are padded to where they are captured, one graph each; which of them are used is measured.
-#: Trees of more rows than the largest are stepped eagerly: their products, and no launches, are what takes time.
+#: Row counts that captured steps are padded to, one graph each; measurements decide which of them are used.
+#: Larger trees are stepped eagerly: their time is spent in matrix products, not in launches.
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-#: Numbers of sequences that a method's own work is captured for.
+#: Numbers of sequences for which a method's own device work is captured.
 SLOT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-#: Cells that the check of a model at load time needs, its tree padded to a bucket.
+#: Cells that the load-time check of a model needs for its tree, padded to a bucket.
 PROBE_CELLS = 32
 
 
 def row_bucket(rows: int) -> int:
-    """The row count that ``rows`` rows are padded to, before any measurement; above the largest its next multiple."""
+    """Round ``rows`` up to a bucket, or above the largest bucket to a multiple of it."""
     largest = ROW_BUCKETS[-1]
     return next((bucket for bucket in ROW_BUCKETS if bucket >= rows), -(-rows // largest) * largest)
 
 
 def scratch_cells(max_rows: int) -> int:
-    """Cells that an engine keeps after its capacity, for trees of up to ``max_rows`` rows.
+    """Number of cells that an engine keeps after its capacity, for trees of up to ``max_rows`` rows.
 
-    A last tree starts at the capacity, and one row may be padded to a larger bucket; the last cell is where oracles
-    store padding.
+    The last tree starts at the capacity, and a single row may be padded to a larger bucket; the last cell is where the
+    reference operations store padding.
     """
     return max(row_bucket(max(2, max_rows)), PROBE_CELLS) + 1

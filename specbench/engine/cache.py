@@ -1,4 +1,4 @@
-"""The static KV cache: one buffer for all slots, written at each step's scratch rows, committed by moving rows."""
+"""Static KV cache for all slots: a step writes its rows to scratch cells, and a commit moves the accepted rows."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LayerShape = tuple[int, int, int]  # KV heads, key head size, value head size
 
 
 class Answering:
-    """What transformers' layers are given as their cache; whatever else they ask of one is an error that names it."""
+    """Base of the cache objects for transformers' layers; using an attribute that is missing here raises an error."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"its layers ask their cache for '{name}', which the engine's does not answer")
+        raise AttributeError(f"its layers use their cache's '{name}', which the engine's cache does not have")
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Asked by models that make their own position ids; ours always come with the call.
+        """Return 0: models call this to make their own position ids, and the engine always passes position ids.
 
-        A model that counts on it elsewhere is noticed after long texts (:mod:`specbench.engine.checks.forward`).
+        A model that needs the real length fails the check after long texts (:mod:`specbench.engine.checks.forward`).
         """
         return 0
 
 
 class ShapeRecorder(Answering):
-    """A stand-in for the cache that only notes what each layer stores, so that no model family has to be known."""
+    """Stand-in for the cache that only records the shapes each layer stores, so that any model family works."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
@@ -48,10 +48,10 @@ class ShapeRecorder(Answering):
 class StaticCache(Answering):
     """KV of every slot and layer, allocated once.
 
-    transformers' attention layers call :meth:`update`; everything else is called by the engine. A slot's rows of a step
-    are written from its length on, whatever the tree's shape: those cells are scratch until :meth:`commit` moves the
-    accepted rows to the front of them and the engine raises the slot's length. The last cell is never read: oracles
-    store padding there.
+    transformers' attention layers call :meth:`update`; the engine calls everything else. A step writes the rows of a
+    slot to the cells after the slot's length, whatever the tree's shape: those cells are scratch until :meth:`commit`
+    moves the accepted rows to their front and the engine raises the slot's length. The last cell is never read: the
+    reference operations store padding there.
 
     Args:
         shapes: per layer index (KV heads, key head size, value head size).
@@ -66,8 +66,8 @@ class StaticCache(Answering):
         by_shape: dict[LayerShape, list[int]] = defaultdict(list)
         for layer, shape in shapes.items():
             by_shape[shape].append(layer)
-        # Layers of one shape share a buffer [layers, S, heads, L, head size], so a commit is one copy per buffer
-        # and not one per layer.
+        # Layers of one shape share a buffer [layers, S, heads, L, head size], so a commit is one copy per buffer,
+        # not one per layer.
         self._buffers: list[Tensor] = []
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         for (heads, key_size, value_size), layers in by_shape.items():
@@ -79,20 +79,20 @@ class StaticCache(Answering):
 
     @cached_property
     def _noise(self) -> torch.Generator:
-        """Its own, so that nothing else's random numbers depend on it."""
+        """A separate generator, so that noise does not change any other random numbers."""
         return torch.Generator(self.device).manual_seed(0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers."""
+        """Total bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def aim(self, layout: Layout, lengths: Tensor, ops: Ops) -> None:
-        """Says where the next forward writes: the rows of a layout after ``lengths`` [S], by ``ops``."""
+        """Set where the next forward writes: the rows of ``layout`` go after ``lengths`` [S], written with ``ops``."""
         self._aim = layout, lengths, ops
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Stores a layer's new keys and values [1, heads, N, size]; returns all there are, as :meth:`stored` does."""
+        """Store a layer's new keys and values [1, heads, N, size]; return its whole cache, like :meth:`stored`."""
         assert self._aim is not None
         layout, lengths, ops = self._aim
         keys, values = self._layers[layer_idx]
@@ -100,7 +100,7 @@ class StaticCache(Answering):
         return keys, values
 
     def place(self, layer_idx: int) -> tuple[Tensor, Tensor, Layout, Tensor]:
-        """(keys, values, layout, lengths): a layer's cache, and where the forward that is under way writes in it."""
+        """(keys, values, layout, lengths): a layer's cache, and where the current forward writes in it."""
         assert self._aim is not None
         layout, lengths, _ = self._aim
         return *self._layers[layer_idx], layout, lengths
@@ -111,11 +111,11 @@ class StaticCache(Answering):
 
     @property
     def buffers(self) -> list[Tensor]:
-        """Each [layers, slots, heads, L, size]."""
+        """All buffers, each [layers, slots, heads, L, size]."""
         return self._buffers
 
     def commit(self, slot: int, start: int, path: Sequence[int] | Tensor) -> None:
-        """Move scratch rows to the front of the scratch area, like :meth:`Ops.commit`, for a path that the host knows.
+        """Move accepted rows to the front of the scratch cells, like :meth:`Ops.commit`, for a path the host knows.
 
         ``path``: rows of the step to keep, in order; row r sits in cell ``start + r``.
         """
@@ -125,7 +125,7 @@ class StaticCache(Answering):
             mine[:, :, start : start + len(path)] = mine.index_select(2, rows)
 
     def scatter_noise(self, slot: int, start: int, stop: int) -> None:
-        """Writes noise into a slot's cells from ``start`` to before ``stop``, one block of it again and again."""
+        """Fill a slot's cells in [start, stop) with noise, repeating one block."""
         for buffer in self._buffers:
             layers, _, heads, _, size = buffer.shape
             noise = torch.randn(heads, _NOISE, size, dtype=buffer.dtype, device=buffer.device, generator=self._noise)
@@ -134,17 +134,17 @@ class StaticCache(Answering):
                 cells.copy_(noise[None, :, : cells.shape[2]].expand(layers, -1, -1, -1))
 
     def clear(self, slot: int, length: int) -> None:
-        """Empties a slot's first ``length`` cells."""
+        """Set a slot's first ``length`` cells to zero."""
         for buffer in self._buffers:
             buffer[:, slot, :, :length] = 0
 
     def finite(self, slot: int, length: int) -> bool:
-        """Whether the last layer's keys and values of a slot's first ``length`` cells are numbers.
+        """Whether the last layer's keys and values in a slot's first ``length`` cells are finite.
 
-        A token for which an earlier layer came to none has none there either.
+        NaN or infinity from an earlier layer reaches the last layer, so checking the last one is enough.
         """
         return all(bool(stored[slot, :, :length].isfinite().all()) for stored in self._layers[max(self._layers)])
 
     def read(self, slot: int, length: int) -> list[Tensor]:
-        """A copy of a slot's first ``length`` cells, one tensor [layers, heads, length, size] per buffer."""
+        """Copy a slot's first ``length`` cells: one tensor [layers, heads, length, size] per buffer."""
         return [buffer[:, slot, :, :length].clone() for buffer in self._buffers]

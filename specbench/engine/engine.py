@@ -1,4 +1,4 @@
-"""The engine: slots, and one target forward per step over the token tree of each (DESIGN §4)."""
+"""Step the token trees of several sequences with one target forward each time (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from specbench.engine.sampler import Sampling
 from specbench.engine.stepper import GraphStepper
 from specbench.engine.tuner import Tuner, eager_step_seconds
 
-CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
+CALIBRATION_CONTEXT = 512  # cached tokens during the steps that :meth:`Engine.step_seconds` times
 
 
 class Engine:
@@ -39,21 +39,20 @@ class Engine:
         slots: sequences that can be stepped together.
         capacity: tokens a sequence may reach, prompt and output together.
         backend: attention backend, one of :data:`specbench.engine.attention.choice.NAMES`.
-        graphs: capture steps in CUDA graphs; default is on for CUDA, where a model that cannot be captured is then
-            stepped eagerly.
-        compile: run the model's layers through torch.compile, which fuses what is between the matrix products.
-        native: run layers and LM head by our own compiled code, which is for CPUs; default is on where it can be had.
-        pad_rows: pad eager steps to :data:`~specbench.engine.buckets.ROW_BUCKETS`; default is on for CUDA.
-        deterministic: let no measured time decide anything.
+        graphs: capture steps in CUDA graphs; by default on CUDA, with eager steps for a model that cannot be captured.
+        compile: run the model's layers through torch.compile, which fuses the operations between matrix products.
+        native: run layers and LM head with our own compiled code for CPUs; by default where it is available.
+        pad_rows: pad eager steps to :data:`~specbench.engine.buckets.ROW_BUCKETS`; by default on CUDA.
+        deterministic: never let a measured time decide anything.
 
     Attributes:
-        positions: that the model has, where it can be given no others; None is as many as one likes.
-        rounding: how far scores may be off, as a share of their norm, where sums have another order.
+        positions: number of positions the model has; None if the number is not limited.
+        rounding: relative error of scores to expect when sums are added up in another order.
 
     Raises:
-        UsageError: an argument outside its range, or an attention feature the engine does not express.
-        EnvironmentRefused: the cache, or a step of the largest tree, does not fit in memory, or the device has not what
-            was asked for.
+        UsageError: an argument outside its range, or an attention feature the engine does not support.
+        EnvironmentRefused: the cache, or a step of the largest tree, does not fit in memory, or the device lacks a
+            requested feature.
     """
 
     def __init__(
@@ -79,24 +78,24 @@ class Engine:
         self.device: torch.device = model.device
         on_gpu = self.device.type == "cuda"
         if on_gpu:
-            torch.cuda.set_device(self.device)  # Triton launches on the current device, wherever its tensors are
-        # Two at least: the lossless check steps two rows where no method steps more than one.
+            torch.cuda.set_device(self.device)  # Triton launches on the current device, even for tensors on another one
+        # At least two: the lossless check steps two rows even if no method steps more than one.
         self._max_rows = max(2, max_rows)
         self._graphs: GraphStepper | None = None
         self._tuner: Tuner | None = None
         self._graphs_asked = graphs is True
-        self._why_eager = "not asked for" if graphs is False else "graphs are for CUDA devices"
+        self._why_eager = "not requested" if graphs is False else "CUDA graphs need a CUDA device"
         self._notes: list[str] = []
         self._at_close: list[Callable[[], None]] = []
         captured = on_gpu if graphs is None else graphs
         products = SkinnyProducts(self.device, pinned=deterministic)
         self.code = LayerCode(model, compile=compile, native=native, captured=captured, products=products)
         self.attentions = Attentions(backend, model, pinned=deterministic)
-        # Rows after the last position that a model has emit nothing that is kept: they sit on that one.
+        # Rows after the model's last position never emit a token that is kept, so they all get the last position.
         self.positions = declared.check_declared(model, capacity)
         capture = capturing.cuda_capture(self.device) if captured else None
-        #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
-        #: it takes a few milliseconds more, which no warm-up is worth.
+        #: Whether the first step of a shape pays for a capture or for compiling kernels. On a CPU the first step takes
+        #: only a few milliseconds more, which is not worth a warm-up.
         self.first_steps_cost = compile or self.device.type != "cpu"
         self._sums = WideSums()
         self.attach()
@@ -112,33 +111,34 @@ class Engine:
         except BaseException as error:
             self.close()
             if isinstance(error, memory_budget.TreesTooLarge) or not memory.ran_out(error):
-                with declared.refusing():  # whatever of a model's parts is not as it is in those that we know
+                with declared.refusing():  # a part of the model differs from all models that we know
                     raise
             raise EnvironmentRefused(
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
             ) from error
 
     def attach(self) -> None:
-        """Gives the model the engine's attention and layers; :meth:`detach` takes them back."""
+        """Give the model the engine's attention and layers; :meth:`detach` undoes it."""
         self.code.attach()
 
     def detach(self) -> None:
-        """Gives the model back its own attention and layers, until :meth:`attach`."""
+        """Give the model back its own attention and layers, until :meth:`attach`."""
         self.code.detach()
 
     def detached(self) -> AbstractContextManager[None]:
-        """The model as it is without an engine."""
+        """Context manager in which the model runs its own attention and layers."""
         return self.code.detached()
 
     def at_close(self, work: Callable[[], None]) -> None:
-        """Runs ``work`` when the engine is closed, so that what was made for it on its device is freed with it."""
+        """Run ``work`` when the engine is closed, to free device memory that was allocated for the engine."""
         self._at_close.append(work)
 
     def close(self) -> None:
-        """Gives the model back and frees the KV cache and all graphs at once; the engine can do nothing any more.
+        """Detach from the model and free the KV cache and all graphs at once; the engine cannot be used afterwards.
 
-        What a method launches after a step holds the engine, and the engine's graphs hold that. Without this, such a
-        circle would keep their memory until Python's collector runs, and the next engine would live next to it.
+        Follower work of a method refers to the engine, and the engine's graphs refer to that work. Without an explicit
+        close, this reference cycle would keep the memory until Python's garbage collector runs, while the next engine
+        already needs it.
         """
         self.detach()
         self._sums.close()
@@ -147,7 +147,7 @@ class Engine:
         self._graphs = self._tuner = None
         self._why_eager = "the engine is closed"
         self.code.release()
-        for name in ("cache", "_slots", "_eager"):  # as far as its making came
+        for name in ("cache", "_slots", "_eager"):  # absent if the constructor failed
             self.__dict__.pop(name, None)
 
     # ------------------------------------------------------------------ slots
@@ -158,34 +158,34 @@ class Engine:
         return len(self._slots)
 
     def length(self, slot: int) -> int:
-        """Cached tokens of an occupied slot."""
+        """Number of cached tokens of an occupied slot."""
         return self._slots.length(slot)
 
     def alloc(self) -> int:
-        """Occupies the lowest free slot."""
+        """Occupy the lowest free slot."""
         return self._slots.alloc()
 
     def free(self, slot: int) -> None:
-        """Releases a slot."""
+        """Release a slot."""
         self._slots.free(slot)
 
     def rewind(self, slot: int, length: int) -> None:
-        """Forgets what an occupied slot holds after its first ``length`` tokens."""
+        """Drop all but the first ``length`` tokens of an occupied slot."""
         self._slots.rewind(slot, length)
 
     def assume(self, slot: int, length: int) -> None:
-        """Takes the first ``length`` cells of an occupied slot as filled, without a prefill: for timing steps there."""
+        """Treat the first ``length`` cells of an occupied slot as filled without a prefill, to time steps there."""
         self._slots.assume(slot, length)
 
     def finite(self, slot: int) -> bool:
-        """Whether the model came to numbers for what an occupied slot holds. Reads the device; off the clock only."""
+        """Whether an occupied slot's cache has neither NaN nor infinity; waits for the device, so never time it."""
         return self.cache.finite(slot, self.length(slot))
 
     # ------------------------------------------------------------------ steps
 
     @property
     def sampling(self) -> Sampling:
-        """How next tokens are chosen."""
+        """Sampling parameters of the next steps."""
         return self._eager.sampling
 
     @sampling.setter
@@ -201,13 +201,13 @@ class Engine:
         top_k: int = 0,
         taps: tuple[int, ...] = (),
     ) -> StepResult:
-        """Feeds a prompt to an occupied slot and emits what follows it.
+        """Feed a prompt to an occupied slot and emit the tokens that follow it.
 
-        The last prompt token is the root of a tree, so that a method may send guesses along with the prompt.
+        The last prompt token is the root of a tree, so that a method may send draft tokens along with the prompt.
 
-        ``ids`` (at least one) are appended to what the slot holds. ``tree`` holds guesses under the last prompt token
-        (``tree.tokens[0] == ids[-1]``). What follows a prompt is AR's token for every method: drafts with a proposal,
-        too, are accepted only where they equal AR's.
+        ``ids`` (at least one) are appended to the tokens in the slot. ``tree`` holds draft tokens under the last prompt
+        token (``tree.tokens[0] == ids[-1]``). Every method emits AR's tokens here: even drafts with a proposal are
+        accepted only if they equal AR's tokens.
 
         Raises:
             UsageError: the prompt is empty or does not fit the capacity.
@@ -237,21 +237,22 @@ class Engine:
     ) -> dict[int, StepResult]:
         """One target forward over the trees of several slots: verify, accept, commit.
 
-        A tree is accepted as far as it is what the target itself says with its noise. Above temperature 0 a tree that
-        has a proposal is verified as a block (:mod:`.block_verification`), after the forward and outside of its graph:
-        rows of a chain stay where they are, whatever is accepted of it. With ``forced``, the result is ignored.
+        Draft tokens are accepted while they equal the tokens that the target itself samples with its noise. Above
+        temperature 0 a tree with a proposal is verified as a block (:mod:`.block_verification`), after the forward and
+        outside its graph: the accepted rows of a chain are always the first ones, so none has to be moved. For slots in
+        ``forced``, block verification still runs but its result is ignored.
 
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
-            forced: per slot, a next token for each row of its tree that takes the place of the computed one, or
-                :data:`~specbench.decoding.tree.COMPUTED`. For simulated acceptance: all the work is done all the same.
+            forced: per slot, for each row of its tree a next token that replaces the computed one, or
+                :data:`~specbench.decoding.tree.COMPUTED`. For simulated acceptance, which does all the work of a step.
 
         Raises:
             UsageError: a sequence has reached the capacity.
         """
         eager, lengths, capacity, most = self._eager, self._slots.lengths, self.capacity, self._max_rows
         if probabilities and eager.sampling.greedy:
-            raise ValueError("at temperature 0 nothing is drawn, and so there are no probabilities")
+            raise ValueError("at temperature 0 tokens are not sampled, so there are no probabilities")
         for slot, tree in trees.items():
             if len(tree.tokens) > most or (length := lengths[slot]) is None or length >= capacity:
                 self._refuse(slot, tree)
@@ -264,10 +265,10 @@ class Engine:
         except (RuntimeError, MemoryError) as error:
             if not memory.ran_out(error):
                 raise
-            raise memory_budget.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
+            raise memory_budget.TreesTooLarge(f"out of memory in a step of {batch.rows:,} rows") from error
 
     def _refuse(self, slot: int, tree: TokenTree) -> None:
-        """Says why a tree cannot be stepped in a slot."""
+        """Raise the error that explains why a tree cannot be stepped in a slot."""
         self._check_rows(tree)
         if self.length(slot) >= self.capacity:
             raise UsageError(
@@ -279,7 +280,7 @@ class Engine:
             raise BadTree(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
 
     def greedy(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """So many tokens after a prompt as plain decoding writes them at temperature 0; off the clock, and eagerly."""
+        """Decode ``tokens`` tokens after a prompt autoregressively at temperature 0, in eager steps; not for timing."""
         sampling, self.sampling = self.sampling, Sampling()
         try:
             with self._slots.borrowed() as slot:
@@ -293,10 +294,10 @@ class Engine:
             self.sampling = sampling
 
     def settle(self) -> None:
-        """Returns when the device has nothing left to do."""
+        """Wait until the device has finished all work."""
         settle(self.device)
 
-    # ------------------------------------------------------------------ what methods and runs ask for
+    # ------------------------------------------------------------------ for methods and runs
 
     def prepare(
         self,
@@ -308,10 +309,10 @@ class Engine:
         forced: bool = False,
         context: int = 0,
     ) -> None:
-        """Captures and times every graph that trees of up to ``max_rows`` rows can need, so that no request pays.
+        """Capture and time every graph that trees of up to ``max_rows`` rows can need, before the first request.
 
-        ``probabilities``: whether they will be asked for, or trees will have proposals; ``context``: cached tokens that
-        step times are taken at.
+        ``probabilities``: whether steps will return probabilities or trees will have proposals; ``context``: number of
+        cached tokens during the timed steps.
         """
         if self._tuner is None:
             return
@@ -324,27 +325,27 @@ class Engine:
             self._why_eager = str(error)
 
     def pad_as(self, steps: Sequence[Mapping[str, Any]], products: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Pads rows as an earlier engine of the kind did, and attends and multiplies as it did, by what it reported.
+        """Repeat an earlier engine's choices of padding, attention and matrix products, from its report.
 
-        Other rows are other products, whose rounding can be another text; so a resumed run goes on as it began.
+        Other choices round differently and could change the text, so a resumed run must keep those it began with.
         """
         if self._tuner is not None:
             self._tuner.keep(steps, products)
 
     def multiply_as(self, products: Sequence[Mapping[str, Any]]) -> None:
-        """Multiplies as an earlier engine did, by what it reported of its ``products``; times no product itself."""
+        """Repeat an earlier engine's choice of matrix products, from its report, without timing any product."""
         self.code.products.keep(products, only=True)
 
     @property
     def calibration_context(self) -> int:
-        """Cached tokens of the steps that :meth:`step_seconds` times."""
+        """Cached tokens during the steps that :meth:`step_seconds` times."""
         return min(CALIBRATION_CONTEXT, self.capacity - 1)
 
     def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
-        """Measured (rows, seconds) of a step of one sequence, for rows up to the bucket of ``max_rows``.
+        """Measured (rows, seconds) of a step of one sequence, for every bucket up to that of ``max_rows``.
 
-        Trees of as many rows as a bucket has cost what the next smaller tree of that bucket costs. No slot may be in
-        use; the steps are taken after as many tokens as the capacity allows, at most :data:`CALIBRATION_CONTEXT`.
+        All trees that are padded to the same bucket cost the same. No slot may be in use. Steps are timed after
+        :data:`CALIBRATION_CONTEXT` cached tokens, or fewer if the capacity is smaller.
         """
         self.prepare(max_rows, context=self.calibration_context)
         if self._tuner is not None:
@@ -352,28 +353,28 @@ class Engine:
         return eager_step_seconds(self._eager, max_rows, self.calibration_context)
 
     def drafts(self, starts: Mapping[int, int], most: int, vocab: int) -> DrawnDrafts:
-        """What draws drafts from this engine's probabilities, and knows what they were drawn from.
+        """Return an object that samples drafts from this engine's probabilities and keeps their distributions.
 
-        ``starts``: slot of this engine -> position in its text of the root of the tree that is drafted for.
+        ``starts``: slot of this engine -> text position of the root of the tree that is drafted.
         """
         return DrawnDrafts(starts, most, vocab, self.sampling.seed, self.device)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Device work of a method's own, run as steps are: captured in a CUDA graph, or as it is.
+        """Return a callable that runs a method's own device work: as a CUDA graph if steps are captured, else eagerly.
 
-        ``work`` launches the same operations on the same tensors at every call, and reads nothing on the host.
+        ``work`` must launch the same operations on the same tensors at every call and never wait for the device.
         """
         return (self._graphs or self._eager).capture(work)
 
     def follow(self, work: Follower) -> None:
-        """Launches ``work`` after every captured step with tapped layers, while the step is still running."""
+        """Launch ``work`` after every captured step with tapped layers, while the step is still running."""
         if self._graphs is not None:
             self._graphs.followers.append(work)
 
     def products(self, weights: Mapping[tuple[int, int], Sequence[Tensor]]) -> SkinnyProducts:
-        """What multiplies a draft head's rows, as the target's are multiplied.
+        """Return the matrix products for a draft head, which are chosen like those of the target.
 
-        ``weights`` of a shape that the target has too are timed on the target's, which are more.
+        ``weights`` of a shape that the target has too are timed on the target's weights, because there are more.
         """
         if self._graphs is not None:
             self.code.products.choose({**weights, **self.code.weights()})
@@ -381,11 +382,11 @@ class Engine:
 
     @property
     def notes(self) -> list[str]:
-        """What the user has to know: fast paths that were left out and steps that are not captured, a line each."""
+        """Lines for the user: fast paths that are not used and steps that are not captured."""
         return [*self.attentions.notes, *self._notes]
 
     def report(self) -> dict[str, Any]:
-        """What the engine chose and what its captures cost, for the summary of a run."""
+        """The engine's choices and the cost of its captures, for the summary of a run."""
         found: dict[str, Any] = {**self.attentions.report(), **self.code.report()}
         if self.notes:
             found["notes"] = self.notes

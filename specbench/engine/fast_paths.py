@@ -1,4 +1,4 @@
-"""Fast paths: code that a machine may be unable to run. Each is tried once, and used or left out with the reason."""
+"""Try code that some machines cannot run, and report why it cannot be used."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from specbench.common import SpecbenchError, one_line
 
-#: A fast path is chosen only where it is faster by more than timing noise: it rounds differently, which can be another
-#: text, so that a choice by noise would change answers from run to run.
+#: A fast path must be faster by this factor, which is more than timing noise: it rounds differently, so a choice by
+#: noise could change the generated text from run to run.
 WORTH = 1.03
 
 
 def fault(attempt: Callable[[], object]) -> str:
-    """Why something cannot be used, by what it raises when it is tried; empty where it runs."""
+    """Call ``attempt`` and return why it fails in one line, or an empty string if it succeeds."""
     try:
         attempt()
     except Exception as error:  # a compiler, a driver or a package built for another torch may raise anything
@@ -25,7 +25,7 @@ def fault(attempt: Callable[[], object]) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line; in place of an error of our own, which says what to do, what it was made from."""
+    """Describe an error in one line; for one of our own errors, describe its cause instead."""
     while isinstance(error, SpecbenchError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     text = one_line((str(error).splitlines() or [""])[0], 200)
@@ -33,7 +33,7 @@ def reason(error: BaseException) -> str:
 
 
 def triton_fault(device: torch.device) -> str:
-    """Why Triton's kernels cannot be used; empty where they can. On a CUDA device one is launched to find out."""
+    """Return why Triton kernels cannot be used, or an empty string; on a CUDA device, launch one to find out."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device.type != "cuda" or interpreted():
@@ -42,7 +42,7 @@ def triton_fault(device: torch.device) -> str:
 
 
 def interpreted() -> bool:
-    """Whether Triton runs its kernels in its interpreter: the tests do, on a machine without a GPU."""
+    """Whether Triton runs kernels in its interpreter, as tests on a machine without a GPU do."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)
@@ -54,7 +54,7 @@ def _launch_fault(device: torch.device) -> str:
 
 
 def _launch(device: torch.device) -> None:
-    """Compiles and runs the smallest of our kernels. It needs a C compiler and code for the card, as all of them do."""
+    """Compile and run our smallest kernel, which like all of them needs a C compiler and support for the GPU."""
     from specbench.engine.kernels.gated import gated
 
     gated(torch.zeros(1, 32, dtype=torch.float32, device=device), "silu")

@@ -1,8 +1,8 @@
-"""Steps captured once per shape and replayed: one launch where a model's layers would be hundreds (DESIGN §4).
+"""Capture each shape of a step once in a CUDA graph and replay it: one launch instead of hundreds (DESIGN §4).
 
-A launch costs the host several microseconds and a small forward has hundreds, so an eager loop measures the host and
-not the method. A graph holds the whole step, the copies from and to the host included; lengths are data on the device,
-so one capture serves every prompt.
+A launch costs the host several microseconds and a small forward has hundreds of launches, so an eager loop would
+measure the host instead of the method. A graph holds the whole step, including copies from and to the host; lengths are
+data on the device, so one capture serves every prompt.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from specbench.common import EnvironmentRefused
 from specbench.engine import pack
 from specbench.engine.program import Computed
 
-#: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
+#: Captures work and returns a callable that replays it. The work has run at least once when this returns.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class CaptureFailed(EnvironmentRefused):
-    """The model's forward does something that a CUDA graph cannot hold, such as reading the device on the host."""
+    """The model's forward does something that a CUDA graph cannot capture, such as reading device data on the host."""
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keeps Python's collector from running: a graph that it destroys while another is captured breaks the capture."""
+    """Disable Python's garbage collector: if it destroyed a graph during a capture, that would break the capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -41,7 +41,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """Captures on a CUDA device, all graphs sharing one memory pool: no two of them ever run at the same time."""
+    """Return a function that captures CUDA graphs in one shared memory pool: no two of them run at the same time."""
     if device.type != "cuda":
         raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
     pool = torch.cuda.graph_pool_handle()
@@ -53,7 +53,7 @@ def cuda_capture(device: torch.device) -> Capture:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.stream(stream):
-                work()  # lazily made handles, workspaces and compiled kernels must exist
+                work()  # handles, workspaces and compiled kernels, which are made lazily, must exist
                 with _no_waiting():
                     work()
             torch.cuda.synchronize(device)
@@ -63,7 +63,7 @@ def cuda_capture(device: torch.device) -> Capture:
             raise
         except RuntimeError as error:
             raise CaptureFailed(
-                f"this model's forward cannot be captured in a CUDA graph ({_culprit(error)}); use --graphs off"
+                f"cannot capture this model's forward in a CUDA graph: {_culprit(error)}; use --graphs off"
             ) from error
         return graph.replay
 
@@ -72,10 +72,10 @@ def cuda_capture(device: torch.device) -> Capture:
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Within it a wait for the device raises, so that a step that has one is found before its capture begins.
+    """Make any wait for the device raise an error, to find a step that waits before its capture begins.
 
-    A capture that fails half-way leaves torch's allocator (before 2.12) in a state in which the next one aborts the
-    process, and then an eager step could not take over.
+    A capture that fails halfway leaves torch's allocator (before 2.12) in a state in which the next capture aborts the
+    process, so that falling back to eager steps would be impossible.
     """
     before = torch.cuda.get_sync_debug_mode()
     _set_sync_debug_mode("error")
@@ -86,13 +86,13 @@ def _no_waiting() -> Iterator[None]:
 
 
 def _set_sync_debug_mode(mode: int | str) -> None:
-    with warnings.catch_warnings():  # torch says each time that this is a prototype
+    with warnings.catch_warnings():  # torch warns each time that this is a prototype
         warnings.filterwarnings("ignore", message="Synchronization debug mode")
         torch.cuda.set_sync_debug_mode(mode)
 
 
 def _culprit(error: BaseException) -> str:
-    """The first line of what went wrong first: the end of a broken capture raises once more, in general words."""
+    """First line of the original error: the end of a failed capture raises another, more general one."""
     while error.__context__ is not None:
         error = error.__context__
     return (str(error).splitlines() or [type(error).__name__])[0]
@@ -101,8 +101,8 @@ def _culprit(error: BaseException) -> str:
 class Running(NamedTuple):
     """A captured step that the device may not have finished.
 
-    ``outcome``, on the device: next token of each row, path, count and bonus of each slot. ``hidden``: of tapped layers
-    [N, taps × hidden size], of the row at each depth of each slot's path.
+    ``outcome``, on the device: next token of each row, and path, count and bonus of each slot. ``hidden``: hidden
+    states of tapped layers [N, taps × hidden size], each slot's rows in the order of its path.
     """
 
     batch: pack.Batch
@@ -111,14 +111,15 @@ class Running(NamedTuple):
     hidden: Tensor
 
 
-#: Device work that goes on after a step, launched before the host has read what the step says.
+#: Device work that follows a step and is launched before the host has read the step's outcome.
 Follower = Callable[[Running], None]
 
 
 class StepGraph:
-    """One captured step, with the host and device arrays it reads and writes.
+    """One captured step, with the host and device arrays that it reads and writes.
 
-    ``run`` takes int32 [shape.width_in] on the device; ``place`` keeps probabilities like these until the next step.
+    ``run`` takes int32 [shape.width_in] on the device; ``place`` returns memory that keeps a step's probabilities until
+    the next step.
     """
 
     def __init__(
@@ -135,10 +136,10 @@ class StepGraph:
         host_out = torch.zeros(shape.width_out(top_k), dtype=torch.int32, pin_memory=pinned)
         static_in = torch.zeros_like(host_in, device=device)
 
-        # Of the last run, on the device; not in memory of the graphs' own pool, which may be another graph's too.
+        # Results of the last run on the device, outside the graphs' memory pool, which another graph may overwrite.
         self.hidden: Tensor | None = None
         self.probabilities: Tensor | None = None
-        self._left: Tensor | None = None  # the output array; until another graph runs
+        self._left: Tensor | None = None  # the output array; valid until another graph runs
 
         self.shape = shape
         self.input: pack.Ints = host_in.numpy()
@@ -154,11 +155,11 @@ class StepGraph:
         return self._replay is not None
 
     def capture(self) -> None:
-        """Captures what is in ``input``; the step has been run when this returns."""
+        """Capture the step with the current ``input``; the step has run when this returns."""
         self._replay = self._capture(self._work)
 
     def _work(self) -> None:
-        """The step with its copies. A method and no closure, which would keep its graph alive in a circle."""
+        """Run the step with its copies. A closure would make a reference cycle with its graph."""
         host_in, host_out = self._host
         self._device_in.copy_(host_in, non_blocking=True)
         out, hidden, probabilities = self._run(self._device_in)
@@ -174,38 +175,39 @@ class StepGraph:
         self._left = out
 
     def run(self) -> pack.Outcome:
-        """Runs the step on what is in ``input`` and waits for its outcome, the step's one wait."""
+        """Run the step on the current ``input`` and wait for the outcome, the only wait of a step."""
         self.launch()
         return self.outcome()
 
     def launch(self) -> None:
-        """Runs the step on what is in ``input``; the host goes on."""
+        """Launch the step on the current ``input`` without waiting."""
         assert self._replay is not None
         self._replay()
 
     def running(self, batch: pack.Batch) -> Running:
-        """What was launched, on the device, of a step with tapped layers."""
+        """Return the device data of the launched step, which must have tapped layers."""
         assert self._left is not None
         assert self.hidden is not None
         fields = pack.split(self._device_in, self.shape)
         return Running(batch, fields, pack.unjoin(self._left, self.shape), self.hidden)
 
     def outcome(self) -> pack.Outcome:
-        """Waits for the outcome of what was launched."""
+        """Wait for the launched step and return its outcome."""
         settle(self._device)
         return pack.Outcome(self._host_out, self.shape, self._top_k)
 
 
 def settle(device: torch.device) -> None:
-    """Returns when the device has nothing left to do."""
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class LastProbabilities:
-    """Probabilities of the last step, whichever graph's, in one memory: a vocabulary for each row is large.
+    """Memory for the probabilities of the last step, shared by all graphs because rows × vocabulary is large.
 
-    A smaller graph uses its beginning, and keeps an earlier, smaller one alive.
+    A smaller graph uses the beginning of the memory. When a larger graph needs more, new memory is allocated, and
+    earlier graphs keep the old memory alive.
     """
 
     def __init__(self) -> None:

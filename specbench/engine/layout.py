@@ -1,8 +1,8 @@
-"""Layout: which sequence each row of a forward belongs to.
+"""Which sequence each row of a forward belongs to.
 
-The rows of all sequences lie one after the other, N of them and no more than there are, so that matrix products never
-see rows that nobody asked for. Only attention, storing and acceptance go sequence by sequence, and this is what they
-go by. Everything is data on the device: a captured step serves any trees in any slots.
+The rows of all sequences are packed into N rows without padding between sequences, so that matrix products compute only
+rows that are needed. Only attention, storing and acceptance work per sequence, and they use this layout. All of it is
+data on the device: one captured step serves any trees in any slots.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 
 
 class Group(NamedTuple):
-    """Neighbouring slots with equally many rows, as an eager step knows them on the host.
+    """Adjacent slots with the same number of rows each, for an eager step whose layout the host knows.
 
     Attributes:
-        rows: theirs among those of the forward.
-        extent: cells that can be visible to one of them, from 0; None is all, and the mask hides the rest.
-        causal: of one slot, whose rows are known to be a chain.
-        exact: of one row, which sees all of the extent.
+        rows: the group's rows in the forward.
+        extent: first cells of a slot that some row of the group may see; None means all, and the mask hides the rest.
+        causal: whether this is a single slot whose rows are known to be a chain.
+        exact: whether this is a single row that sees the whole extent.
     """
 
     slots: slice
@@ -35,14 +35,14 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """N rows over S slots; the rows of a slot lie together, and padding lies after all others.
+    """N rows over S slots; the rows of a slot are contiguous, and padding comes last.
 
     Attributes:
-        slot: int32 [N], slot of each row; S where it is padding.
+        slot: int32 [N], slot of each row; S for padding.
         first: int32 [S], the first row of each slot.
-        count: int32 [S], rows of each slot; 0 where it has none.
-        height: rows of a slot that a tile of the attention kernels takes; 0 where none is used.
-        groups: of its slots, for attention without a kernel; None where the host does not know them.
+        count: int32 [S], number of rows of each slot; may be 0.
+        height: rows of one slot in a tile of the attention kernels; 0 if no kernel is used.
+        groups: groups of slots, for attention without a kernel; None if the host does not know the layout.
     """
 
     slot: Tensor
@@ -53,48 +53,48 @@ class Layout:
 
     @classmethod
     def even(cls, slots: int, rows: int, device: torch.device, *, height: int = 0) -> Layout:
-        """As many rows for each slot: the form of a draft head's."""
+        """Make a layout with ``rows`` rows for each slot, as draft heads use it."""
         every = torch.arange(slots, dtype=torch.int32, device=device)
         group = Group(slice(0, slots), slice(0, slots * rows), None)
         count = torch.full_like(every, rows)
         layout = cls(every.repeat_interleave(rows), every * rows, count, height, (group,))
-        # Computed here and now, because who keeps a layout may use it first inside a capture.
+        # Computed now, because the first use of the layout may be inside a capture.
         _ = layout.real, layout.owner, layout.rank
         return layout
 
     def seeing(self, extent: int | None) -> Layout:
-        """The same layout, of one group, where so many cells can be visible."""
+        """Return this layout of one group with another ``extent``."""
         assert self.groups is not None
         (group,) = self.groups
         return self if group.extent == extent else replace(self, groups=(group._replace(extent=extent),))
 
     @cached_property
     def real(self) -> Tensor:
-        """bool [N], rows that are not padding."""
+        """bool [N], whether each row is not padding."""
         return self.slot < len(self.first)
 
     @cached_property
     def owner(self) -> Tensor:
-        """int64 [N], slot of each row; some slot where it is padding."""
+        """int64 [N], slot of each row; an arbitrary valid slot for padding."""
         return self.slot.long().clamp(max=len(self.first) - 1)
 
     @cached_property
     def rank(self) -> Tensor:
-        """int64 [N], place of each row among those of its slot; 0 of padding."""
+        """int64 [N], index of each row within its slot; 0 for padding."""
         every = torch.arange(len(self.slot), device=self.slot.device)
         return torch.where(self.real, every - self.first.long()[self.owner], 0)
 
     def of_rows(self, per_slot: Tensor) -> Tensor:
-        """int64 [N], what ``per_slot`` [S] says of each row's slot."""
+        """int64 [N], the value in ``per_slot`` [S] of each row's slot."""
         return per_slot.long()[self.owner]
 
     def cells(self, lengths: Tensor, capacity: int) -> Tensor:
-        """int64 [N], the cell of each row after its slot's ``lengths`` [S]; padding is sent to the last there is."""
+        """int64 [N], cell of each row: after its slot's ``lengths`` [S] cached tokens; padding gets the last cell."""
         return torch.where(self.real, self.of_rows(lengths) + self.rank, capacity - 1)
 
 
 def groups_of(slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int]) -> tuple[Group, ...]:
-    """The groups of slots in ascending order, with their rows and the cells before these."""
+    """Group adjacent slots with equal row counts; ``slots`` are ascending, ``lengths`` are their cached tokens."""
     found: list[Group] = []
     row = 0
     for slot, count, length in zip(slots, counts, lengths, strict=True):

@@ -1,4 +1,4 @@
-"""Loading: learns a model's layers, makes its cache, and chooses code that computes what the model does."""
+"""Learn a model's layers, make its cache, and choose code whose results equal the model's."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def load_stepper(
     *,
     padded: bool,
 ) -> tuple[EagerStepper, Calls, float]:
-    """What steps the model that ``code`` is attached to.
+    """Make the eager stepper of the model that ``code`` is attached to.
 
-    Returns it with what each layer's attention was asked for, and how far scores may be off where sums have another
-    order, as a share of their norm.
+    Returns (stepper, the attention parameters of each layer, relative error of scores to expect when sums are added up
+    in another order).
 
     Raises:
-        UnsupportedAttention: the engine does not compute what the model does.
+        UnsupportedAttention: the engine's results differ from the model's.
         TreesTooLarge: no memory for steps of trees of ``max_rows`` rows.
     """
     model, device = code.model, code.model.device
@@ -52,7 +52,7 @@ def load_stepper(
     cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, device)
     places = Slots(cache, slots, capacity)
     longest = min(capacity, positions or capacity)
-    if free is not None:  # the model's own forward after a long text has a copy, for two branches, made once more
+    if free is not None:  # after a long text, the model's own forward copies its cache again for two branches
         longest = min(longest, (free - cache.nbytes) // max(1, 8 * int(widths.token_bytes)))
     layer.check_layers(model, shapes, calls, reference, code.detached)
 

@@ -1,8 +1,8 @@
-"""Memory budget: the bytes that steps of so many rows take, and whether so many are free.
+"""Estimate the memory of steps with a given number of rows, and check that it is free.
 
-No number of rows is too many by itself: what a step may hold follows from the cache cells that its rows are written to,
-the masks of rows by rows, what a layer puts out for each row, and the logits of a chunk. It is what there is at most at
-a time, on the path that takes most: kernels that mask by bits take less.
+The number of rows has no fixed limit. A step needs memory for the cache cells that its rows are written to, the masks
+(rows × rows), a layer's output for each row, and the logits of one chunk. The estimate is the peak, for the code that
+needs most; kernels whose masks are bits need less.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from specbench.hardware import ModelShape
 
 _GIB = 2**30
 _SCORES = 4  # bytes of a logit while a token is chosen
-#: Bytes for two rows while ancestors are found, counted and put in a mask, of which torch makes whole numbers.
+#: Bytes per pair of rows while torch finds ancestors, counts them and makes a mask, with integer intermediates.
 _PAIR = 14
 
 
 class TreesTooLarge(EnvironmentRefused):
-    """There is memory for the model and its cache, and none for steps of so many rows."""
+    """Memory is enough for the model and its cache, but not for steps of this many rows."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """What of a model decides the memory of a step.
+    """Widths of a model that decide the memory of a step.
 
     Attributes:
         hidden: elements of a row between layers.
-        inner: elements of a row inside of one, at the widest: queries, keys and values, or the products of an MLP.
+        inner: most elements of a row inside a layer: queries, keys and values, or the products of an MLP.
         vocabulary: logits of a row.
-        token_bytes: of one token in the cache.
-        value_bytes: of an element of all these.
+        token_bytes: bytes of one token in the cache.
+        value_bytes: bytes of one element.
     """
 
     hidden: int
@@ -43,7 +43,7 @@ class Widths:
 
     @classmethod
     def of(cls, shape: ModelShape) -> Widths:
-        """Those of a shape; its MLP is taken for a gated one."""
+        """Widths of a model with this shape, assuming a gated MLP."""
         hidden, layers = shape.embedding_width, sum(some.layers for some in shape.attention)
         most, products = 0, 0
         for some in shape.attention:
@@ -57,26 +57,26 @@ class Widths:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a model decodes in; ``step``: what exists while a step runs: masks, activations, logits."""
+    """Bytes for decoding; ``step``: masks, activations and logits, which exist while a step runs."""
 
     cache: float
     step: float
 
     @property
     def total(self) -> float:
-        """Both."""
+        """Bytes of the cache and of a step."""
         return self.cache + self.step
 
 
 def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1, *, dense: bool = True) -> StepMemory:
-    """What steps of trees of up to ``rows`` rows take beside the weights.
+    """Memory of steps of trees of up to ``rows`` rows, without the weights.
 
-    ``widths``: None counts only the masks; ``dense``: attention takes masks of rows by cells, as torch's does, and not
-    bits, as our kernels for CUDA do.
+    ``widths``: None counts only the masks; ``dense``: whether attention uses masks of rows × cells, as torch does,
+    rather than bits, as our CUDA kernels do.
     """
     every, cells = rows * slots, capacity + scratch_cells(rows)
     value = widths.value_bytes if widths else 2.0
-    # Our kernels take a bit for two rows of a slot, and of larger trees the path is found on matrices all the same.
+    # Our kernels use one bit per pair of a slot's rows, but the path of a larger tree is still found with matrices.
     pairs = _PAIR * every * every if dense or rows > ROW_BUCKETS[-1] else every * rows / 4
     masks = pairs + (every * cells * (1 + value) if dense else 0)
     if widths is None:
@@ -89,15 +89,15 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
 def assert_trees_fit(
     widths: Widths | None, rows: int, capacity: int, slots: int, free: float | None, *, dense: bool = True
 ) -> None:
-    """Raise TreesTooLarge where steps of such trees find no memory and steps of a single row do.
+    """Raise TreesTooLarge if steps of such trees do not fit in memory but steps of a single row do.
 
-    ``free``: bytes, None where that is not known.
+    ``free``: free bytes; None if unknown.
     """
     wanted = step_memory(widths, rows, capacity, slots, dense=dense)
     if free is None or wanted.total <= free or step_memory(widths, 1, capacity, slots, dense=dense).total > free:
         return
     together = f"{slots} trees of {rows:,} rows" if slots > 1 else f"a tree of {rows:,} rows"
     raise TreesTooLarge(
-        f"no memory for {together}: a step takes {wanted.step / _GIB:.3g} GiB for masks, activations and logits beside "
-        f"{wanted.cache / _GIB:.3g} GiB of KV cache, and {max(free, 0) / _GIB:.3g} GiB are free"
+        f"no memory for {together}: a step takes {wanted.step / _GIB:.3g} GiB for masks, activations and logits, the "
+        f"KV cache {wanted.cache / _GIB:.3g} GiB, and {max(free, 0) / _GIB:.3g} GiB are free"
     )

@@ -1,9 +1,9 @@
-"""Packing: what crosses between host and device in a step, one array each way.
+"""Arrays that a step copies between host and device: one array each way.
 
-The layout of both is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs. Each field
-takes a multiple of 4 entries, so that all begin at 16 bytes whatever the rows and slots: a kernel that is compiled for
-how its arguments are aligned is compiled once. The device waits while the host packs, so a step's trees are written and
-read together: what Python does for each of them is a few slices of lists, however many there are.
+Their layout is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs. Each field takes
+a multiple of 4 entries, so that every field starts at a multiple of 16 bytes: Triton compiles a kernel anew for another
+alignment of its arguments. The device is idle while the host packs, so the host writes and reads all trees of a step
+together and does only a few list slices per tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specbench.engine.block_verification import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
 Ints = npt.NDArray[np.int32]
-#: By slot a next token for each row of its tree that takes the place of the computed one, or COMPUTED.
+#: slot -> for each row of its tree a next token that replaces the computed one, or COMPUTED.
 Forced = Mapping[int, Sequence[int]]
 
 _NONE: Mapping[int, Verdict] = MappingProxyType({})
@@ -33,12 +33,12 @@ _NOTHING = repeat(None)
 
 
 class Shape(NamedTuple):
-    """What the arrays of a step are as large as.
+    """Numbers that determine the size of a step's arrays.
 
     Attributes:
         rows: N, padding included.
-        slots: S, those of the cache.
-        height: rows of a tile of attention; 0 where no kernel asks for tiles.
+        slots: S, number of the cache's slots.
+        height: rows of an attention tile; 0 without a kernel that uses tiles.
     """
 
     rows: int
@@ -47,12 +47,12 @@ class Shape(NamedTuple):
 
     @property
     def of_rows(self) -> int:
-        """Entries of a field that has one for each row."""
+        """Entries of a field with one value per row, padding included."""
         return _whole(self.rows)
 
     @property
     def of_slots(self) -> int:
-        """Entries of a field that has one for each slot."""
+        """Entries of a field with one value per slot, padding included."""
         return _whole(self.slots)
 
     @property
@@ -71,16 +71,16 @@ class Shape(NamedTuple):
 
 
 def _whole(entries: int) -> int:
-    """So many entries, or as many more as fill 16 bytes."""
+    """Round a number of 32-bit entries up to a multiple of 16 bytes."""
     return -(-entries // 4) * 4
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The trees of a step, as they lie in its rows: in the order of their slots.
+    """The trees of a step, in the order of their slots.
 
-    ``counts``: rows of each tree; ``first``: row of each root; ``vocabulary``: token ids have to be below it, 0 if
-    unknown.
+    ``counts``: rows of each tree; ``first``: row of each root, by slot; ``vocabulary``: token ids must be less than
+    this, 0 if unknown.
     """
 
     trees: Mapping[int, TokenTree]
@@ -102,31 +102,31 @@ class Batch:
 
     @cached_property
     def proposals(self) -> dict[int, TokenTree]:
-        """The trees that say from what they were drawn."""
+        """Trees with a proposal: the distributions that their tokens were sampled from."""
         return {slot: tree for slot, tree in self.trees.items() if tree.proposal is not None}
 
     def parts(self, rows: Tensor) -> Sequence[Tensor]:
-        """Views of what each slot has of ``rows`` [N, …]; padding is left out."""
+        """Split ``rows`` [N, …] into one view per slot, without padding."""
         return rows[: self.rows].split_with_sizes(self.counts)
 
     def groups(self, lengths: Sequence[int]) -> tuple[Group, ...]:
-        """For attention without a kernel; ``lengths`` are the cached tokens of all slots."""
+        """Groups of slots for attention without a kernel; ``lengths``: cached tokens of all slots."""
         slots = list(self.trees)
         return groups_of(slots, self.counts, [lengths[slot] for slot in slots])
 
     def prompt(self, lengths: Sequence[int]) -> tuple[Group, ...]:
-        """The same of a prompt's last rows, which are usually a chain as all before them."""
+        """The single group of a prefill; it is causal if its tree is a chain, as the prompt's other rows are."""
         (group,), (tree,) = self.groups(lengths), self.trees.values()
         return (group._replace(causal=tree.is_chain),)
 
 
 class Fields(NamedTuple):
-    """The parts of a step's input, as views. N rows, S slots."""
+    """Views of the parts of a step's input. N rows, S slots."""
 
     tokens: Tensor  # int32 [N]
-    parents: Tensor  # int32 [N], row of each one's parent; roots and padding name themselves
+    parents: Tensor  # int32 [N], row of each row's parent; roots and padding rows are their own parents
     accept: Tensor  # int32 [N], 0 or 1
-    forced: Tensor  # int32 [N], a next token to put in place of the computed one, or COMPUTED
+    forced: Tensor  # int32 [N], a next token that replaces the computed one, or COMPUTED
     lengths: Tensor  # int32 [S], cached tokens
     layout: Layout
 
@@ -138,16 +138,16 @@ def fill(
     lengths: Sequence[int],
     forced: Forced | None = None,
 ) -> None:
-    """Writes the trees of a step into ``packed`` int32 [shape.width_in].
+    """Write the trees of a step into ``packed`` int32 [shape.width_in].
 
     Args:
-        packed: what is in it is overwritten, padding included.
-        shape: with room for all rows of the batch.
+        packed: overwritten completely, padding included.
+        shape: has at least as many rows as the batch.
         lengths: cached tokens of each slot.
 
     Raises:
-        BadTree: a token that the model does not have, or parents that do not come before their children: a device
-            would read past its tables, and some never work again after that.
+        BadTree: a token that is not in the model's vocabulary, or a parent that does not come before its child. On a
+            GPU either one would be an illegal memory access, after which the process cannot use the GPU any more.
     """
     slots, used = shape.slots, batch.rows
     packed[:] = _blank(shape)
@@ -163,21 +163,21 @@ def fill(
     try:
         tokens[:] = _joined([tree.tokens for tree in trees], used)
     except (OverflowError, TypeError, ValueError) as error:
-        raise BadTree(f"its tree has tokens that are no ids ({error})") from None
+        raise BadTree(f"its tree has tokens that are not valid token ids ({error})") from None
     if batch.vocabulary:
-        unsigned = tokens.view(np.uint32)  # what is negative is large
+        unsigned = tokens.view(np.uint32)  # negative ids become large
         worst = int(unsigned[0] if used == 1 else unsigned.max())
         if worst >= batch.vocabulary:
-            raise BadTree(f"its tree has token {worst - (worst >> 31 << 32)}, the model has {batch.vocabulary}")
-    slot_of[:] = _every(slots).repeat(count)  # as they lie in rows by slot
+            raise BadTree(f"its tree has token {worst - (worst >> 31 << 32)}, the model has {batch.vocabulary} tokens")
+    slot_of[:] = _every(slots).repeat(count)  # rows are in the order of slots
     if used > len(trees):
         parents[:] = _joined([tree.parents for tree in trees], used)
         if len(trees) == 1:
             parents[0] = 0
         else:
-            np.maximum(parents, 0, out=parents)  # roots are their own, once they are moved
+            np.maximum(parents, 0, out=parents)  # the next line makes each root its own parent
             parents += first.repeat(count)
-        if np.count_nonzero(parents >= _every(used)) != len(trees):  # a tree is checked when it is made
+        if np.count_nonzero(parents >= _every(used)) != len(trees):  # TokenTree checked this when it was made
             raise BadTree("its tree was changed after it was made: a parent does not come before its child")
     if all(tree.accept is None for tree in trees):
         accept[:] = 1
@@ -188,7 +188,7 @@ def fill(
 
 
 def _force(instead: Ints, batch: Batch, forced: Forced) -> None:
-    """Writes next tokens in place of computed ones."""
+    """Write next tokens that replace computed ones."""
     if all(len(forced.get(slot, ())) == count for slot, count in zip(batch.trees, batch.counts, strict=True)):
         instead[:] = _joined([forced[slot] for slot in batch.trees], batch.rows)
         return
@@ -198,19 +198,19 @@ def _force(instead: Ints, batch: Batch, forced: Forced) -> None:
 
 
 def _joined(parts: Iterable[Iterable[int]], count: int) -> Ints:
-    """int32 [count], all parts one after the other."""
+    """int32 [count], all parts concatenated."""
     return np.fromiter(chain.from_iterable(parts), np.int32, count)
 
 
 @lru_cache
 def _every(count: int) -> Ints:
-    """int32 [count], 0, 1, 2, …; not to be written to."""
+    """int32 [count], 0, 1, 2, …; cached, so callers must not write to it."""
     return np.arange(count, dtype=np.int32)
 
 
 @lru_cache
 def _blank(shape: Shape) -> Ints:
-    """int32 [shape.width_in], the input of a step without a tree; not to be written to."""
+    """int32 [shape.width_in], the input of a step without trees; cached, so callers must not write to it."""
     blank = np.zeros(shape.width_in, dtype=np.int32)
     by_row = blank[: 5 * shape.of_rows].reshape(5, -1)
     by_row[1], by_row[3], by_row[4] = _every(shape.of_rows), COMPUTED, shape.slots
@@ -218,7 +218,7 @@ def _blank(shape: Shape) -> Ints:
 
 
 def split(packed: Tensor, shape: Shape, groups: tuple[Group, ...] | None = None) -> Fields:
-    """The fields of an input array on any device; ``groups`` where the host knows them."""
+    """Return the fields of an input array on any device; ``groups`` if the host knows them."""
     by_row, by_slot = packed.split([5 * shape.of_rows, 3 * shape.of_slots])
     tokens, parents, accept, forced, slot_of = by_row.view(5, -1)[:, : shape.rows].unbind(0)
     first, count, lengths = by_slot.view(3, -1)[:, : shape.slots].unbind(0)
@@ -229,7 +229,7 @@ def split(packed: Tensor, shape: Shape, groups: tuple[Group, ...] | None = None)
 def join(
     next_token: Tensor, path: Tensor, count: Tensor, bonus: Tensor, top: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """The output array int32 [shape.width_out(k)]; scores of ``top`` travel as their bits."""
+    """Return the output array int32 [shape.width_out(k)]; the float32 scores of ``top`` are stored as int32 bits."""
     parts = []
     for part in (next_token, path, count, bonus):
         part = part.to(torch.int32)
@@ -263,7 +263,7 @@ class Outcome:
         probabilities: Tensor | None = None,
         verdicts: Mapping[int, Verdict] = _NONE,
     ) -> dict[int, StepResult]:
-        """What the forward decided for each slot of a step."""
+        """Return the result of each slot."""
         shape = self.shape
         decided: list[int] = self.packed[: shape.width_decided].tolist()
         rows, counts = shape.of_rows, 2 * shape.of_rows
@@ -294,10 +294,10 @@ class Outcome:
         return zip(*map(batch.parts, copies), strict=True)
 
     def _kept(self, batch: Batch, hidden: Tensor, kept: Sequence[int]) -> Sequence[Tensor]:
-        """Of each slot the first rows of its own, as many as are ``kept`` [S]."""
+        """The first ``kept`` [S] rows of each slot."""
         sizes: list[int] = []
         for slot, count in zip(batch.trees, batch.counts, strict=True):
             sizes += kept[slot], count - kept[slot]
-        before = len(hidden) - self.shape.rows  # those of a prompt before the tree, where there is only one sequence
+        before = len(hidden) - self.shape.rows  # rows of a prompt before the tree; then there is only one sequence
         sizes[0] += before
         return hidden[: before + batch.rows].split_with_sizes(sizes)[::2]

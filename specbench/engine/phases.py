@@ -1,4 +1,4 @@
-"""Where a step's time goes: the stop-watch of ``--trace``. No torch."""
+"""Stopwatch of ``--trace``: time of each phase of a step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from specbench.results import PHASES
 
 
 class Phases:
-    """Splits one step's time; every mark waits for the device, which is why headline figures are taken without it.
+    """Split one step's time by phase; every mark waits for the device, so reported speeds are measured without it.
 
-    ``clock``: nanoseconds; ``settle``: returns when the device has nothing left to do.
+    ``clock``: returns nanoseconds; ``settle``: waits until the device has finished all work.
     """
 
     def __init__(self, clock: Callable[[], int], settle: Callable[[], None]) -> None:
@@ -20,7 +20,7 @@ class Phases:
         self._spent: dict[str, int] = dict.fromkeys(PHASES, 0)
 
     def mark(self, phase: str) -> None:
-        """Ends ``phase``, which began at the mark before it."""
+        """End ``phase``, which began at the previous mark."""
         self._settle()
         now = self._clock()
         self._spent[phase] += now - self._at

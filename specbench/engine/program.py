@@ -1,6 +1,6 @@
-"""Program: the device side of a step, from the packed trees to the packed outcome, without a host read in between.
+"""Device side of a step: from packed trees to a packed outcome, without a host read in between.
 
-The same code runs eagerly, on exact shapes, and under capture, on the shapes of a bucket (DESIGN §4).
+The same code runs eagerly on exact shapes and under capture on the shapes of a bucket (DESIGN §4).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specbench.engine.sampler import Sampling, perturbed
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:
-    """The elements of the model's lists of as many modules as it has layers."""
+    """Return the modules of each ModuleList whose length equals the number of the model's layers."""
     count = model.config.get_text_config().num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     return [layer for modules in lists for layer in modules]
@@ -33,10 +33,10 @@ def decoder_layers(model: Any) -> list[nn.Module]:
 
 @contextmanager
 def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Tensor]]:
-    """Outputs [S, rows, hidden size] of the layers ``taps``, in that order, of a forward that runs inside.
+    """Collect outputs [S, rows, hidden size] of the layers ``taps``, in that order, from a forward in this context.
 
-    Not by ``output_hidden_states``: transformers answers it with hooks that it never removes, some of them inside of
-    the layers, where each costs every later step a call and splits what torch.compile makes of a layer.
+    ``output_hidden_states`` is not used: transformers implements it with hooks that it never removes, some of them
+    inside the layers, where each hook costs every later step a call and breaks the layer's torch.compile graph.
     """
     found: dict[int, Tensor] = {}
     outputs: list[Tensor] = []
@@ -58,7 +58,7 @@ def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Te
 
 @contextmanager
 def _all_rows(base: nn.Module | None) -> Iterator[None]:
-    """Keeps from a model without its LM head for which rows logits are wanted; None is one that does not ask."""
+    """Hide ``logits_to_keep`` from the base model (without LM head), so that it runs all rows; None needs no hook."""
     if base is None:
         yield
         return
@@ -73,24 +73,24 @@ def _all_rows(base: nn.Module | None) -> Iterator[None]:
         handle.remove()
 
 
-_LOGIT_ROWS = ROW_BUCKETS[-1]  # rows whose logits exist at a time
+_LOGIT_ROWS = ROW_BUCKETS[-1]  # most rows whose logits are in memory at the same time
 
 MakeBackend = Callable[[Visibility], Backend]
 Mark = Callable[[str], None]
 
 
 def unmarked(phase: str) -> None:
-    """The stop-watch of a step that is not traced."""
+    """Do nothing: the stopwatch of a step that is not traced."""
 
 
 @dataclass(frozen=True)
 class StepKind:
-    """What a step computes beside its shape; every kind has graphs of its own.
+    """Everything but the shape that decides what a step computes; every kind has its own graphs.
 
     Attributes:
-        forced: whether next tokens may be put in place of the computed ones.
-        tall: whether attention goes by tiles of many rows of a sequence, and not by tiles of about one.
-        probabilities: whether what each row's next token is drawn from is wanted; only above temperature 0.
+        forced: whether some computed next tokens may be replaced.
+        tall: whether attention uses tiles of many rows of a sequence rather than of about one row.
+        probabilities: whether to return the distribution of each row's next token; only above temperature 0.
     """
 
     sampling: Sampling
@@ -103,13 +103,13 @@ class StepKind:
 
 
 class Computed(NamedTuple):
-    """What a step leaves on the device. N rows, S slots.
+    """Outputs of a step on the device. N rows, S slots.
 
     Attributes:
         outcome: int32 [shape.width_out(kind.top_k)].
-        hidden: where layers are tapped [head + N, taps × hidden size], of the head's rows, then for each slot of the
-            row at each depth of its path.
-        probabilities: where they are wanted float32 [N, V], of the tokens after the tree's rows, in their own order.
+        hidden: with tapped layers, hidden states [head + N, taps × hidden size]: first the rows of the head, then each
+            slot's rows along its path.
+        probabilities: if requested, float32 [N, V]: distribution of the next token after each row of the trees.
     """
 
     outcome: Tensor
@@ -118,10 +118,10 @@ class Computed(NamedTuple):
 
 
 class Program:
-    """Runs a model over the rows of token trees.
+    """Run a model over the rows of token trees.
 
-    ``positions`` that the model has: rows after them get the last one; None is as many as there are rows.
-    ``vocabulary``: token ids that the model takes are below it.
+    ``positions``: number of positions the model has; rows after the last position get the last one, None is no limit.
+    ``vocabulary``: token ids must be less than this.
     """
 
     def __init__(self, model: Any, ops: Ops, positions: int | None = None) -> None:
@@ -129,8 +129,8 @@ class Program:
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._last = None if positions is None else positions - 1
         self._layers = decoder_layers(model)
-        # A model whose last layers store nothing may run them for the rows that are kept alone, so that what is tapped
-        # and what its attention is asked has fewer rows than the step.
+        # A model whose last layers store no keys and values may run them only for the rows whose logits are kept: its
+        # attention and the tapped outputs would then have fewer rows than the step.
         base = model.base_model
         drops = base is not model and "logits_to_keep" in inspect.signature(base.forward).parameters
         self._drops_rows = base if drops else None
@@ -150,11 +150,11 @@ class Program:
         commit: bool = True,
         mark: Mark = unmarked,
     ) -> Computed:
-        """One forward over the trees of some slots.
+        """Run one forward over the trees of some slots.
 
-        ``packed``: int32 [shape.width_in] on the device; ``groups``: what the host knows of the layout, None under
-        capture; ``head``: int64 [H] prompt tokens before the root, in a prefill of one slot; ``commit``: move the
-        accepted rows' KV, else the caller does.
+        ``packed``: int32 [shape.width_in] on the device; ``groups``: groups of the layout if the host knows them, None
+        under capture; ``head``: int64 [H], prompt tokens before the root, in a prefill of one slot; ``commit``: whether
+        to move the KV of accepted rows here rather than in the caller.
         """
         fields = pack.split(packed, shape, groups)
         layout = fields.layout
@@ -192,7 +192,7 @@ class Program:
         groups: tuple[Group, ...] | None = None,
         calls: Calls | None = None,
     ) -> Tensor:
-        """Logits [N, V]; nothing chosen and nothing committed. For the checks at load time."""
+        """Logits [N, V], without choosing tokens and without a commit; for the load-time checks."""
         fields = pack.split(packed, shape, groups)
         ancestry = self.ops.ancestry(fields.parents, fields.layout)
         with self._forward(fields, ancestry, cache, backend, None, unmarked, calls=calls) as (logits, _):
@@ -210,11 +210,14 @@ class Program:
         taps: tuple[int, ...] = (),
         calls: Calls | None = None,
     ) -> Iterator[tuple[LogitChunks, list[Tensor]]]:
-        """(logits [1, N, V] in chunks, tapped layers [1, head + N, hidden size]); the latter are there afterwards."""
+        """Yield (logits [1, N, V] in chunks, tapped layers [1, head + N, hidden size]).
+
+        The list of tapped layers is filled when the context ends.
+        """
         tokens, layout = fields.tokens.long(), fields.layout
         kept = len(tokens)
         if head is not None:
-            tokens, ancestry, layout = _behind(head, tokens, ancestry, layout)
+            tokens, ancestry, layout = _prepend_prompt(head, tokens, ancestry, layout)
         positions = layout.of_rows(fields.lengths) + ancestry.depth
         if self._last is not None:
             positions = positions.clamp(max=self._last)
@@ -233,13 +236,13 @@ class Program:
             yield LogitChunks(self._model, arguments, kept), outputs
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: StepKind) -> Chosen:
-        """Next token of every row, and what else is wanted of its logits [1, n, V]."""
+        """Choose the next token of every row from logits [1, n, V], with top-k or probabilities if requested."""
         sampling = kind.sampling
         if not kind.top_k and not kind.probabilities:
             return Chosen(self.ops.choose(logits, positions, sampling))
         kept = self.ops.filtered(logits, sampling)
         probabilities = kept.softmax(-1) if kind.probabilities else None
-        if not kind.top_k:  # by kernels, where there are any: as in steps that want no more
+        if not kind.top_k:  # with kernels, where available, like steps without probabilities
             return Chosen(self.ops.draw(kept, positions, sampling), probabilities=probabilities)
         chosen = perturbed(kept, positions, sampling)
         best = chosen.topk(kind.top_k, dim=-1)
@@ -247,10 +250,10 @@ class Program:
 
 
 class LogitChunks:
-    """Logits of the rows of a forward, some at a time: of thousands of rows they are larger than the weights.
+    """Logits of a forward in chunks of rows: the logits of thousands of rows are larger than the weights.
 
-    A model's own code between its layers and its logits is run for each chunk, on what the layers put out the first
-    time, so that a scale or a cap on logits stays.
+    The layers run once. For each further chunk the model's own forward runs on their stored output, so that its scaling
+    or capping of logits still applies.
     """
 
     def __init__(self, model: Any, arguments: Mapping[str, Any], kept: int) -> None:
@@ -258,7 +261,7 @@ class LogitChunks:
         self._rows = range(arguments["input_ids"].shape[1])[-kept:]
 
     def __iter__(self) -> Iterator[Tensor]:
-        """[1, up to 512, V], in the order of the rows."""
+        """Yield logits [1, up to 512, V], in the order of the rows."""
         if len(self._rows) <= _LOGIT_ROWS:
             yield self._model(**self._arguments, logits_to_keep=len(self._rows)).logits
             return
@@ -276,7 +279,7 @@ class LogitChunks:
 
 
 class Chosen(NamedTuple):
-    """Of n rows: ``next_token`` [1, n]; ``top``: (scores, ids) [1, n, k]; ``probabilities``: float32 [1, n, V]."""
+    """``next_token`` [1, n] of n rows; ``top``: (scores, ids) [1, n, k]; ``probabilities``: float32 [1, n, V]."""
 
     next_token: Tensor
     top: tuple[Tensor, Tensor] | None = None
@@ -284,7 +287,7 @@ class Chosen(NamedTuple):
 
 
 def _joined(chosen: Sequence[Chosen]) -> Chosen:
-    """What was chosen in chunks, in one."""
+    """Concatenate the choices of all chunks."""
     if len(chosen) == 1:
         return chosen[0]
     tops = [each.top for each in chosen if each.top is not None]
@@ -296,16 +299,18 @@ def _joined(chosen: Sequence[Chosen]) -> Chosen:
 
 
 def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
-    """Tree rows in the order of their paths [N], after those of a head that are not the tree's."""
+    """Reorder the trees' rows by ``path`` [N]; rows of a prompt's head stay in front."""
     before = len(hidden) - len(path)
     rows = torch.where(layout.real, layout.of_rows(layout.first) + path, torch.arange(len(path), device=path.device))
     return torch.cat([hidden[:before], hidden[before + rows]])
 
 
-def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout) -> tuple[Tensor, Ancestry, Layout]:
-    """A prompt's rows before those of the tree that hangs under its end."""
+def _prepend_prompt(
+    head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout
+) -> tuple[Tensor, Ancestry, Layout]:
+    """Put the rows of a prompt in front of those of the tree under its last token."""
     before, rows = len(head), len(tokens)
-    # Not by pointer jumping over a thousand rows: a prompt is a chain, and all of it is before the tree.
+    # Pointer jumping over a thousand rows is not needed: a prompt is a chain that every tree row sees.
     reach = torch.ones(before + rows, before + rows, dtype=torch.bool, device=head.device).tril_()
     reach[before:, before:] = ancestry.rows
     depth = torch.cat([torch.arange(before, device=head.device), before + ancestry.depth])

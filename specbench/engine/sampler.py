@@ -1,11 +1,10 @@
-"""The target's next token: greedy, or exact sampling with position-keyed Gumbel noise (DESIGN §2).
+"""Choose the target's next token: greedily, or by exact sampling with position-keyed Gumbel noise (DESIGN §2).
 
-``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact draw from ``softmax(logits / T)``: the Gumbel-max
+``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact sample from ``softmax(logits / T)``: the Gumbel-max
 trick (Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every
 lossless decoder emits, token for token, what autoregressive decoding emits with that seed.
 
-What is drawn otherwise, drafts with probabilities and their verification (:mod:`.block_verification`), is drawn by
-:func:`uniforms` of streams of their own.
+Sampling of drafts and their block verification (:mod:`.block_verification`) use :func:`uniforms` from separate streams.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from torch import Tensor
 from specbench.common import temperature_fault
 
 _MASK = 0xFFFFFFFF
-_NAN = 0x7FFFFFFF  # its key, above all others
-_LEAST = -32.0  # a score so far below the largest weighs nothing
+_NAN = 0x7FFFFFFF  # key of NaN, greater than all other keys
+_LEAST = -32.0  # a score this far below the largest gets weight 0
 
 
 class Stream(Enum):
-    """What uniform numbers are for: a key constant for each, so that no two of them share a number."""
+    """Purposes of uniform random numbers, each with a key constant, so that their numbers are independent."""
 
     DRAFT = 0x3C6EF372
     VERIFY = 0xA54FF53A
@@ -36,7 +35,7 @@ class Stream(Enum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
+    """Sampling parameters of the next token.
 
     Attributes:
         temperature: 0 is greedy; otherwise the logits are divided by it, in float32.
@@ -66,14 +65,14 @@ class Sampling:
 
     @property
     def filters(self) -> bool:
-        """Whether some tokens are left out."""
+        """Whether top-k or top-p is on."""
         return self.top_k > 0 or self.top_p < 1
 
 
 def _mix(x: Any) -> Any:
     """A bijective 32-bit finaliser (xor-shift-multiply, 3 rounds) on int64 tensors or arrays that hold 32-bit values.
 
-    The products wrap, which leaves their low 32 bits as they are.
+    The 64-bit products may overflow; their low 32 bits are right all the same.
     """
     x = ((x ^ (x >> 17)) * 0xED5AD4BB) & _MASK
     x = ((x ^ (x >> 11)) * 0xAC4C1B51) & _MASK
@@ -84,24 +83,24 @@ def _mix(x: Any) -> Any:
 def gumbel(seed: Tensor, positions: Tensor, vocab: int) -> Tensor:
     """Standard Gumbel noise as a function of (seed, position, token id): no state, no order, the same on any device.
 
-    ``seed``: int64 [S, 1], below 2^63; ``positions``: int64 [S, Q], absolute positions of the tokens that are chosen.
+    ``seed``: int64 [S, 1], below 2^63; ``positions``: int64 [S, Q], absolute positions of the tokens to choose.
     Returns float32 [S, Q, V].
     """
     token = torch.arange(vocab, device=positions.device, dtype=torch.int64)
     bits = _bits(seed & _MASK, seed >> 32, positions, token)
-    # u near 0 gives the large values that decide an argmax, and float32 resolves it there to 2^-33; u near 1 is
-    # clamped below 1, which only bounds how unlikely a token can be made.
+    # Small u gives the large values that decide an argmax, and there float32 resolves u to 2^-33; u near 1 is clamped
+    # below 1, which only limits how strongly noise can lower a score.
     u = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-u))
 
 
 def _bits(low: Any, high: Any, positions: Any, numbers: Any) -> Any:
-    """32 random bits [S, Q, n] of each of ``numbers`` [n] at ``positions`` [S, Q], keyed by seeds.
+    """32 random bits [S, Q, n] for each counter in ``numbers`` [n] at each of ``positions`` [S, Q], keyed by seeds.
 
     Tensors or arrays of int64; ``low`` and ``high`` [S, 1] are the halves of the seeds.
     """
-    # Two independent 32-bit keys per (seed, position); the first shifts the number's counter, the second is folded in
-    # between two mixing rounds, so that streams of neighbouring positions do not overlap.
+    # Two independent 32-bit keys per (seed, position); the first is added to the counter, the second is mixed in
+    # between two mixing rounds, so that streams of adjacent positions do not overlap.
     low, high = _mix(low ^ 0x9E3779B9), _mix(high ^ 0x85EBCA6B)
     first = _mix((low + positions * 0x9E3779B1) & _MASK)
     second = _mix((high ^ first) + positions & _MASK)
@@ -109,17 +108,17 @@ def _bits(low: Any, high: Any, positions: Any, numbers: Any) -> Any:
 
 
 def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first: int = 0) -> Tensor:
-    """Uniform numbers as a function of (seed, stream, start of a block, place in it): no state, the same anywhere.
+    """Uniform numbers as a function of (seed, stream, start of a block, index in it): no state, the same everywhere.
 
-    The start is part of the key, and not only the position that a place has in the text. A block that is verified as a
-    whole ends where all of its drafts and numbers together say so; those after that end have been looked at, and used
-    once more for the same position, in the next block, they would no longer be independent of the text before it.
+    The key contains the block's start, not only the text position of the number. Where a block ends depends on all its
+    drafts and numbers together, those after its end included. If the next block used these numbers again for the same
+    positions, they would not be independent of the text before them.
 
     ``starts``: positions of the S blocks' roots. Returns float64 [S, count] above 0 and below 1, on the CPU.
     """
     start, place = np.array(starts, dtype=np.int64)[:, None], np.arange(first, first + count, dtype=np.int64)[None]
     halves = [_mix(np.array([[half ^ stream.value]])) for half in (seed & _MASK, seed >> 32)]
-    # A key of 64 bits for each (seed, start): one half alone would be the same for some of a few thousand texts.
+    # A 64-bit key for each (seed, start): with 32 bits some of a few thousand texts would share a key.
     low = _mix((halves[0] + start * 0x9E3779B1) & _MASK)
     high = _mix((halves[1] + start & _MASK) ^ low)
     words = _bits(low, high, place, np.arange(2, dtype=np.int64))
@@ -128,67 +127,68 @@ def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first
 
 
 def drawn(weights: Tensor, numbers: Tensor) -> Tensor:
-    """Tokens drawn by weight, by inversion of the cumulative sum.
+    """Sample tokens in proportion to their weights, by inversion of the cumulative sum.
 
-    ``weights``: [..., V], not negative; ``numbers``: float64 [...], uniform in (0, 1). Returns int64 [...]; where all
-    weights are 0 the last token.
+    ``weights``: [..., V], not negative; ``numbers``: float64 [...], uniform in (0, 1). Returns int64 [...]; the last
+    token if all weights are 0.
     """
     reached = weights.cumsum(-1, dtype=torch.float64)
     wanted = reached[..., -1:] * numbers[..., None]
-    # The first that exceeds it has a weight of its own, or would not exceed.
+    # The first sum above the wanted one belongs to a token with a positive weight.
     return torch.searchsorted(reached, wanted, right=True)[..., 0].clamp_(max=weights.shape[-1] - 1)
 
 
 @lru_cache(maxsize=256)  # 50 MB at 50k tokens
 def _cpu_row(seed: int, position: int, vocab: int) -> Tensor:
-    """:func:`gumbel` of one position, kept: rows of a tree share positions, and so do one step's tree and the next's.
+    """Cached :func:`gumbel` of one position: the rows of a tree, and the trees of successive steps, share positions.
 
-    Only for CPUs, where the hash costs more than the forward of a small model; a device computes it again.
+    Only for CPUs, where the hash costs more than the forward of a small model; a GPU computes it each time.
     """
     whole: Any = {"dtype": torch.int64, "device": "cpu"}
     return gumbel(torch.tensor([[seed]], **whole), torch.tensor([[position]], **whole), vocab)[0, 0]
 
 
 def _noise(seed: int, positions: Tensor, vocab: int) -> Tensor:
-    """:func:`gumbel` of all positions [S, Q] at once, of any integer type: packed steps have them in 32 bits."""
-    positions = positions.long()  # in 32 bits the hash would wrap into other noise than AR's, and not hold every seed
+    """:func:`gumbel` of all positions [S, Q] at once, of any integer type: packed steps have int32 positions."""
+    positions = positions.long()  # in int32 the hash would overflow, which gives other noise than AR's
     return gumbel(torch.full_like(positions[:, :1], seed), positions, vocab)
 
 
 def _over(values: Tensor, temperature: float) -> Tensor:
-    """float32 ``values`` over the temperature, rounded as IEEE says: CUDA multiplies by the inverse of a number."""
+    """Divide float32 ``values`` by the temperature with IEEE rounding; by a Python number, CUDA multiplies instead."""
     return values / values.new_full((), temperature)
 
 
 def _order(values: Tensor) -> Tensor:
-    """int32 keys in the order of float32 values: -0 equals +0, and NaN is above all others, as in ``argmax``."""
+    """int32 keys in the order of float32 values: -0 equals +0, and NaN is the largest, as in ``argmax``."""
     bits = (values + 0.0).view(torch.int32)
     keys = bits ^ ((bits >> 31) & _NAN)  # the larger a negative float's magnitude, the larger its bits
     return keys.masked_fill_(values.isnan(), _NAN)
 
 
 def _descending(keys: Tensor) -> Tensor:
-    """int32 keys [R, V], from the largest of each row on."""
+    """int32 keys [R, V], each row in descending order."""
     if keys.device.type != "cpu":
         return keys.sort(dim=-1, descending=True).values
     return ~torch.from_numpy(np.sort((~keys).numpy()))  # ten times as fast as torch's
 
 
 def _masses(scores: Tensor, largest: Tensor) -> Tensor:
-    """What tokens weigh in top-p: int64 ``exp(score - largest)`` with 40 fractional bits, rounded down.
+    """Weights of tokens in top-p: int64 ``exp(score - largest)`` with 40 fractional bits, rounded down.
 
-    Made of float32 operations that round as IEEE says, and of integers, so that the bits are alike on any device. Sums
-    of up to 2^22 of them fit. ``2**turns * exp(rest)`` with rest in ±ln 2 / 2 and ``exp(r) = 1 + r + r² q(r)``, q of
-    degree 4, a minimax fit of ours: relative error 4e-9, of the whole 9e-8 and a last bit.
+    Computed with integers and with float32 operations that follow IEEE rounding, so that the bits are the same on any
+    device. Sums of up to 2^22 weights fit. ``2**turns * exp(rest)`` with rest in ±ln 2 / 2 and
+    ``exp(r) = 1 + r + r² q(r)``, q of degree 4, our own minimax fit: its relative error is 4e-9, that of the weight
+    9e-8 plus one last bit.
 
-    The largest weighs 2^40, infinite and NaN too, and with it all that equal it. Others weigh nothing beside such.
+    The largest score and scores equal to it weigh 2^40, even if infinite or NaN; then all other tokens weigh 0.
 
-    ``scores``: float32 [R, V]; ``largest``: [R, 1], NaN if one of the row is NaN.
+    ``scores``: float32 [R, V]; ``largest``: [R, 1], NaN if a score of the row is NaN.
     """
     gap = (scores - largest).clamp_(min=_LEAST).nan_to_num_(nan=_LEAST)
     gap.masked_fill_((scores == largest) | scores.isnan(), 0.0)
     turns = (gap * 1.44269504) + 12582912.0 - 12582912.0  # to the nearest integer
-    gap -= turns * 0.693359375  # ln 2 in two parts, the first short enough that its product is exact
+    gap -= turns * 0.693359375  # ln 2 in two parts; the first has so few bits that the product is exact
     gap += turns * 2.1219444e-4
     poly = gap * 0.0013814539415761828
     for part in (0.00836874544620514, 0.04166838899254799, 0.1666652113199234):
@@ -198,12 +198,13 @@ def _masses(scores: Tensor, largest: Tensor) -> Tensor:
 
 
 def _outside(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Which tokens top-k, and top-p among those that it leaves, do without.
+    """Find the tokens that top-k, and then top-p among the remaining tokens, remove.
 
-    Tokens are in the order of their logits, equal ones in that of their ids. In top-k all that equal the k-th stay, and
-    all there are where it is NaN. In top-p a token goes when those before it weigh ``ceil(top_p * sum)`` together, in
-    float64 and above 0, or more. Weights are integers (:func:`_masses`), so that no sum depends on its order: whoever
-    searches for the cut (:mod:`specbench.engine.kernels.filters`) finds the one that sorting finds.
+    Tokens are ordered by logit, equal logits by token id. Top-k keeps all tokens equal to the k-th, and all tokens if
+    the k-th is NaN. Top-p removes a token if the tokens before it weigh at least ``ceil(top_p * sum)`` together, where
+    this limit is computed in float64 and is at least 1. Weights are integers (:func:`_masses`), so that sums do not
+    depend on their order: the search for the cut in :mod:`specbench.engine.kernels.filters` gives the same cut as
+    sorting does.
 
     ``logits``: float32 [R, V]. Returns bool [R, V].
     """
@@ -216,22 +217,22 @@ def _outside(logits: Tensor, sampling: Sampling) -> Tensor:
     masses = _masses(scores, scores[:, :1])
     reached = masses.cumsum(-1)
     total = reached[:, -1:]
-    if top_k:  # those that equal the k-th and are not among the k
+    if top_k:  # add tokens that equal the k-th without being among the k
         kth = ordered[:, -1:]
         total = total + masses[:, -1:] * ((keys == kth).sum(-1, True) - (ordered == kth).sum(-1, True))
     wanted = (total.double() * sampling.top_p).ceil_().long().clamp_(min=1).minimum(total)
     last = torch.searchsorted(reached, wanted).clamp_(max=ordered.shape[-1] - 1)
     limit, mass = ordered.gather(-1, last), masses.gather(-1, last)
     above = (masses * (ordered > limit)).sum(-1, keepdim=True)
-    spare = torch.div(wanted - above + mass - 1, mass, rounding_mode="floor")  # of those at the limit so many stay
+    spare = torch.div(wanted - above + mass - 1, mass, rounding_mode="floor")  # number of tokens at the limit to keep
     equal = keys == limit
     return (keys < limit) | (equal & (equal.cumsum(-1) > spare))
 
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [S, Q, V] over the temperature, -inf for tokens left out, float32: their softmax is what is drawn from.
+    """Logits [S, Q, V] in float32, divided by the temperature, -inf for filtered tokens; unchanged if greedy.
 
-    Of greedy sampling the logits themselves.
+    Tokens are sampled from their softmax.
     """
     if sampling.greedy:
         return logits
@@ -244,7 +245,7 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def perturbed(kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
-    """The noise of each position added to what :func:`filtered` made, in place; greedy there is none."""
+    """Add the noise of each position to the result of :func:`filtered`, in place; greedy sampling has no noise."""
     if sampling.greedy:
         return kept
     vocab = kept.shape[-1]
@@ -256,9 +257,9 @@ def perturbed(kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
 
 
 def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
-    """What the next token is the argmax of.
+    """Scores whose argmax is the next token.
 
-    ``logits``: [S, Q, V]; ``positions``: [S, Q], the position the chosen token will have (one after its row). Returns
-    the logits themselves when greedy, else float32 perturbed logits.
+    ``logits``: [S, Q, V]; ``positions``: [S, Q], the position that the chosen token will have (one after its row).
+    Returns the logits themselves when greedy, else float32 perturbed logits.
     """
     return perturbed(filtered(logits, sampling), positions, sampling)

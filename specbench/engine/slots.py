@@ -1,4 +1,4 @@
-"""Slots: the sequences that share the KV cache, and how many tokens each of them has there."""
+"""Sequences that share the KV cache, and how many tokens each has cached."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Slots:
     """The slots of a cache.
 
     Args:
-        capacity: tokens a sequence may reach; the cache has scratch cells after them.
+        capacity: most tokens of a sequence; the cache has scratch cells after them.
 
     Attributes:
-        lengths: cached tokens of each slot; None is a free slot.
+        lengths: number of cached tokens of each slot; None if the slot is free.
     """
 
     def __init__(self, cache: StaticCache, count: int, capacity: int) -> None:
@@ -28,38 +28,38 @@ class Slots:
 
     @property
     def cached(self) -> list[int]:
-        """Cached tokens of all slots, 0 of a free one."""
+        """Number of cached tokens of each slot, 0 for a free slot."""
         return [length or 0 for length in self.lengths]
 
     def length(self, slot: int) -> int:
-        """Cached tokens of an occupied slot."""
+        """Number of cached tokens of an occupied slot."""
         length = self.lengths[slot]
         if length is None:
             raise ValueError(f"slot {slot} is free")
         return length
 
     def alloc(self) -> int:
-        """Occupies the lowest free slot, so that occupied slots stay together at the front."""
+        """Occupy the lowest free slot, so that occupied slots stay together at the front."""
         slot = self.lengths.index(None)
         self.lengths[slot] = 0
         return slot
 
     def free(self, slot: int) -> None:
-        """Releases a slot; the next sequence overwrites its cells."""
+        """Release a slot; the next sequence overwrites its cells."""
         self.lengths[slot] = None
 
     def rewind(self, slot: int, length: int) -> None:
-        """Forgets what an occupied slot holds after its first ``length`` tokens."""
+        """Drop all but the first ``length`` tokens of an occupied slot."""
         if not 0 <= length <= self.length(slot):
             raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
         self.lengths[slot] = length
 
     def assume(self, slot: int, length: int) -> None:
-        """Takes the first ``length`` cells of an occupied slot as filled, without a prefill: for timing steps there.
+        """Treat the first ``length`` cells of an occupied slot as filled, without a prefill, to time steps there.
 
-        What a step costs depends on how many tokens are cached and not on which. Cells that were never assumed before
-        get noise first, since memory that was never written, or holds zeros only, can be faster than memory with data.
-        What steps emit after an assumed context means nothing.
+        The cost of a step depends on how many tokens are cached, not on which. Cells that are assumed for the first
+        time get noise, since memory that was never written or holds only zeros can be faster than memory with data.
+        Tokens that steps emit after an assumed context are meaningless.
         """
         if not 0 <= length <= self.capacity:
             raise ValueError(f"slot {slot} has room for {self.capacity} tokens, not {length}")
@@ -70,14 +70,14 @@ class Slots:
         self.lengths[slot] = length
 
     def commit(self, slot: int, start: int, path: Sequence[int]) -> None:
-        """Keeps the KV of the accepted rows of an eager step, whose root is in the cell ``start``."""
+        """Keep the KV of the accepted rows of an eager step, whose root is in the cell ``start``."""
         if path[-1] != len(path) - 1:  # a path that is not already the first rows
             self.cache.commit(slot, start, path)
         self.lengths[slot] = start + len(path)
 
     @contextmanager
     def borrowed(self) -> Iterator[int]:
-        """A free slot, which is free again afterwards."""
+        """Occupy a free slot and release it at the end of the context."""
         slot = self.alloc()
         try:
             yield slot
@@ -86,7 +86,7 @@ class Slots:
 
     @contextmanager
     def assumed(self, length: int) -> Iterator[int]:
-        """A free slot with ``length`` cells of noise; its cells are zeros again afterwards."""
+        """Borrow a free slot with ``length`` cells of noise; its cells are set to zero again at the end."""
         with self.borrowed() as slot:
             try:
                 self.assume(slot, length)

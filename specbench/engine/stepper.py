@@ -1,4 +1,4 @@
-"""Steppers: one forward over the trees of a batch, then acceptance and commit; eagerly, or as one captured graph."""
+"""Step a batch of trees, eagerly or as one captured graph: one forward, then acceptance and commit."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from specbench.engine.program import Mark, Program, StepKind, unmarked
 from specbench.engine.sampler import Sampling
 from specbench.engine.slots import Slots
 
-PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
+PREFILL_CHUNK = 1024  # rows of one prefill forward; limits the dense mask to chunk × context
 
 
 class EagerStepper:
-    """Runs a step launch by launch.
+    """Run steps without CUDA graphs.
 
     Args:
-        plain: what prefills run by, in torch's operations alone.
-        program: what steps run by.
-        padded: pad the rows of a step to buckets; default is exact shapes.
+        plain: program for prefills, with torch operations only.
+        program: program for steps.
+        padded: pad the rows of a step to buckets; by default shapes are exact.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class EagerStepper:
 
     @property
     def sampling(self) -> Sampling:
-        """How next tokens are chosen."""
+        """Sampling parameters of the next steps."""
         return self._sampling
 
     @sampling.setter
@@ -68,21 +68,21 @@ class EagerStepper:
         forced: bool = False,
         probabilities: bool = False,
     ) -> StepKind:
-        """What a step computes, with as much of the sampling as its operations take from there."""
-        # With top-k the scores are made by torch, which bakes the sampling in; of probabilities it is the temperature.
+        """Return the kind of a step, with those sampling parameters that a graph of the step would bake in."""
+        # With top-k, torch computes the scores, which bakes in all parameters; probabilities bake in the temperature.
         sampling = self._sampling if top_k else self.program.ops.same_graph(self._sampling)
         if probabilities:
             sampling = replace(sampling, temperature=self._sampling.temperature)
         return StepKind(sampling, top_k, taps, forced, attention, tall, probabilities)
 
     def shape(self, rows: int, kind: StepKind) -> Shape:
-        """The arrays of a step of so many rows."""
+        """Shape of the input and output arrays of a step of ``rows`` rows."""
         return Shape(rows, len(self.slots), self.attentions.height(rows, kind.attention, kind.tall))
 
     def run(
         self, batch: Batch, kind: StepKind, forced: Forced | None = None, mark: Mark = unmarked
     ) -> dict[int, StepResult]:
-        """One step; what each slot emits."""
+        """Run one step and return the result of each slot."""
         lengths = self.slots.cached
         shape = self.shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
         out = self.program.run(
@@ -91,7 +91,7 @@ class EagerStepper:
             groups=batch.groups(lengths), commit=False, mark=mark,
         )  # fmt: skip
         verdicts = self.verify_blocks(batch, out.probabilities, forced)
-        # The one host read of a step, but for verdicts.
+        # The only host read of a step, apart from verdicts.
         outcome = Outcome(out.outcome.cpu().numpy(), shape, kind.top_k)
         mark("accept")
         results = outcome.results(batch, out.hidden, out.probabilities, verdicts)
@@ -101,13 +101,13 @@ class EagerStepper:
         return results
 
     def blocks(self, batch: Batch) -> dict[int, TokenTree]:
-        """The trees of a step that are verified as blocks."""
+        """Trees of a step that are verified as blocks."""
         return {} if self._sampling.greedy else batch.proposals
 
     def verify_blocks(
         self, batch: Batch, probabilities: Tensor | None, forced: Forced | None
     ) -> dict[int, block_verification.Verdict]:
-        """Verdicts on the blocks of a step. A forced block is verified too, for its work, and its verdict dropped."""
+        """Verdicts on the blocks of a step. A forced block is verified too, so that it costs the same, and ignored."""
         if probabilities is None or not (blocks := self.blocks(batch)):
             return {}
         p = dict(zip(batch.trees, batch.parts(probabilities), strict=True))
@@ -118,7 +118,7 @@ class EagerStepper:
     def prefill(
         self, slot: int, head: list[int], tree: TokenTree, top_k: int = 0, taps: tuple[int, ...] = ()
     ) -> StepResult:
-        """Feeds the tokens of a prompt before its last, and the tree under that one, and commits both."""
+        """Feed ``head``, the prompt without its last token, and the tree under that token; commit both."""
         hidden: list[Tensor] = []
         while head and len(head) + len(tree) > PREFILL_CHUNK:
             *chunk, last = head[:PREFILL_CHUNK]
@@ -144,7 +144,7 @@ class EagerStepper:
         return result
 
     def logits(self, slot: int, tree: TokenTree, attention: str = "", tall: bool = True) -> Tensor:
-        """Logits [rows, V] of a tree as a step computes them; nothing is committed."""
+        """Logits [rows, V] of a tree as a step computes them, without a commit."""
         batch = Batch.of({slot: tree})
         kind = StepKind(self._sampling, attention=attention or self.attentions.tree, tall=tall)
         shape = self.shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
@@ -155,7 +155,7 @@ class EagerStepper:
         return logits[: len(tree)]
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Runs device work of a method's own; returns what runs it again."""
+        """Run a method's own device work once; return a callable that runs it again."""
         work()
         return work
 
@@ -167,7 +167,7 @@ class EagerStepper:
 
 @dataclass
 class Captures:
-    """What capturing cost; ``late`` counts graphs that a request had to wait for."""
+    """Cost of all captures; ``late`` counts graphs that were captured while a request waited."""
 
     count: int = 0
     late: int = 0
@@ -176,16 +176,16 @@ class Captures:
 
 
 class GraphStepper:
-    """Runs a step as one captured graph, its commit included; a step that has no graph runs eagerly.
+    """Run a step, commit included, as one captured graph; steps without a graph run eagerly.
 
     Args:
-        note: takes a line for the user about steps that cannot be captured.
+        note: is called with a line for the user about steps that cannot be captured.
 
     Attributes:
         capture: captures device work, as :func:`specbench.engine.graphs.cuda_capture` does.
-        padded_to: bucket and kind -> the bucket that such steps are padded to, where it is not the bucket itself.
-        graphs: by bucket and kind; captured when they are first needed.
-        failed: buckets and kinds whose late capture has raised.
+        padded_to: (bucket, kind) -> the bucket that such steps are padded to, if it is not the bucket itself.
+        graphs: by (bucket, kind); captured when they are first needed.
+        failed: each (bucket, kind) whose late capture raised an error.
         followers: device work that is launched after each step with tapped layers, while the step is still running.
     """
 
@@ -202,7 +202,7 @@ class GraphStepper:
     def run(
         self, batch: Batch, kind: StepKind, forced: Forced | None = None, mark: Mark = unmarked
     ) -> dict[int, StepResult]:
-        """One step; what each slot emits."""
+        """Run one step and return the result of each slot."""
         eager, slots = self._eager, self._eager.slots
         lengths = slots.cached
         graph = self._find(batch, kind, lengths, forced)
@@ -211,7 +211,7 @@ class GraphStepper:
         mark("build")
         graph.launch()
         mark("forward")
-        # Not while phases are timed, or where verdicts decide what is accepted.
+        # Followers run neither while phases are timed nor when a verdict decides what is accepted.
         if graph.hidden is not None and mark is unmarked and not eager.blocks(batch):
             for follow in self.followers:
                 follow(graph.running(batch))
@@ -224,7 +224,7 @@ class GraphStepper:
         return results
 
     def _find(self, batch: Batch, kind: StepKind, lengths: list[int], forced: Forced | None) -> StepGraph | None:
-        """The graph for a step, with its input filled in; None for a step that has to run eagerly."""
+        """Return the graph for a step, with its input filled in, or None if the step has to run eagerly."""
         if batch.rows > ROW_BUCKETS[-1]:
             return None
         rows = row_bucket(batch.rows)
@@ -234,7 +234,7 @@ class GraphStepper:
         try:
             graph = self.graph(*key)
             pack.fill(graph.input, graph.shape, batch, lengths, forced)
-            if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
+            if not graph.captured:  # with the real input: the warm-up run of the capture is then this step
                 self.capture_graph(graph)
                 self.captures.late += 1
         except (RuntimeError, CaptureFailed) as error:
@@ -247,11 +247,11 @@ class GraphStepper:
         return graph
 
     def graph(self, rows: int, kind: StepKind) -> StepGraph:
-        """The graph of a bucket; not captured yet when it is first asked for."""
+        """Return the graph of a bucket; a new one is not captured yet."""
         key, eager = (rows, kind), self._eager
         if key not in self.graphs:
             shape = eager.shape(rows, kind)
-            # Not a method of this object, which graphs would keep alive in a circle.
+            # Not a method of this object, which would make a reference cycle with its graphs.
             run = partial(
                 eager.program.run, shape=shape, kind=kind, cache=eager.slots.cache,
                 backend=eager.attentions.backend(kind.attention, kind.tall),
@@ -260,7 +260,7 @@ class GraphStepper:
         return self.graphs[key]
 
     def capture_graph(self, graph: StepGraph) -> None:
-        """Captures what is in the graph's input, and counts it."""
+        """Capture a graph with its current input, and count the cost."""
         started, before = time.perf_counter(), _reserved(self._device)
         graph.capture()
         self.captures.count += 1

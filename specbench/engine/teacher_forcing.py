@@ -1,8 +1,8 @@
-"""Teacher forcing: chains that begin anywhere inside cached texts, many in one forward, none of them committed.
+"""Run chains that start anywhere inside cached texts, many in one forward, without a commit (teacher forcing).
 
-A step (:mod:`specbench.engine.engine`) drafts after the end of a text. Where the whole text is known, any of its
-places can be drafted from at once: a chain sees the cache up to its own start, and itself. The rows of all chains lie
-in one row of the batch, without padding; only attention goes text by text.
+A step (:mod:`specbench.engine.engine`) drafts only after the end of a text. If the whole text is known, drafts can
+start at many of its positions at once: a chain sees the cache up to its own start, and itself. The rows of all chains
+are concatenated in one batch row, without padding; only attention works per text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specbench.engine.sampler import scores
 
 @dataclass(frozen=True)
 class Chain:
-    """Guesses in a row from position ``start`` on; they see what the slot has cached before it."""
+    """Tokens from position ``start`` on, which see the slot's cached tokens before it."""
 
     slot: int
     start: int
@@ -31,10 +31,10 @@ class Chain:
 
 @torch.inference_mode()
 def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
-    """The target's own next token after each token of each chain; the cache stays as it is.
+    """Return the target's own next token after each token of each chain, without changing the cache.
 
-    Chains of one slot come one after the other. Raises ValueError where a slot is free, holds fewer tokens than a chain
-    is to see, or comes up twice.
+    Chains of one slot must be adjacent. Raises ValueError if they are not, if a slot is free, or if a chain starts
+    after the end of its slot's text.
     """
     logits, position = _forward(engine, chains)
     chosen = iter(scores(logits, position + 1, engine.sampling).argmax(-1)[0].tolist())
@@ -43,11 +43,12 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
 
 @torch.inference_mode()
 def log_probabilities(engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]) -> list[list[float]]:
-    """How probable given tokens are after each token of each chain, as logarithms to base e; the cache stays as it is.
+    """Return natural log-probabilities of given tokens after each token of each chain, without changing the cache.
 
-    Under the plain softmax of the logits, in float32, whatever the engine's temperature, top-k and top-p.
+    They are those of the plain softmax of the logits, in float32, regardless of the engine's temperature, top-k and
+    top-p.
 
-    ``following``: for each chain a token after each of its tokens.
+    ``following``: for each chain, a token after each of its tokens.
     """
     return [[value for value, _ in chain] for chain in rate_tokens(engine, chains, following)]
 
@@ -56,7 +57,7 @@ def log_probabilities(engine: Engine, chains: Sequence[Chain], following: Sequen
 def rate_tokens(
     engine: Engine, chains: Sequence[Chain], following: Sequence[Sequence[int]]
 ) -> list[list[tuple[float, bool]]]:
-    """What :func:`log_probabilities` says of each token, and whether it is the most probable one there."""
+    """Return (log-probability as in :func:`log_probabilities`, whether it is the most probable) of each given token."""
     logits, _ = _forward(engine, chains)
     given = torch.tensor([token for tokens in following for token in tokens], dtype=torch.int64, device=engine.device)
     found = logits[0].float()
@@ -77,7 +78,7 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
         positions.append(group.position)
         first = group.rows.stop
     if len({group.slot for group in groups}) < len(groups):
-        raise ValueError("the chains of a slot have to come one after the other")
+        raise ValueError("the chains of a slot must be adjacent")
     position = torch.cat(positions)[None]
     ids = [token for chain in chains for token in chain.tokens]
     tokens = torch.tensor([ids], dtype=torch.int64, device=engine.device)
@@ -96,8 +97,8 @@ def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
 class _Group:
     """The chains of one slot: R rows after up to L cached cells.
 
-    ``cells``: L, what the chain that starts last sees; ``position``: int64 [R]; ``visible``: bool [R, L + R], which
-    cells, then which rows of the group, each row may see; ``masks``: additive masks made of it, by window.
+    ``cells``: L, number of cells visible to the chain that starts last; ``position``: int64 [R]; ``visible``: bool
+    [R, L + R], the cells and then the rows of the group that each row may see; ``masks``: additive masks, by window.
     """
 
     slot: int
@@ -121,7 +122,7 @@ class _Group:
         return cls(slot, slice(first, first + count), cells, position.to(device), visible.to(device))
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive mask [R, L + R] of layers with that sliding window."""
+        """Additive mask [R, L + R] of layers with this sliding window."""
         if window not in self.masks:
             visible, position = self.visible, self.position
             if window is not None:
@@ -135,22 +136,22 @@ class _Group:
 
 
 class _Reading(Answering):
-    """The cache as one forward sees it: what is stored, and that forward's own rows, which nobody keeps."""
+    """Read-only cache for one forward: the stored cells, and the forward's own rows, which are not stored."""
 
     def __init__(self, engine: Engine, groups: Sequence[_Group]) -> None:
         self._cache = engine.cache
         self._groups = groups
-        #: By identity of its new keys the layer that stores them: layers that store nothing attend with another's.
+        #: id of new keys -> (the keys, the layer that made them): layers without their own keys attend with another's.
         self._layers: dict[int, tuple[Tensor, int]] = {}
         self._last = 0
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """A layer's own new keys and values; attention, which is given them, adds those that are stored."""
+        """Return only the layer's new keys and values; :meth:`attend` gets them and adds the stored ones."""
         self._layers[id(key)], self._last = (key, layer_idx), layer_idx
         return key, value
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Attention of [1, heads, Q, size] queries; a :class:`specbench.engine.attention.interface.Backend`."""
+        """Attend with [1, heads, Q, size] queries; a :class:`specbench.engine.attention.interface.Backend`."""
         _, layer = self._layers.get(id(key), (key, self._last))
         keys, values = self._cache.stored(layer)
         attended = [

@@ -1,4 +1,4 @@
-"""Tuner: captures the steps of an engine before its first request, times them, and chooses by those times."""
+"""Capture and time the steps of an engine before its first request, and choose the fastest ones."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from specbench.engine.layers.code import LayerCode
 from specbench.engine.program import StepKind
 from specbench.engine.stepper import EagerStepper, GraphStepper
 
-#: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
+#: Buckets up to this size are tried even for one row: a matrix product of a few rows can be faster than of one row.
 _FEW = 16
-_REPLAYS, _EAGER_STEPS = 9, 5  # of which a step time is the median
+_REPLAYS, _EAGER_STEPS = 9, 5  # repetitions of a timed step; the median counts
 
 
 class Tuner:
-    """Chooses buckets, the attention of chains and the products of few rows.
+    """Choose buckets, the attention backend of chains, and the matrix products of few rows.
 
     Args:
-        rounding: how far the scores of two attentions may be apart, as a share of their norm.
-        pinned: pad to the next bucket always, whatever is measured.
+        rounding: relative error of scores to expect between two attention backends.
+        pinned: always pad to the next bucket, regardless of measurements.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Tuner:
         self._collected = False
 
     def keep(self, steps: Sequence[Mapping[str, Any]], products: Sequence[Mapping[str, Any]]) -> None:
-        """Chooses what an earlier engine of the kind chose, by what it reported."""
+        """Repeat the choices of an earlier engine, from its report."""
         if products:
             self._products.keep(products)
         elif steps:
@@ -70,14 +70,14 @@ class Tuner:
         forced: bool = False,
         context: int = 0,
     ) -> None:
-        """Captures and times every graph that trees of up to ``max_rows`` rows can need; no slot may be in use."""
+        """Capture and time every graph that trees of up to ``max_rows`` rows can need; no slot may be in use."""
         assert all(length is None for length in self._slots.lengths), "timing writes into every slot"
-        if not self._collected:  # captures switch the collector off, and what it would free is memory that they need
+        if not self._collected:  # captures disable the garbage collector but need the memory that it would free
             gc.collect()
             self._collected = True
         wanted = probabilities and not self._eager.sampling.greedy
         try:
-            self._products.choose(self._code.weights())  # before anything holds a kernel
+            self._products.choose(self._code.weights())  # before a graph captures a kernel
             self._attentions.choose(lambda name: self._one_row_seconds(name, context))
             for steps in self._attentions.steps(max_rows, len(self._slots)):
                 kind = self._eager.kind(steps.attention, steps.tall, top_k, taps, forced, wanted)
@@ -88,15 +88,15 @@ class Tuner:
             ) from error
 
     def tune(self, steps: Steps, kind: StepKind, context: int) -> None:
-        """Captures and times every bucket that some steps can need, and keeps those that are worth it.
+        """Capture and time every bucket that these steps can need, and choose a bucket for each.
 
-        A bucket is passed over where a larger one takes less time, as it does where a library has a slow kernel for
-        few rows. So the baseline, too, gets the fastest step there is.
+        Steps are padded to a larger bucket if that takes less time, which happens when a library's kernel for few rows
+        is slow. So the baseline, too, gets the fastest step available.
         """
         fastest: tuple[float, int] | None = None
         buckets = self._buckets(steps.fewest, steps.widest * steps.sequences)
         earlier = self._earlier_choices(kind, buckets)
-        for bucket in reversed(buckets):  # from large to small, which leaves the pool in one piece
+        for bucket in reversed(buckets):  # from large to small, which avoids fragmenting the memory pool
             seconds = self._time(bucket, steps.widest, kind, context)
             chosen = bucket
             if not self._pinned and fastest is not None and seconds > WORTH * fastest[0]:
@@ -106,7 +106,7 @@ class Tuner:
             self._graphs.padded_to[bucket, kind] = earlier.get(bucket, chosen)
 
     def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
-        """Measured (rows, seconds) by bucket of what a tree of so many rows gets, after :meth:`prepare`."""
+        """Measured (rows, seconds) of the step that a tree of each bucket's rows gets, after :meth:`prepare`."""
         curve = []
         for rows in buckets_to(max_rows):
             kind = self._eager.kind(self._attentions.tree, self._attentions.tall(min(rows, max_rows)))
@@ -114,7 +114,7 @@ class Tuner:
         return curve
 
     def report(self) -> dict[str, Any]:
-        """What was captured, measured and chosen, for the summary of a run."""
+        """Captures, measured times and choices, for the summary of a run."""
         curves: dict[StepKind, dict[int, float]] = defaultdict(dict)
         for (rows, kind), seconds in sorted(self._seconds.items(), key=lambda item: item[0][0]):
             curves[kind][rows] = seconds
@@ -138,26 +138,26 @@ class Tuner:
         }
 
     def _buckets(self, fewest: int, most: int) -> list[int]:
-        """Buckets that steps of so many rows may be padded to, those included that are tried in place of one row."""
+        """Buckets that steps of ``fewest`` to ``most`` rows may be padded to, with larger ones tried for one row."""
         most = min(max(most, min(_FEW, self._max_rows)), ROW_BUCKETS[-1])
         return [bucket for bucket in ROW_BUCKETS if row_bucket(min(fewest, most)) <= bucket <= row_bucket(most)]
 
     def _earlier_choices(self, kind: StepKind, buckets: Collection[int]) -> Mapping[int, int]:
-        """Bucket -> the bucket that an earlier run padded it to, as far as it is one that its rows fit in."""
+        """bucket -> the bucket that an earlier run padded it to, if that is in ``buckets`` and large enough."""
         mine = _described(kind)
         for choice in ({"probabilities": False, **each} for each in self._earlier):  # older runs had none
             if all(choice.get(name) == value for name, value in mine.items()):
                 pairs = [(int(rows), int(padded)) for rows, padded in choice["padded_to"].items()]
-                # Another would be captured inside a request, or have no room.
+                # Any other bucket would be captured during a request, or would be too small.
                 return {rows: padded for rows, padded in pairs if rows <= padded and padded in buckets}
         return {}
 
     def _chosen_seconds(self, rows: int, kind: StepKind) -> float:
-        """Measured time of the step that ``rows`` rows get, host copies included."""
+        """Measured seconds of the chosen step for ``rows`` rows, host copies included."""
         return self._seconds[self._graphs.padded_to[row_bucket(rows), kind], kind]
 
     def _time(self, rows: int, widest: int, kind: StepKind, context: int) -> float:
-        """Seconds of a step of ``rows`` rows in chains of ``widest`` each; the last has what is left."""
+        """Seconds of a step of ``rows`` rows, split into chains of ``widest`` rows; the last chain may be shorter."""
         if (rows, kind) not in self._seconds:
             slots, graph = len(self._slots), self._graphs.graph(rows, kind)
             sizes = [min(widest, rows - at) for at in range(0, rows, widest)][:slots]
@@ -171,7 +171,7 @@ class Tuner:
         return self._seconds[rows, kind]
 
     def _one_row_seconds(self, attention: str, context: int) -> float:
-        """Time of a one-row step with a backend, which is compared with the attention of trees first."""
+        """Seconds of a one-row step with a backend, after checking it against the attention backend of trees."""
         if attention != self._attentions.tree:
             self._compare_chains(attention, min(context, self._slots.capacity - 1))
         kind = self._eager.kind(attention, False)
@@ -179,7 +179,7 @@ class Tuner:
         return self._chosen_seconds(1, kind)
 
     def _compare_chains(self, attention: str, length: int) -> None:
-        """Raises ArithmeticError where chains after ``length`` tokens differ from those by the attention of trees."""
+        """Raise ArithmeticError if logits of chains after ``length`` tokens differ from those of the trees' backend."""
         with self._slots.assumed(length) as slot:
             for rows in (1, min(3, self._max_rows)):
                 chain = TokenTree.chain([at % self._eager.plain.vocabulary for at in range(rows)])
@@ -187,11 +187,11 @@ class Tuner:
                 found = self._eager.logits(slot, chain, attention, tall=rows > 1)
                 off = float(forward.relative_error(found, expected).max())
                 if not off <= forward.FAR * self._rounding:
-                    raise ArithmeticError(f"a chain of {rows} rows comes out {off:.2g} off")
+                    raise ArithmeticError(f"the logits of a chain of {rows} rows have a relative error of {off:.2g}")
 
 
 def eager_step_seconds(stepper: EagerStepper, max_rows: int, context: int) -> list[tuple[int, float]]:
-    """Measured (rows, seconds) of eager steps of one sequence after ``context`` tokens; a slot has to be free."""
+    """Measured (rows, seconds) of eager steps of one sequence after ``context`` tokens; needs a free slot."""
     curve, slots = [], stepper.slots
     with slots.assumed(context) as slot:
         for bucket in buckets_to(max_rows):
@@ -207,12 +207,12 @@ def eager_step_seconds(stepper: EagerStepper, max_rows: int, context: int) -> li
 
 
 def buckets_to(max_rows: int) -> list[int]:
-    """Buckets up to the one of ``max_rows`` rows."""
+    """Buckets up to the one for ``max_rows`` rows."""
     return [rows for rows in ROW_BUCKETS if rows < max_rows] + [row_bucket(max_rows)]
 
 
 def median_seconds(work: Callable[[], object], times: int) -> float:
-    """Median wall time of some work that is repeated so many times."""
+    """Median wall time in seconds of ``times`` repetitions of some work."""
     taken = []
     for _ in range(times):
         started = time.perf_counter()
@@ -222,7 +222,7 @@ def median_seconds(work: Callable[[], object], times: int) -> float:
 
 
 def _described(kind: StepKind) -> dict[str, Any]:
-    """A kind of step in the words of a record."""
+    """A kind of step, as it is recorded in a report."""
     return {
         "attention": kind.attention,
         "tiles": "tall" if kind.tall else "short",

@@ -1,4 +1,4 @@
-"""Evals: a task's prompts in, verdicts out; the judge; the sandbox."""
+"""Tasks and grading: prompts, verdicts, the judge, and the sandbox for programs that a model wrote."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``python -m specbench.evals RUN_DIR``: scores a run in a process that never imports torch."""
+"""``python -m specbench.evals RUN_DIR``: score a run in a process that never imports torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specbench.evals.grading.scoring import score_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0, or that of the SpecbenchError whose text is then the last line on stderr; 130 after Ctrl-C."""
+    """Return the exit code: 0, or that of a SpecbenchError, whose text is the last line on stderr; 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m specbench.evals", description="Score the answers of a run.")
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder with run.json and requests.jsonl")
     parser.add_argument("--data-dir", type=Path, help="folder of data files")
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecbenchError as error:
         say({"error": str(error)})
         return error.exit_code
-    except plugins.EXITS as left:  # past every guard: none of our own code ends this process so
+    except plugins.EXITS as left:  # not caught by any guard: only a task's own code ends this process like that
         fault = plugins.fault(left)
         say({"error": str(fault)})
         return fault.exit_code

@@ -1,4 +1,4 @@
-"""The questions that tasks measure on, word for word, from the data files at hand."""
+"""The exact questions of the benchmarks, from the data files on this machine."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from specbench.common import EnvironmentRefused, UsageError, registry
 from specbench.evals.data import DataFile, is_present, manifest, resolve_file
 from specbench.evals.rows import numbered
 
-#: Characters of a question that is told apart: shorter ones are asked by chance.
+#: Characters of a question to be recognised; shorter ones occur by chance.
 SHORTEST = 40
 
-_LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as prompts in plain text have it
+_LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as in plain-text prompts
 
 
 def known_questions(data_dir: Path | None = None) -> dict[str, str]:
-    """The task of each question, by its words; of files that are not on this machine nothing is known."""
+    """The task of each question, by its words. Files that are not on this machine are not covered."""
     asking = list(_asking(data_dir))
-    asking.sort(key=lambda each: each[1].sha256 is None)  # a file that may be any is not asked before a published one
+    asking.sort(
+        key=lambda each: each[1].sha256 is None
+    )  # files with a published hash come before files that may hold anything
     found: dict[str, str] = {}
     for task, file in asking:
         try:
             found = {**dict.fromkeys(_questions(file, data_dir), task), **found}
-        except (UsageError, EnvironmentRefused):  # no such file as the task reads: whoever measures by it is told
+        except (UsageError, EnvironmentRefused):  # not a file that the task can read; measuring with it gives the error
             continue
     return found
 
 
 def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
-    """The files at hand that tasks measure on, with the name of each one's task."""
+    """The benchmark files on this machine, each with the name of its task."""
     for task, card in registry.tasks().items():
         try:
             yield from (
@@ -41,7 +43,7 @@ def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
 
 
 def task_asking(text: str, known: dict[str, str]) -> str | None:
-    """The task whose question a prompt is, or contains as a paragraph or line; None if there is no such task."""
+    """The task whose question a prompt is, or contains as a paragraph or line; None if there is none."""
     parts = (text, *text.split("\n\n"), *text.splitlines())
     return next((known[words] for part in parts for words in _readings(part) if words in known), None)
 

@@ -1,7 +1,7 @@
-"""Programs that read and print, or functions, run on the tests of programming contests in our sandbox.
+"""Run programs that read and print, or functions, on the tests of programming contests in our sandbox.
 
 Tests and rules are LiveCodeBench's (Jain et al. 2024, arXiv 2403.07974; ``testing_util.py`` at commit 28fef95). Its
-limit of 6 s wall time an input is CPU time here, with three times as much wall time.
+limit of 6 s wall time per input is CPU time here, with three times as much wall time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ INPUT_S = 6
 VERSION = f"{printed.VERSION} (as LiveCodeBench 28fef95)"
 """Of the comparison, for a task's ``versions``."""
 
-_MEMORY, _FILES = 2 << 30, 64 << 20  # bytes of address space, and of each of input and output; more for a longer input
-_WALL = 3  # seconds for each of CPU time
+_MEMORY, _FILES = 2 << 30, 64 << 20  # bytes of address space, and of input and output each; more for a longer input
+_WALL = 3  # wall seconds per second of CPU time
 
-# What the authors put before every answer, so that one without imports runs: these modules' names, then themselves.
+# What the authors put before every answer, so that answers without imports run: all names of these modules, then the
+# modules themselves.
 _STARRED = (
     "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
     "builtins typing"
@@ -37,7 +38,7 @@ PREAMBLE = "\n".join(
 )
 """Source that runs before an answer."""
 
-# One object of class Solution serves all inputs, as with the authors.
+# One object of class Solution serves all inputs, as in the authors' code.
 _CALLER = """
 specbench_target = Solution() if "Solution" in globals() else None
 def specbench_call(name, *args):
@@ -53,7 +54,7 @@ class Cases:
         inputs: what a script reads; or the arguments of a call.
         outputs: what it prints; or the value of the call.
         function: name of the function or method to call, None for a script.
-        public: how many of them are in the problem's statement.
+        public: how many of the tests are in the problem's statement.
     """
 
     inputs: Sequence[Any]
@@ -63,9 +64,9 @@ class Cases:
 
 
 def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
-    """The verdict on one answer: right on all inputs; ``also`` says "public" (right on those of the statement).
+    """The verdict on one answer: right on all inputs. ``also`` has "public": right on the tests of the statement.
 
-    The first wrong output ends it.
+    Stops at the first wrong output.
     """
     script = cases.function is None
     if script:
@@ -85,7 +86,7 @@ def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
 
 
 def isolation(sandbox: Sandbox) -> list[str]:
-    """What confines an answer, a line each; the seconds are those of one input."""
+    """What confines an answer, one line each; the seconds are for one input."""
     one = Limits(INPUT_S, float(_WALL * INPUT_S), _MEMORY, _FILES)
     return sandbox.confinement.describe(one, output="compared as text")
 

@@ -1,6 +1,6 @@
-"""Data files of the tasks: where they come from (DESIGN §7), and that they are the files the task was written for.
+"""Find the data files of tasks, and check that they are the files that the task was written for.
 
-A file without a published hash is recorded as it was read, and reported as unverified with every figure.
+A file without a published hash is recorded as it was read, and every figure from it is reported as unverified.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from specbench.results import TaskData
 
 Row = TypeVar("Row", bound=BaseModel)
 
-_CARD = "mend it or install its package again"
+_CARD = "fix it or install its package again"
 
 DATA_DIR = "SPECBENCH_DATA"
 """Environment variable that names a folder of data files."""
@@ -53,8 +53,8 @@ class Hub(BaseModel):
     """A file of a data set on the Hugging Face hub.
 
     Attributes:
-        revision: commit, never a branch: a branch would let the file change under the task. Only a file without a hash
-            may do without: then the newest is taken, and the commit that this was is recorded.
+        revision: commit, never a branch, because a branch would let the file change. Only a file without a hash may
+            leave it out: then the newest commit is used and recorded.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,13 +69,12 @@ class DataFile(BaseModel):
 
     Attributes:
         name: file name, as looked for in ``--data-dir``; it may have folders before it.
-        also: further names, looked for behind it: the same rows in another format.
-        size: bytes; with ``sha256`` or not at all.
-        sha256: of the file as it is, compressed or not. Without it any file is taken whose rows are right.
-        package, hub: where else it can come from.
-        url: where the very file can be fetched, when nothing else has it; what it gives is checked like any other.
-        asks: field of its rows that holds the question, of a file that decoders are measured on; a list where a row has
-            one or another of several.
+        also: further names, tried after it: the same rows in another format.
+        size: bytes; given together with ``sha256`` or not at all.
+        sha256: of the file as published, compressed or not. Without it, any file with valid rows is accepted.
+        package, hub: other places that have it.
+        url: where exactly this file can be fetched, if no other place has it; the result is checked like any other.
+        asks: in a benchmark file, the field of a row that holds the question; a list if rows differ in that field.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,9 +93,9 @@ class DataFile(BaseModel):
     @model_validator(mode="after")
     def _is_known_or_not(self) -> DataFile:
         if (self.size is None) != (self.sha256 is None):
-            raise ValueError("size and sha256 go together; give both, or neither where they are not known")
+            raise ValueError("size and sha256 go together; give both, or neither if they are not known")
         if self.sha256 is None and self.url is not None:
-            raise ValueError("a url needs size and sha256: nothing else says what it gives")
+            raise ValueError("a url needs size and sha256, because nothing else identifies what it returns")
         if self.sha256 is not None and self.also:
             raise ValueError("one hash cannot be that of several files; leave out also, or size and sha256")
         if self.sha256 is not None and self.hub is not None and self.hub.revision is None:
@@ -105,7 +104,7 @@ class DataFile(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that it can have in a folder, the first ones first."""
+        """Names that it can have in a folder, in the order in which they are tried."""
         return (self.name, *self.also)
 
 
@@ -113,23 +112,22 @@ def manifest(card: Path) -> list[DataFile]:
     """The data files that a ``task.toml`` declares, in its order."""
     tables = toml.read(card, _CARD).get("data", [])
     if not isinstance(tables, list):
-        raise damaged(card, "its data are no list of [[data]] tables", _CARD)
+        raise damaged(card, "data must be a list of [[data]] tables", _CARD)
     return [validate(DataFile, table, f"{card} [[data]] {number}", _CARD) for number, table in enumerate(tables, 1)]
 
 
 def resolve_file(file: DataFile, data_dir: Path | None = None) -> Path:
     """The path of ``file``: from ``data_dir``, ``SPECBENCH_DATA``, an installed package, the hub, or its URL.
 
-    The first of them that has it, under the first of its names. What came from a URL is kept in the user's cache. What
-    is found is recorded, see :func:`recorded`.
+    The first place that has it, under the first of its names. A file from a URL is kept in the user's cache. Each file
+    found is recorded, see :func:`recorded`.
 
     Args:
-        data_dir: the user's explicit choice, and then the only place looked at.
+        data_dir: the user's explicit choice, and then the only place that is searched.
 
     Raises:
-        UsageError: ``data_dir`` lacks the file, or the file found is another one than the task was written for, where
-            it says which that is.
-        EnvironmentRefused: no source has it.
+        UsageError: ``data_dir`` lacks the file, or its hash is not that of the file that the task was written for.
+        EnvironmentRefused: no place has it.
     """
     path, name, revision = _found(file, data_dir)
     size, sha256 = _checked(path, file)
@@ -138,7 +136,7 @@ def resolve_file(file: DataFile, data_dir: Path | None = None) -> Path:
 
 
 def user_file(path: Path) -> Path:
-    """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold."""
+    """Record a data file that the user named, as :func:`resolve` does; its content is not checked."""
     size, sha256 = digest(path)
     _record(TaskData(name=path.name, sha256=sha256, bytes=size, revision=None, verified=False))
     return path
@@ -149,7 +147,7 @@ _recording: ContextVar[dict[str, TaskData] | None] = ContextVar("_recording", de
 
 @contextmanager
 def recording_files() -> Iterator[dict[str, TaskData]]:
-    """The data files that are resolved inside, by name, in their order: what a task reads, without its help."""
+    """Collect the data files that are resolved inside the ``with`` block, by name, in order."""
     files: dict[str, TaskData] = {}
     token = _recording.set(files)
     try:
@@ -164,14 +162,14 @@ def _record(found: TaskData) -> None:
 
 
 def is_present(file: DataFile, data_dir: Path | None = None) -> bool:
-    """Whether ``resolve`` has the file without going online: for data that a task can do without."""
+    """Whether ``resolve`` finds the file without going online, for data that a task can do without."""
     if data_dir is not None:
         return any((data_dir / name).is_file() for name in file.names)
     return any(path.is_file() for path in (*_local(file).values(), *_kept(file)))
 
 
 def _found(file: DataFile, data_dir: Path | None) -> tuple[Path, str, str | None]:
-    """(path, the name that it was found by, the commit that the hub gave it at)."""
+    """(path, name under which it was found, commit of the hub)."""
     if data_dir is not None:
         for name in file.names:
             if (data_dir / name).is_file():
@@ -189,12 +187,12 @@ def _found(file: DataFile, data_dir: Path | None) -> tuple[Path, str, str | None
     return path, file.name, at[1] if at else None
 
 
-# Where the hub's client keeps a file of a commit, whatever it was asked for.
+# The hub's client keeps a file under its commit, even when it was asked for a branch.
 _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/")
 
 
 def _kept(file: DataFile) -> list[Path]:
-    """Where the user's cache has it, once fetched by its URL."""
+    """Its place in the user's cache, after it was fetched from its URL."""
     if file.sha256 is None:
         return []
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench", "data")
@@ -202,8 +200,8 @@ def _kept(file: DataFile) -> list[Path]:
 
 
 def _from_url(file: DataFile) -> Path:
-    """Fetches ``file.url`` into the cache, whole or not at all."""
-    import urllib.request  # here: a tenth of a second that nobody pays who has the file
+    """Fetch ``file.url`` into the cache, completely or not at all."""
+    import urllib.request  # imported here: it takes a tenth of a second, and most users have the file
 
     assert file.url is not None
     assert file.size is not None
@@ -213,7 +211,7 @@ def _from_url(file: DataFile) -> Path:
         return path
     try:
         with urllib.request.urlopen(file.url, timeout=30) as answer:
-            content = answer.read(file.size + 1)  # not more of a wrong file than shows that it is one
+            content = answer.read(file.size + 1)  # stop reading a wrong file as soon as it is too long
         kept.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=kept, delete=False) as draft:
             draft.write(content)
@@ -240,7 +238,7 @@ def _checked_content(path: Path, file: DataFile) -> Path:
 
 
 def _local(file: DataFile) -> dict[str, Path]:
-    """Where it may be on this machine, by the name that it would have there."""
+    """Paths where it may be on this machine."""
     folder = os.environ.get(DATA_DIR)
     places = {name: Path(folder, name) for name in file.names} if folder else {}
     if not file.package or any(path.is_file() for path in places.values()):
@@ -258,10 +256,10 @@ def _from_hub(file: DataFile) -> Path:
     if file.hub is None:
         raise EnvironmentRefused(f"{file.name} is not on this machine: {', or '.join(ways)}")
     try:
-        from huggingface_hub import hf_hub_download  # half a second, and only ever needed here
+        from huggingface_hub import hf_hub_download  # takes half a second, and is only needed here
 
         return Path(hf_hub_download(file.hub.repo, file.hub.path, repo_type="dataset", revision=file.hub.revision))
-    except Exception as error:  # the hub's client raises its transport's exceptions; to the user they are all one
+    except Exception as error:  # the hub's client raises exceptions of many kinds; users need only one
         ways.append(f"go online, it comes from the hub data set {file.hub.repo}")
         raise EnvironmentRefused(
             f"{file.name} is not on this machine and the hub gave {type(error).__name__}: {', or '.join(ways)}"
@@ -269,7 +267,7 @@ def _from_hub(file: DataFile) -> Path:
 
 
 def _checked(path: Path, file: DataFile) -> tuple[int, str]:
-    """:func:`digest`, which has to be the file's where that is known."""
+    """:func:`digest`, checked against the published hash if there is one."""
     size, found = digest(path)
     if file.sha256 is not None and (size, found) != (file.size, file.sha256):
         raise UsageError(
@@ -299,7 +297,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def names_file(name: str) -> bool:
-    """Whether a name is that of a data file: it has a suffix that :func:`each_row` reads, or something lies there."""
+    """Whether a name means a data file: it has a suffix that :func:`each_row` reads, or the path exists."""
     return name.endswith(FORMATS) or Path(name).exists()
 
 
@@ -310,12 +308,12 @@ def file_stem(name: str) -> str:
 
 
 def each_row(path: Path, kind: type[Row], *, own: str = "") -> Iterator[tuple[int, Row]]:
-    """The rows of a data file as models, each with the number of its line or row; one after the other.
+    """Yield the rows of a data file as models, each with the number of its line or row.
 
     Args:
         path: ``.jsonl``, ``.jsonl.gz``, ``.json`` (a list) or ``.parquet``.
-        kind: the model; its ``extra`` says whether further fields are let through.
-        own: of a user's own file: what errors advise, such as the allowed fields.
+        kind: the model; its ``extra`` setting decides whether unknown fields are allowed.
+        own: for a user's own file: what errors advise, such as the allowed fields.
     """
     for number, row in numbered(path, own or TODO):
         if not own:

@@ -10,12 +10,12 @@ from specbench.common import Prompt, Turn, UsageError
 Style = Literal["auto", "chat", "plain"]
 STYLE_HELP = "the model's chat template, or plain USER:/ASSISTANT: text; auto: chat when the model has a template"
 
-# A model that goes on after its answer writes the user's next turn; the answer ends before it.
+# A model that does not stop writes the user's next turn; the answer ends before it.
 PLAIN_STOPS = ("\nUSER:",)
 
 
 def choose_style(style: Style, chat: bool, task: str) -> Style:
-    """The style that ``auto`` stands for, else ``style`` itself."""
+    """Resolve ``auto``; any other style is returned as it is."""
     if style == "auto":
         return "chat" if chat else "plain"
     if style == "chat" and not chat:

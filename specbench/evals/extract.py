@@ -1,7 +1,7 @@
-"""Extraction: the code or the ``\\boxed{…}`` answer in a model's text.
+"""Find the code or the ``\\boxed{…}`` answer in a model's text.
 
-Fences are read by markdown-it-py, which follows CommonMark; it parses block structure only, so hostile text costs
-linear time and nothing of it runs.
+Fences are read by markdown-it-py, which follows CommonMark. Only block structure is parsed, so hostile text takes
+linear time and is never executed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Block:
 def _markdown() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    # A tag such as </think> would hide the fence after it, and inline content is of no use here.
+    # A tag such as </think> would hide the fence after it; inline content is not needed.
     parser = MarkdownIt("commonmark", {"maxNesting": 100})
     return parser.disable(["inline", "text_join", "reference", "html_block"])
 
@@ -66,13 +66,13 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _cut(code: str, fence: str) -> str:
-    """An unclosed block up to a fence that closes it for a reader: glued to the code, or with text after it."""
+    """An unclosed block, up to a fence that a person would take for its end: glued to the code, or followed by text."""
     glued = re.search(rf"^ {{0,3}}{fence}.*|(?<=\S)[ \t]*{fence}[ \t]*$", code, re.MULTILINE)
     return code[: glued.start()].removesuffix("\n") if glued else code
 
 
 def reads_as_python(text: str) -> bool:
-    """Whether the last line of a text may be Python: two names never stand side by side there, outside of quotes."""
+    """Whether the last line of a text may be Python: outside quotes, Python never has two names in a row."""
     line = text.rstrip().rpartition("\n")[2].strip()
     line = re.sub(r"\"[^\"]*\"|'[^']*'|#.*", "''", line)
     known = {*keyword.kwlist, *keyword.softkwlist}
@@ -91,17 +91,17 @@ def fenced_code(
     last: bool = False,
     continues: Callable[[str], bool] = reads_as_python,
 ) -> Extracted | None:
-    """The code that an answer has in a fence; None where no fence holds any.
+    """The code in an answer's fences; None if no fence contains code.
 
     Blocks in the language win over blocks without one, and those over blocks in other languages. An unclosed block
-    ends with the text. A fence without an info string that pairs with none closes what stands before it, if that
-    reads as code.
+    ends with the text. An unpaired fence without an info string closes the text before it, if that
+    text reads as code.
 
     Args:
-        text: the answer; line ends may be of any kind, those of the code are "\\n".
+        text: the answer, with any kind of line ends; those of the code are "\\n".
         language: a pattern of the info string's first word, in lower case.
-        opened: the prompt ended in an opening fence, so that the answer begins within the block; never None then. A
-            model that opens the fence once more is forgiven.
+        opened: the prompt ended in an opening fence, so the answer begins inside the block, and the result is never
+            None. A second opening fence by the model is ignored.
         continues: whether a text may be code.
     """
     text = re.sub(r"\r\n?", "\n", text)
@@ -144,24 +144,24 @@ def _best(blocks: list[_Block], language: str, last: bool) -> Extracted | None:
 
 
 def _is_unpaired(block: _Block) -> bool:
-    """Whether a fence without an info string has no partner: none closes it, or what does was opened after it."""
+    """Whether a fence without an info string is unpaired: no fence closes it, or only one that was opened later."""
     swallows = re.search(rf"^ {{0,3}}{block.fence}[ \t]*\w", block.code, re.MULTILINE)
     return not block.language and (not block.closed or swallows is not None)
 
 
-# A box's start, an escaped character (a brace that is printed closes nothing), or a brace.
+# A box's start, an escaped character (an escaped brace closes nothing), or a brace.
 _TOKEN = re.compile(r"(?P<box>\\f?boxed\s*\{)|\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"\\f?boxed[ \t]*([-+]?(?:\\?\$)?\.?\d[^\s${}\\]*)(?:[ \t]*\$)?")
 
 
 def last_box(text: str) -> str | None:
-    """The content of the last box that has any and whose braces are closed; None when there is none.
+    """The content of the last closed box that is not empty; None if there is none.
 
-    Of nested boxes it is the inner one. An empty box is the prompt's instruction said once more, and a box that the
-    token budget cut off counts for nothing.
+    Of nested boxes the inner one counts. An empty box repeats the prompt's instruction; a box that the token budget cut
+    off is ignored.
     """
     last: tuple[int, str] | None = None
-    open_braces: list[int | None] = []  # where a box's content starts, None for any other brace
+    open_braces: list[int | None] = []  # where a box's content starts; None for other braces
     for token in _TOKEN.finditer(text):
         if token["box"]:
             open_braces.append(token.end())
@@ -176,6 +176,6 @@ def last_box(text: str) -> str | None:
 
 
 def bare_box(text: str) -> str | None:
-    """The number after the last ``\\boxed`` without braces ("$\\boxed 9$"); None where a word or nothing follows."""
+    """The number after the last ``\\boxed`` without braces ("$\\boxed 9$"); None if a word or nothing follows."""
     found = _BARE.findall(text)
     return found[-1].rstrip(".,;:") if found else None

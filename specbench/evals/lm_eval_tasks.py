@@ -1,7 +1,7 @@
-"""lm-eval's task objects without its runner: its prompts and few-shot examples, its filters and metrics.
+"""Use lm-eval's task objects without its runner: its prompts and few-shot examples, its filters and metrics.
 
-Its ``simple_evaluate`` drives the generation itself, task by task. Ours interleaves methods prompt by prompt, so the
-two halves around the generation are used alone. The id of a document is lm-eval's, its index in the split.
+lm-eval's ``simple_evaluate`` generates by itself, task by task. Our runner interleaves methods prompt by prompt, so
+only the parts before and after the generation are used. The id of a document is lm-eval's, its index in the split.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FEWSHOT_SEED = 1234
 
 @dataclass(frozen=True)
 class AskingStyle:
-    """A way of asking the documents of a task.
+    """A prompt style of a task.
 
     Attributes:
         config: lm-eval's YAML file below its folder of tasks ("gsm8k/gsm8k.yaml").
-        chat: through the model's chat template; else as one text, as lm-eval gives it to a base model.
-        most: the most of them there can be.
-        changes: fields of the YAML file that are replaced.
+        chat: use the model's chat template; otherwise one text, as lm-eval does for a base model.
+        most: the largest number of examples.
+        changes: replacements for fields of the YAML file.
     """
 
     config: str
@@ -45,7 +45,7 @@ class AskingStyle:
 
 
 class Options(sessions.Options):
-    """What the options of a task need to have to be settled here."""
+    """The option fields that this module needs."""
 
     style: str
     shots: int | None
@@ -56,14 +56,14 @@ Split = Path | Sequence[Mapping[str, Any]]
 
 
 class LmTask:
-    """One of lm-eval's tasks, on data of ours. Its verdicts may be asked for in several threads at once."""
+    """One of lm-eval's tasks on our data. Its verdicts may be computed in several threads at once."""
 
     def __init__(
         self, style: AskingStyle, splits: Mapping[str, Split], changes: Mapping[str, Any] | None = None
     ) -> None:
         """
         Args:
-            splits: split name -> JSON lines file, or its rows, in the form that the YAML file expects.
+            splits: split name -> JSON lines file or rows, in the form that the YAML file expects.
         """
         self._task = _load(style.config, splits, {**style.changes, **(changes or {})})
         self.docs: list[dict[str, Any]] = list(self._task.eval_docs)
@@ -76,7 +76,7 @@ class LmTask:
         """The prompts of all documents, in their order, with ids "NAME/17".
 
         Args:
-            key: the field that tells two documents apart ("question").
+            key: the field that identifies a document ("question").
         """
         if shots:
             disjoint(self._task.fewshot_docs(), self.docs, key)
@@ -91,10 +91,12 @@ class LmTask:
                     system_instruction=style.system or None,
                     apply_chat_template=style.chat,
                     fewshot_as_multiturn=True,
-                    # The place of a model's template: ours is applied later, so the turns are handed on as they are.
+                    # In place of a model's chat template: ours is applied later, so turns pass unchanged.
                     chat_template=(lambda turns, add_generation_prompt: turns) if style.chat else None,
                 )
-                if style.chat:  # without stops: such a model ends its turn, and may well write "Problem:" before it
+                if (
+                    style.chat
+                ):  # without stop strings: a chat model ends its turn by itself, and may write "Problem:" before that
                     *history, (_, text) = [(turn["role"], turn["content"]) for turn in built]
                     prompts.append(Prompt(f"{name}/{number}", text, True, history=tuple(history)))
                 else:
@@ -102,7 +104,7 @@ class LmTask:
         return prompts
 
     def judge(self, doc_id: int, text: str) -> dict[str, tuple[str, Mapping[str, float]]]:
-        """Filter name -> (what it made of the answer, metric -> value), as lm-eval's evaluator computes them."""
+        """Filter name -> (filtered answer, metric -> value), as lm-eval's evaluator computes them."""
         from lm_eval.api.instance import Instance
 
         doc = self.docs[doc_id]
@@ -120,7 +122,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def check(name: str, styles: Mapping[str, AskingStyle], options: Options) -> None:
-    """Checks the options before any data are read."""
+    """Check the options before any data are read."""
     style = styles["chat" if options.style == "auto" else options.style]
     if (options.shots or 0) <= style.most:
         return
@@ -130,7 +132,7 @@ def check(name: str, styles: Mapping[str, AskingStyle], options: Options) -> Non
 
 
 def settle(styles: Mapping[str, AskingStyle], options: OptionsT, chat: bool) -> OptionsT:
-    """The options with nothing left to be decided."""
+    """The options with ``auto`` values resolved."""
     name = options.style
     if name == "auto":
         name = "chat" if chat else "completion"
@@ -141,7 +143,7 @@ def settle(styles: Mapping[str, AskingStyle], options: OptionsT, chat: bool) -> 
 
 
 def settled(name: str, options: Options) -> str:
-    """The style to score by."""
+    """The style to grade by."""
     if options.style == "auto":
         raise UsageError(f"{name} answers are scored by the style they were asked in; set style=chat or completion")
     return options.style
@@ -157,7 +159,7 @@ def doc_id(prompt_id: str, task: str, count: int) -> int:
 
 
 def disjoint(examples: Iterable[Mapping[str, Any]], docs: Iterable[Mapping[str, Any]], key: str) -> None:
-    """Checks that no few-shot example is a document to be answered; spelling in spaces and capitals aside."""
+    """Check that no few-shot example is also a question, ignoring spaces and capitals."""
     asked = {_plain(doc[key]) for doc in docs}
     for example in examples:
         if _plain(example[key]) in asked:
@@ -178,14 +180,14 @@ def versions(task: str, *packages: str) -> dict[str, str]:
 
 
 def refusal(task: str, package: str) -> EnvironmentRefused:
-    """The error for a task whose libraries are not all here."""
+    """The error for a task with missing libraries."""
     return EnvironmentRefused(f"{task} needs {package}, which is not installed: pip install 'specbench-llm[eval]'")
 
 
 def read_splits(splits: Mapping[str, str], **_: Any) -> Any:
     """The ``custom_dataset`` of the generated YAML file.
 
-    Its ``dataset_path: json`` would do, but writes a copy of the data into the user's cache.
+    ``dataset_path: json`` would work too, but copies the data into the user's cache.
     """
     import datasets
 
@@ -200,7 +202,7 @@ def _load(config: str, splits: Mapping[str, Split], changes: Mapping[str, Any]) 
         from lm_eval.tasks import TaskManager
 
         datasets.disable_progress_bars()
-        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it has advice for those who run it
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # lm-eval prints advice for users of its own runner
         with tempfile.TemporaryDirectory(prefix="specbench-") as folder:
             files = {
                 split: str(_file(rows, Path(folder, f"{split}.jsonl")).resolve()) for split, rows in splits.items()
@@ -216,17 +218,17 @@ def _load(config: str, splits: Mapping[str, Split], changes: Mapping[str, Any]) 
                 "\n".join([*lines, "custom_dataset: !function specbench.evals.lm_eval_tasks.read_splits"]) + "\n",
                 encoding="utf-8",
             )
-            # Not its own tasks: to find one among its fourteen thousand takes seconds.
+            # Without lm-eval's own index: searching its fourteen thousand tasks takes seconds.
             manager = TaskManager(include_path=[folder], include_defaults=False)
             return manager.load(fields["task"])["tasks"][fields["task"]]
     except ModuleNotFoundError as error:
         raise refusal(name, str(error.name)) from error
-    except AssertionError as error:  # how its MATH tasks refuse another version of antlr4
+    except AssertionError as error:  # raised by its MATH tasks for another version of antlr4
         raise refusal(name, "antlr4-python3-runtime 4.11") from error
 
 
 def _file(rows: Split, path: Path) -> Path:
-    """The file of a split; of rows, the one that they are written to."""
+    """The file of a split; rows are written to one first."""
     if isinstance(rows, Path):
         return rows
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
@@ -235,14 +237,14 @@ def _file(rows: Split, path: Path) -> Path:
 
 @contextlib.contextmanager
 def _compiled_once() -> Iterator[None]:
-    """lm-eval compiles its template anew for each field of each document; that is most of the time it takes."""
+    """Cache templates: lm-eval compiles one for each field of each document, which takes most of its time."""
     from lm_eval.utils import env
 
     env.from_string = functools.cache(env.from_string)
     try:
         yield
     finally:
-        del env.from_string  # the method of its class is there again
+        del env.from_string  # the class's own method is visible again
 
 
 def _component(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
+"""Problems with one answer in a box, asked as lm-eval asks MATH and graded by math-verify.
 
-What the tasks math500, math and aime25 have in common. An answer is what stands in the last box; what decides runs in
-worker processes (:mod:`specbench.evals.grading.math_judge`), because it can hang.
+Shared by the tasks math500, math and aime25. The answer is the content of the last box; math-verify runs in worker
+processes (:mod:`specbench.evals.grading.math_judge`), because it can hang.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _workers = Workers("specbench.evals.grading.math_judge")  # one pool for all: a 
 
 
 class Options(lm_eval_tasks.Options):
-    """Options of a task that is asked in these two styles."""
+    """Options of a task with these two prompt styles."""
 
     style: Literal["auto", "chat", "completion"] = option(
         "auto",
@@ -50,7 +50,7 @@ class Options(lm_eval_tasks.Options):
 
 
 class Problem(Protocol):
-    """What is asked, and what is right."""
+    """A problem and its right answer."""
 
     @property
     def problem(self) -> str:
@@ -64,7 +64,7 @@ class Problem(Protocol):
 
 
 def versions(task: str) -> dict[str, str]:
-    """What parses and compares."""
+    """Versions of the libraries that parse and compare."""
     return lm_eval_tasks.versions(task, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
 
 
@@ -73,7 +73,7 @@ def prompts(task: str, style: AskingStyle, shots: int, problems: Path | Sequence
 
     Args:
         shots: examples before each problem, the first of Minerva's four.
-        problems: or the JSON lines file that holds them.
+        problems: rows, or a JSON lines file.
     """
     docs = (
         problems
@@ -85,7 +85,7 @@ def prompts(task: str, style: AskingStyle, shots: int, problems: Path | Sequence
 
 @dataclass(frozen=True)
 class Comparison:
-    """An answer held against the reference.
+    """An answer compared with the reference.
 
     Attributes:
         equal: whether they are the same as strings, after Hendrycks' normalisation.
@@ -101,9 +101,9 @@ class Comparison:
 
 
 def compare(reference: str, text: str) -> Comparison:
-    """Whether the last box of a text holds the reference; without a box, whether the text announces it.
+    """Whether the last box of a text contains the reference; without a box, whether the text announces it.
 
-    A text that does neither may have a box without braces ("$\\boxed 9$").
+    Failing both, a box without braces counts ("$\\boxed 9$").
     """
     if not text.strip():
         return Comparison(False, "empty", "the model wrote nothing")
@@ -115,18 +115,18 @@ def compare(reference: str, text: str) -> Comparison:
     if "passed" not in found:
         why = found.get("detail", "math-verify gave up")
         return Comparison(False, found["error"], why, bool(found.get("equal")), box, rule)
-    said = "no box" if box is None else f"'{_line(box)}'"
-    detail = f"{found['by']}: {said}, reference '{_line(reference)}'"
+    box_text = "no box" if box is None else f"'{_line(box)}'"
+    detail = f"{found['by']}: {box_text}, reference '{_line(reference)}'"
     passed = bool(found["passed"])
     return Comparison(passed, "pass" if passed else "fail", detail, bool(found.get("equal")), box, rule)
 
 
 def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
-    """The verdict on an answer to a problem of MATH, with lm-eval's own two metrics beside it.
+    """The verdict on an answer to a problem of MATH, with lm-eval's own two metrics in ``also``.
 
     Args:
         solution: that of the data, with the answer in a box.
-        style: in which it was asked: ``completion`` wants the sentence of Minerva's examples for an exact match.
+        style: of the prompt; ``completion`` requires the sentence of Minerva's examples for an exact match.
     """
     own = compare(reference, text)
     theirs = ask({"solution": solution, "text": text}, LM_EVAL_WALL_S) if own.reason != "empty" else {}
@@ -144,11 +144,11 @@ def ask(job: Job, wall_s: float) -> Job:
     except TimedOutError as error:
         return {"error": "timeout", "detail": str(error)}
     except DiedError:
-        return {"error": "memory", "detail": "the judge was killed, most likely for want of memory or CPU time"}
+        return {"error": "memory", "detail": "the grader was killed, most likely because memory or CPU time ran out"}
 
 
 def _prose(text: str) -> str:
-    """A text as math-verify finds an announced answer in it: not in bold, no number glued to the end of a sentence."""
+    """A text in which math-verify finds an announced answer: without bold marks, and with the final full stop apart."""
     return _SENTENCE_END.sub(",", _CONCLUSION.sub("the answer is", text.replace("**", " ")))
 
 

@@ -1,4 +1,4 @@
-"""Numbers in a model's text, however they are written: digits, signs and separators of any script."""
+"""Read numbers in a model's text, with digits, signs and separators of any script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHARACTERS = {
 }
 _DASH = "\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}"  # a sign before a number, else punctuation
 _NUMBER_AHEAD = r"(?=(?:[A-Z]{2,3} ?)?(?:\\?\$ ?)?\.?\d)"
-# Where a sign stands apart from its number: after a mark that an answer follows, or where it can only be a minus.
+# A sign apart from its number: after a mark that precedes an answer, or where it can only be a minus.
 _APART = re.compile(rf"(\bis|[#:=(\[{{]|^)([^\S\n]*)([-{MINUS}{_DASH}])[^\S\n]+{_NUMBER_AHEAD}", re.MULTILINE)
 _SIGN = re.compile(rf"(?<![\w)\]}}%])[{_DASH}]{_NUMBER_AHEAD}")
 _GROUPED = re.compile(
@@ -28,7 +28,7 @@ _GROUPED = re.compile(
 def ascii_numbers(text: str) -> str:
     """A text with its numbers in ASCII, a sign next to its digits, and no separator but the comma between thousands.
 
-    Dashes between two numbers or words stay, as does all of a text that has only ASCII numbers without spaces.
+    Dashes between two numbers or words stay. A text with only ASCII numbers without spaces stays unchanged.
     """
     if not text.isascii():
         text = "".join(map(_plain, text))
@@ -47,12 +47,12 @@ def _plain(char: str) -> str:
         return str(unicodedata.decimal(char))
     if kind == "Zs":
         return " "
-    return "" if kind in ("Cf", "Sc") else char  # marks of direction, and currencies: a number needs neither
+    return "" if kind in ("Cf", "Sc") else char  # direction marks and currency signs, which a number does not need
 
 
 def _joined(found: re.Match[str]) -> str:
     before, space, sign = found.groups()
-    # At the start of a line only a minus sign is a sign: other dashes begin an item of a list.
+    # At the start of a line only a minus sign is a sign; other dashes begin a list item.
     return f"{before}{space}-" if before or sign == MINUS else found[0]
 
 

@@ -20,9 +20,13 @@ from specbench.evals.sandbox import codec, differential
 from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 
-MIN_INPUT_S, FACTOR, MAX_TOTAL_S = 4.0, 4.0, 60.0  # of CPU time; EvalPlus's --min-time-limit 4 and its other defaults
+MIN_INPUT_S, FACTOR, MAX_TOTAL_S = (
+    4.0,
+    4.0,
+    60.0,
+)  # seconds of CPU time; EvalPlus's --min-time-limit 4 and its other defaults
 LIMITS = Limits(cpu_s=62, wall_s=190.0, memory=2 << 30, load_s=MIN_INPUT_S)
-"""Of one answer: CPU and wall seconds are for all its inputs together (EvalPlus: 60 s of wall time), 2 GiB (it: 4)."""
+"""Limits of one answer, all inputs together: CPU and wall seconds (EvalPlus: 60 s wall), 2 GiB (EvalPlus: 4)."""
 _REFERENCE_LIMITS = Limits(cpu_s=600, wall_s=1800.0, memory=2 << 30)
 
 VERSION = f"{differential.VERSION} (as evalplus 0.3.1)"
@@ -54,7 +58,7 @@ def pack_inputs(inputs: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 class Checker:
-    """Runs answers on the inputs of their problems. Safe to share between threads."""
+    """Run answers on the inputs of their problems. Safe to share between threads."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -63,9 +67,9 @@ class Checker:
         self._lock = threading.Lock()
 
     def check(self, reference: Reference, sources: tuple[str, ...], lenient: bool) -> Verdict:
-        """The verdict on one answer: right on all inputs; ``also`` says base (the base inputs) and plus (all).
+        """The verdict on one answer: right on all inputs; ``also`` has base (the base inputs) and plus (all).
 
-        The base inputs come first, in the same process as the others, and the first wrong output ends it.
+        The base inputs come first, in the same process as the others. Stops at the first wrong output.
         """
         cases = self._cases(reference)
         total = min(sum(cases["limits"]), max(MAX_TOTAL_S, FACTOR * sum(cases["cpu_s"])))
@@ -78,13 +82,13 @@ class Checker:
         return Verdict(passed, answer["reason"], answer["detail"], {"base": base, "plus": passed})
 
     def isolation(self) -> list[str]:
-        """What confines an answer, a line each."""
+        """What confines an answer, one line each."""
         return self._sandbox.confinement.describe(LIMITS)
 
     def _cases(self, reference: Reference) -> dict[str, Any]:
         with self._lock:
             lock = self._locks.setdefault(reference.id, threading.Lock())
-        with lock:  # answers to one problem wait for its reference, those to others do not
+        with lock:  # answers to one problem wait for its reference; answers to other problems do not
             if reference.id not in self._known:
                 self._known[reference.id] = self._record(reference)
         return self._known[reference.id]
@@ -113,7 +117,7 @@ _INPUTS_S = 60.0
 
 
 def version() -> str | None:
-    """Of the installed package; None when there is none."""
+    """Version of the installed package; None if it is not installed."""
     try:
         return importlib.metadata.version("evalplus")
     except importlib.metadata.PackageNotFoundError:
@@ -121,12 +125,12 @@ def version() -> str | None:
 
 
 class EvalPlus:
-    """Safe to share between threads. Nothing is started or imported before it is needed."""
+    """EvalPlus in a worker process. Safe to share between threads; started when first needed."""
 
     def __init__(self, needed_for: str) -> None:
         """
         Args:
-            needed_for: an option and its value, for the error.
+            needed_for: the option and value that need it, for the error.
 
         Raises:
             EnvironmentRefused: the package is not installed.
@@ -140,7 +144,7 @@ class EvalPlus:
     def sanitise(self, text: str, entry_point: str) -> str:
         """What EvalPlus's sanitiser leaves: imports, and the definitions that ``entry_point`` needs.
 
-        Text that it takes too long over, or dies of, is returned as it is.
+        Text on which it takes too long or crashes is returned unchanged.
         """
         try:
             return str(self._workers.ask({"text": text, "entry_point": entry_point}, _SANITISE_S)["code"])
@@ -169,15 +173,15 @@ _CHAT_STOPS = (*_STOPS, "\n```\n")
 
 
 def chat(id: str, problem: str) -> Prompt:
-    """For a model with a chat template: the problem in a fence, the answer's fence already opened."""
+    """For a model with a chat template: the problem in a fence, and the answer's fence already opened."""
     text = f"{_INSTRUCTION}\n```\n{problem.strip()}\n```\n"
     return Prompt(id, text, True, f"{_RESPONSE}\n```python\n", _CHAT_STOPS)
 
 
 def completion(id: str, problem: str, stops: Sequence[str]) -> Prompt:
-    """For a model without: the problem as it is.
+    """For a model without a chat template: the problem as it is.
 
     Args:
-        stops: those of the data set, beside EvalPlus's general ones.
+        stops: stop strings of the data set, in addition to EvalPlus's general ones.
     """
     return Prompt(id, problem.strip() + "\n", False, "", (*_STOPS, *stops))

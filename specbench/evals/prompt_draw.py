@@ -1,7 +1,7 @@
-"""Which prompts ``--limit N`` takes: the first N of one permutation of all that a task has.
+"""Choose the prompts of ``--limit N``: the first N of one random permutation of all prompts of a task.
 
-Data files are often sorted by category, so their first N say little. The seed is the draw's own; a larger N extends a
-smaller one.
+Data files are often sorted by category, so their first N prompts are not representative. The permutation has its own
+seed, and a larger N extends a smaller one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specbench.common import UsageError
 
 
 class Item(Protocol):
-    """What can be drawn: a prompt; or the text of a training, which has lost its category."""
+    """An item that can be sampled: a prompt, or a training text (which has no category)."""
 
     @property
     def id(self) -> str: ...
@@ -29,12 +29,12 @@ ItemT = TypeVar("ItemT", bound=Item)
 def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
     """All items in the order in which a growing limit takes them.
 
-    The first n, and the last n, hold n times each category's share of the whole, rounded down or up. An item's place
-    depends on seed, ids and categories alone.
+    The first n, and the last n, contain n times each category's share of the whole, rounded down or up. An item's
+    place depends only on seed, ids and categories.
 
     Args:
-        items: of different ids; their ``category``, where they have one, is a stratum.
-        seed: None is the order of the data.
+        items: with distinct ids; their ``category``, if any, is a stratum.
+        seed: None keeps the order of the data.
     """
     if seed is None:
         return list(items)
@@ -44,8 +44,8 @@ def permutation(items: Sequence[ItemT], seed: int | None) -> list[ItemT]:
         lot = hashlib.sha256(json.dumps([seed, item.id]).encode()).hexdigest()
         strata[getattr(item, "category", "")].append((lot, at))
     # The j-th item of a stratum of `size` among `total` has a window of places. Before it, the stratum would have more
-    # than its share rounded up; behind it, less than its share rounded down. An order with everyone in their window
-    # exists for any sizes (Balinski and Young's quota method makes one), and serving the earliest end first finds it.
+    # than its share rounded up; after it, less than its share rounded down. An order with every item in its window
+    # exists for any sizes (Balinski and Young's quota method makes one); taking the earliest end first finds it.
     total = len(items)
     windows: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
     for members in strata.values():
@@ -73,10 +73,10 @@ def draw_prompts(items: Sequence[ItemT], limit: int | None, seed: int | None) ->
 def draw_from_each(
     items: Sequence[ItemT], limit: int | None, held_out: int, seed: int | None
 ) -> tuple[list[ItemT], list[ItemT]]:
-    """Prompts to choose by and prompts to judge the choice by, both in the order in which they are used.
+    """Prompts to choose by, and held-out prompts to judge the choice by, both in the order in which they are used.
 
-    The former are those of a run with this limit, the latter come from the end of the permutation: a larger limit
-    changes none of the held-out ones, and holding out more keeps them.
+    The former are those of a run with this limit; the held-out ones come from the end of the permutation, so a larger
+    limit does not change them, and holding out more keeps them.
     """
     count = len(items) - held_out if limit is None else limit
     if count < 1 or count + held_out > len(items):
@@ -89,5 +89,5 @@ def draw_from_each(
 
 
 def describe_draw(limit: int, seed: int | None) -> str:
-    """Which texts of several sets a limit took, for a record."""
+    """Describe which texts of several sets a limit took, for the record."""
     return f"first {limit} of each set" if seed is None else f"{limit} of each set, drawn by seed {seed}"

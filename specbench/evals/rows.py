@@ -1,4 +1,4 @@
-"""The objects of a data file in JSON lines, a JSON list or Parquet, each with its number.
+"""Read the objects of a data file in JSON lines, a JSON list or Parquet, each with its number.
 
 The suffix decides the format, see :data:`FORMATS`.
 """
@@ -24,13 +24,13 @@ from specbench.common import (
 #: Suffixes of the files that :func:`numbered` reads.
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 
-TODO = "mend it, or fetch it again"
+TODO = "fix it, or fetch it again"
 
-#: Bytes of a data file: the largest that are published for a task here have a little over 1 GiB.
+#: Most bytes of a data file: the largest published file of a task here has a little over 1 GiB.
 LARGEST = 4 << 30
 
-# Bytes that the rows of a Parquet file may have in memory, all together and in one batch: few rows at a time, because a
-# value that is stored once can stand in a million of them.
+# Most bytes of a Parquet file's rows in memory, all together and in one batch. Batches are small, because a value that
+# is stored once can appear in a million rows.
 _UNPACKED, _BATCH = 2 << 30, 64
 
 
@@ -43,7 +43,7 @@ def numbered(path: Path, todo: str = TODO) -> Iterator[tuple[int, dict[str, Any]
         return _of_parquet(path, todo)
     if path.suffix == ".json":
         return _of_list(path, todo)
-    return read_json_lines(path, todo, nan=True)  # EvalPlus's data have Infinity
+    return read_json_lines(path, todo, nan=True)  # EvalPlus's data contain Infinity
 
 
 def row_place(path: Path, number: int) -> str:
@@ -52,7 +52,7 @@ def row_place(path: Path, number: int) -> str:
 
 
 def check_size(path: Path, size: int, limit: int = LARGEST, todo: str = TODO) -> None:
-    """Refuses a file that is too large before any of it is read."""
+    """Refuse a file that is too large before reading any of it."""
     if size > limit:
         raise unreadable(path, f"larger than the {limit >> 20} MiB that a data file may have", todo)
 
@@ -85,6 +85,6 @@ def _of_parquet(path: Path, todo: str) -> Iterator[tuple[int, dict[str, Any]]]:
                         yield number, row
     except (SpecbenchError, GeneratorExit):
         raise
-    except Exception as error:  # pyarrow's own are of many kinds
+    except Exception as error:  # pyarrow raises exceptions of many kinds
         after = f", after row {number}" if number else ""
-        raise unreadable(path, f"not whole Parquet{after}: {error}", todo) from None
+        raise unreadable(path, f"not a complete Parquet file{after}: {error}", todo) from None

@@ -1,6 +1,6 @@
-"""Chained problems: several of a task in one conversation, each turn scored as the problem by itself is.
+"""Chain several problems of a task into one conversation; each turn is graded as the problem alone would be.
 
-A session shows what a single problem does not: the context grows, and text to draft from gathers.
+In a session the context grows, and so does the text that lookups can draft from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Options(OptionsBase):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a chain a run records what it always did."""
+        """Omit ``chain`` from the record if it is 1."""
         written: dict[str, Any] = write(self)
         if self.chain == 1:
             del written["chain"]
@@ -37,15 +37,15 @@ class Options(OptionsBase):
 
 
 def chained(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """Prompts of so many turns each, in data order; what is left at the end and fills no conversation is left out.
+    """Group prompts into conversations of ``count`` turns, in data order; an incomplete last conversation is dropped.
 
-    A chain's id names its problems: "gsm8k/24+25+26", without the folder where it is the first one's.
+    A chain's id names its problems, as in "gsm8k/24+25+26".
 
     Args:
-        count: problems of a conversation; 1 leaves the prompts as they are.
+        count: problems per conversation; 1 leaves the prompts unchanged.
 
     Raises:
-        UsageError: the task has fewer problems, a prompt is no chat, or an id cannot be part of another.
+        UsageError: the task has fewer problems, a prompt is not a chat, or an id cannot be part of a chain's id.
     """
     if count == 1:
         return list(prompts)
@@ -61,7 +61,7 @@ def chained(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 def problem(prompt_id: str, turn: int) -> str:
-    """The id of the problem that a turn of a chain asks.
+    """The id of the problem asked in a turn of a chain.
 
     Args:
         turn: from 1.
@@ -81,9 +81,9 @@ def _one(prompts: Sequence[Prompt]) -> Prompt:
     for other in others:
         alike = replace(other, id=first.id, text=first.text, category=first.category)
         if alike != first:
-            raise UsageError(f"prompts '{first.id}' and '{other.id}' are not asked alike; leave chain out")
-        if folder and not _folder(other.id):  # it would be taken for one in the first one's
-            raise UsageError(f"prompt '{other.id}' cannot be chained behind '{first.id}'; leave chain out")
+            raise UsageError(f"prompts '{first.id}' and '{other.id}' are asked in different ways; leave chain out")
+        if folder and not _folder(other.id):  # it would be taken for an id in the first one's folder
+            raise UsageError(f"prompt '{other.id}' cannot be chained after '{first.id}'; leave chain out")
     names = [other.id.removeprefix(folder) if _folder(other.id) == folder else other.id for other in others]
     category = first.category if all(other.category == first.category for other in others) else ""
     return replace(

@@ -1,7 +1,7 @@
-"""SQL: a query of a model held against a gold query by what the two find, in our sandbox.
+"""Compare a model's SQL query with a gold query by their results, in our sandbox.
 
-What is right is decided as by the test suites' evaluation of Spider (Zhong et al. 2020, arXiv 2010.02840; its
-``exec_eval.py`` in taoyds/test-suite-sql-eval at commit e97acc5), on the one database that Spider has of a question.
+Results are compared as in the test-suite evaluation of Spider (Zhong et al. 2020, arXiv 2010.02840; its
+``exec_eval.py`` in taoyds/test-suite-sql-eval at commit e97acc5), on the one database that Spider has for a question.
 Both queries run under the same limits, each in a process of its own.
 """
 
@@ -19,20 +19,20 @@ from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 
 CPU_S = 10
-"""CPU seconds that a query may take; the authors give it 60 s of wall time."""
+"""CPU seconds of a query at most; the authors allow 60 s of wall time."""
 
 VERSION = f"{table.VERSION} (as test-suite-sql-eval e97acc5)"
 """Of the comparison, for a task's ``versions``."""
 
 SQLITE = sqlite3.sqlite_version
-"""Of the library that runs the queries: later ones know more of SQL."""
+"""Version of the library that runs the queries: later ones support more SQL."""
 
 LIMITS = Limits(CPU_S + 4, 3.0 * (CPU_S + 4), 1 << 30, load_s=4.0)
 
 _SPACED = re.compile(r"([<>!]) =")
 _CURRENT_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
-# What a quotation mark or a comment encloses is left alone. One without an end goes on to the end of the query, as in
-# SQLite, and is looked through once.
+# Text inside quotation marks or comments stays unchanged. An unclosed one reaches to the end of the query, as in
+# SQLite, and is scanned once.
 _DISTINCT = re.compile(
     r"""('[^']*(?:''[^']*)*(?:'|\Z)|"[^"]*(?:""[^"]*)*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z))"""
     r"|\bdistinct\b",
@@ -42,17 +42,17 @@ _ORDER_BY = re.compile(r"order by", re.IGNORECASE)
 
 
 def normal(sql: str, distinct: bool) -> str:
-    """A query as the authors run it: operators written together, the current year 2020.
+    """A query as the authors run it: operators joined, and the current year 2020.
 
     Args:
-        distinct: keep the keyword DISTINCT; the authors take it out of both queries unless told otherwise.
+        distinct: keep the keyword DISTINCT, which the authors remove from both queries by default.
     """
     sql = _CURRENT_YEAR.sub("2020", _SPACED.sub(r"\1=", sql))
     return sql if distinct else _DISTINCT.sub(lambda found: found[1] or "", sql)
 
 
 class Checker:
-    """Runs queries on databases. Safe to share between threads; a gold query runs once."""
+    """Run queries on databases. Safe to share between threads; a gold query runs once."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -61,12 +61,12 @@ class Checker:
         self._lock = threading.Lock()
 
     def check(self, database: Path, gold: str, where: str, answer: str, distinct: bool) -> Verdict:
-        """The verdict on one query: it finds what the gold query finds; ``also`` says "executes".
+        """The verdict on one query: its result equals the gold query's. ``also`` has "executes".
 
         Args:
             where: the gold query's place in the data, for an error.
         """
-        if len(answer) > query.SQL:  # before anything is looked for in it, which may take its length squared
+        if len(answer) > query.SQL:  # checked first: searching the text may take time quadratic in its length
             why = f"a query of more than {query.SQL:,} characters"
             return Verdict(False, "too large", why, {"executes": False})
         gold = normal(gold, distinct)
@@ -76,7 +76,7 @@ class Checker:
         return Verdict(found["reason"] == "pass", found["reason"], found["detail"], executes)
 
     def isolation(self) -> list[str]:
-        """What confines a query, a line each."""
+        """What confines a query, one line each."""
         confined = self._sandbox.confinement.describe(LIMITS)
         return [*confined, "SQL: SELECT alone, on a database opened read-only; bounded rows, values and memory"]
 
@@ -84,7 +84,7 @@ class Checker:
         key = (database, gold)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
-        with lock:  # answers to one question wait for its gold query, those to others do not
+        with lock:  # answers to one question wait for its gold query; answers to other questions do not
             if key not in self._known:
                 found = self._run(database, {"query": gold, "limit": CPU_S})
                 if found["reason"] != "pass":

@@ -1,4 +1,4 @@
-"""What a task is: prompts in, verdicts out. No torch is reachable from here (DESIGN §3)."""
+"""The protocol of tasks: prompts in, verdicts out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from specbench.common import Prompt, UsageError
 
 @dataclass(frozen=True)
 class Question:
-    """What a judge is shown beside the answers, for tasks that are judged.
+    """What a judge sees in addition to the answers, for tasks with a judge.
 
     Attributes:
-        turns: the user turns as the data have them.
-        references: right answers by turn; None where the judge rates without.
+        turns: the user turns, as in the data.
+        references: reference answers by turn; None if the judge rates without one.
         forced: as in :class:`Prompt`.
     """
 
@@ -32,8 +32,8 @@ class Verdict:
     Attributes:
         reason: "pass", or a short class of failure ("fail", "timeout", "memory", "empty"), or the exception's name.
         detail: one line for a human, at most 200 characters; never trusted, never parsed.
-        also: further metrics by name, each right or wrong ("base", "strict"); all answers of a task have the same.
-        extracted: the rule that found the program or the answer in the text; "" where the whole text is it.
+        also: further metrics by name, each True or False ("base", "strict"); the same names for all answers of a task.
+        extracted: the rule that found the program or the answer in the text; "" if the whole text is the answer.
     """
 
     passed: bool
@@ -44,42 +44,42 @@ class Verdict:
 
 
 class Unscored:
-    """Base of a task with ``metric = ""``: what a scorer would ask for, were there a verdict."""
+    """Base of a task without verdicts (``metric = ""``)."""
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """There is no verdict to decide."""
+        """No libraries decide a verdict."""
         return {}
 
     @property
     def isolation(self) -> Sequence[str]:
-        """No program of a model is run."""
+        """No program of a model is run, so nothing confines one."""
         return []
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Never asked for: ``specbench score`` refuses a task without a metric."""
+        """Never called: ``specbench score`` refuses a task without a metric."""
         raise UsageError("this task has no verdict; there is nothing to score")
 
 
 class Task(Protocol):
-    """A data set with its prompts and its verdict. Implemented in ``tasks/<name>/task.py``, described by ``task.toml``.
+    """A data set with its prompts and its grader. Implemented in ``tasks/<name>/task.py``, described by ``task.toml``.
 
     Attributes:
-        options: the task's ``Options``. After ``prompts`` nothing in them is left to be decided, so that a run which
-            records them then (``options.model_dump()``) gives the scorer what the prompts were made with.
+        options: the task's ``Options``. ``prompts`` resolves all ``auto`` values in them, so a run that records them
+            afterwards (``options.model_dump()``) tells the scorer exactly how the prompts were made.
     """
 
     options: Any
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
-        """Finds and checks the data; ``data_dir`` is ``--data-dir``, None for the other places of DESIGN §7.
+        """Find and check the data; ``data_dir`` is ``--data-dir``, None for the usual places.
 
-        What :func:`specbench.evals.data.resolve_file` finds, here and in ``prompts``, is recorded with the run.
+        Files found by :func:`specbench.evals.data.resolve_file`, here and in ``prompts``, are recorded with the run.
         """
         ...
 
     def prompts(self, chat: bool) -> Sequence[Prompt]:
-        """All prompts in data order; ``chat`` says whether the model has a chat template."""
+        """All prompts in data order. ``chat``: whether the model has a chat template."""
         ...
 
     @property
@@ -89,17 +89,17 @@ class Task(Protocol):
 
     @property
     def isolation(self) -> Sequence[str]:
-        """What confines the model-written code that ``score`` runs, a line each; empty for a task that runs none."""
+        """What confines the model-written code that ``score`` runs, one line each; empty if it runs none."""
         ...
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """The verdict on one generation. Runs in the scoring process, in several threads at once."""
+        """Grade one answer. Runs in the scoring process, in several threads at once."""
         ...
 
 
 class JudgedTask(Task, Protocol):
-    """A task whose ``task.toml`` says ``judge = true``: a model rates its answers (:mod:`specbench.evals.judge`)."""
+    """A task with ``judge = true`` in ``task.toml``: a model rates its answers (:mod:`specbench.evals.judge`)."""
 
     def questions(self) -> Mapping[str, Question]:
-        """What a judge is shown, by prompt id."""
+        """What a judge sees, by prompt id."""
         ...

@@ -1,4 +1,4 @@
-"""Hardware: facts about machines, boards, environment, telemetry, roofline and stored profiles."""
+"""Facts about machines and GPUs: environment, limits, telemetry, roofline and stored profiles."""
 
 from typing import TYPE_CHECKING
 

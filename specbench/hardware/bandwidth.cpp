@@ -1,4 +1,4 @@
-// Bandwidth: how fast threads read memory that no cache holds, each its own share, with eight sums at a time.
+// Measure how fast threads read uncached memory: each thread reads its own share, with eight sums at a time.
 
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,7 @@ float sum(const wide* from, long count) {
   return total;
 }
 
-// The threads begin together, so that none reads while another is still being made.
+// The threads start to read together, after all of them have been created.
 double seconds(const wide* buffer, long count, int threads) {
   std::atomic<int> ready{0};
   std::atomic<float> kept{0};
@@ -41,7 +41,7 @@ double seconds(const wide* buffer, long count, int threads) {
   };
   try {
     for (int thread = 1; thread < threads; thread++) others.emplace_back(work, thread);
-  } catch (...) {  // those that there are wait for the others, and have to end before they can be let go
+  } catch (...) {  // threads that have started wait for the missing ones: release and join them
     ready.fetch_add(threads);
     for (std::thread& other : others) other.join();
     throw;
@@ -55,18 +55,18 @@ double seconds(const wide* buffer, long count, int threads) {
 
 extern "C" {
 
-// A buffer of memory that has been written, or null where there is none.
+// Return a buffer of memory that has been written, or null if there is no memory.
 void* probe_open(long bytes) {
   void* buffer = nullptr;
   if (posix_memalign(&buffer, 2 << 20, bytes)) return nullptr;
   float* values = static_cast<float*>(buffer);
-  for (long i = 0; i < bytes / 4; i++) values[i] = 1.0f;  // not zeros: those may all be one page
+  for (long i = 0; i < bytes / 4; i++) values[i] = 1.0f;  // not zeros, which may all share one page
   return buffer;
 }
 
 void probe_close(void* buffer) { std::free(buffer); }
 
-// Bytes per second of one reading; 0 where the threads cannot be had.
+// Return bytes per second of one reading, or 0 if the threads cannot be started.
 double probe_read(const void* buffer, long bytes, int threads) {
   try {
     return bytes / seconds(static_cast<const wide*>(buffer), bytes / sizeof(wide), threads);

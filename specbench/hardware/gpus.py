@@ -1,7 +1,7 @@
-"""Datasheet figures of GPUs, and the check that the GPU asked for is the GPU present.
+"""Datasheet figures of GPUs, and the check that the requested GPU is present.
 
-All figures are peaks that the vendor states, dense (never with 2:4 sparsity, which would double the tensor figures),
-for one GPU. They bound the roofline from above; a device under a power limit stays below them.
+All figures are the vendor's peaks for one GPU, dense (not with 2:4 sparsity, which would double the tensor figures).
+They are upper limits for the roofline; a device under a power limit does not reach them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from specbench.hardware import environment
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU model, at the granularity at which bandwidth, peaks or power differ.
+    """One GPU model; variants with other bandwidth, peaks or power are separate entries.
 
     Attributes:
-        aliases: other spellings that :func:`find` takes; case, spaces, ``-`` and ``_`` never matter.
-        match: regular expression for the whole device name that the driver reports, vendor prefix removed. Whole,
-            because slices and cut-down boards (MIG, NVL, D, Ti, Laptop) carry the name of the full part.
+        aliases: other spellings that :func:`find` accepts; case, spaces, ``-`` and ``_`` never matter.
+        match: regular expression for the driver's whole device name without the vendor prefix. It must match the whole
+            name, because names of slices and cut-down boards (MIG, NVL, D, Ti, Laptop) contain that of the full part.
         bandwidth_gb_s: device memory bandwidth, 10⁹ bytes per second.
-        bf16, fp16, fp8: dense matrix peak in TFLOP/s with fp32 accumulation (what PyTorch uses); None where the
-            device has no such unit.
+        bf16, fp16, fp8: dense matrix peak in TFLOP/s with fp32 accumulation (what PyTorch uses); None if the device has
+            no such unit or the vendor states no figure.
         fp32: peak of the ordinary fp32 units in TFLOP/s, not of TF32.
-        power_w: the most that the board takes by default, in watts: TDP, TGP or TBP as the vendor calls it, and the
-            upper end where it gives a range; None where it says none.
+        power_w: default power limit of the board in watts: TDP, TGP or TBP as the vendor calls it, the upper end of a
+            range; None if the vendor states none for the GPU alone.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Gpu:
 
 GPUS: tuple[Gpu, ...] = (
     # NVIDIA A100 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/a100). The PCIe and SXM boards with 40 GB
-    # differ in nothing but power; those with 80 GB in bandwidth, too.
+    # differ only in power, those with 80 GB also in bandwidth.
     Gpu("a100-40gb", ("a100-sxm4-40gb",), r"A100-SXM4-40GB", 1555, 40, 312, 312, None, 19.5, 400),
     Gpu("a100-40gb-pcie", ("a100-pcie-40gb",), r"A100-PCIE-40GB", 1555, 40, 312, 312, None, 19.5, 250),
     Gpu("a100-80gb", ("a100-sxm", "a100-sxm4-80gb"), r"A100-SXM4-80GB", 2039, 80, 312, 312, None, 19.5, 400),
@@ -55,33 +55,33 @@ GPUS: tuple[Gpu, ...] = (
     # figures; the datasheet (nvidia.com/en-us/data-center/h100) prints their doubles "with sparsity".
     Gpu("h100-sxm", ("h100", "h100-sxm5", "h100-80gb"), r"H100 80GB HBM3", 3350, 80, 989.4, 989.4, 1978.9, 66.9, 700),
     Gpu("h100-pcie", (), r"H100 PCIe", 2039, 80, 756, 756, 1513, 51.2, 350),
-    # The same datasheet, H100 NVL column, one GPU of the pair, halved: its tensor figures are "with sparsity".
+    # The same datasheet, column H100 NVL, one GPU of the pair; tensor figures halved, since they are "with sparsity".
     Gpu("h100-nvl", ("h100-94gb",), r"H100 NVL", 3900, 94, 835.5, 835.5, 1670.5, 60, 400),
-    # NVIDIA H200 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/h200), columns H200 SXM and H200 NVL, halved
-    # likewise.
+    # NVIDIA H200 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/h200), columns H200 SXM and H200 NVL; tensor
+    # figures halved.
     Gpu("h200", ("h200-sxm",), r"H200", 4800, 141, 989.5, 989.5, 1979, 67, 700),
     Gpu("h200-nvl", (), r"H200 NVL", 4800, 141, 835.5, 835.5, 1670.5, 60, 600),
-    # NVIDIA H800 GPU datasheet, column H800 SXM, halved likewise, which NVIDIA no longer has on its site and resellers
-    # have. Its FP32 peak was not looked up.
+    # NVIDIA H800 GPU datasheet, column H800 SXM, tensor figures halved; NVIDIA removed it from its site, but resellers
+    # have it. The FP32 peak was not looked up.
     Gpu("h800", ("h800-sxm",), r"H800", 3350, 80, 989.5, 989.5, 1979, None, 700),
     # NVIDIA GH200 Grace Hopper Superchip datasheet (nvidia.com/en-us/data-center/grace-hopper-superchip), column GH200:
-    # prints sparse | dense. Drivers name the module by its CPU's memory, 120 or 480 GB, next to which the GPU has the
-    # same 96 GB of HBM3. The power it states is that of CPU, GPU and memory together.
+    # prints sparse | dense. Drivers name the module by its CPU's memory, 120 or 480 GB; the GPU has 96 GB of HBM3 in
+    # both. The stated power is that of CPU, GPU and memory together.
     Gpu("gh200", ("gh200-96gb", "gh200-480gb"), r"GH200 (120|480)GB", 4000, 96, 990, 990, 1979, 67, None),
     Gpu("gh200-144gb", ("gh200-hbm3e",), r"GH200 144G HBM3e", 4900, 144, 990, 990, 1979, 67, None),
-    # NVIDIA HGX H20 datasheet, which NVIDIA does not have on its site and server vendors carry; dense figures.
+    # NVIDIA HGX H20 datasheet, which is not on NVIDIA's site but on those of server vendors; dense figures.
     Gpu("h20", ("h20-96gb",), r"H20", 4000, 96, 148, 148, 296, 44, 400),
-    # The H20 with 141 GB, as server vendors list it: the peaks of the other H20. Its power was not looked up.
+    # The H20 with 141 GB, as server vendors list it: same peaks as the other H20. Its power was not looked up.
     Gpu("h20-141gb", ("h20-3e",), r"H20-3e", 4800, 141, 148, 148, 296, 44, None),
     # NVIDIA DGX B200 datasheet (nvidia.com/en-us/data-center/dgx-b200) for memory and its bandwidth, NVIDIA HGX
     # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved. Power:
     # NVIDIA Blackwell datasheet, HGX B200.
     Gpu("b200", ("b200-sxm",), r"B200", 8000, 180, 2250, 2250, 4500, 75, 1000),
-    # NVIDIA HGX platform page, HGX B300 column, same reading; memory and bandwidth from the NVIDIA developer blog
-    # "Inside NVIDIA Blackwell Ultra". Power: NVIDIA Blackwell Ultra datasheet, HGX B300.
+    # NVIDIA HGX platform page, HGX B300 column, totals as for the B200; memory and bandwidth from the NVIDIA developer
+    # blog "Inside NVIDIA Blackwell Ultra". Power: NVIDIA Blackwell Ultra datasheet, HGX B300.
     Gpu("b300", ("b300-sxm",), r"B300( SXM6( AC)?)?", 8000, 288, 2250, 2250, 4500, 75, 1100),
     # NVIDIA GB200 NVL72 and GB300 NVL72 pages (nvidia.com/en-us/data-center/gb200-nvl72 and gb300-nvl72): totals of 72
-    # GPUs, sparse ones halved; memory of the latter as of B300. Power: the datasheets named before.
+    # GPUs, sparse ones halved; GB300 memory as for the B300. Power: the Blackwell and Blackwell Ultra datasheets.
     Gpu("gb200", ("gb200-nvl72",), r"GB200", 8000, 186, 2500, 2500, 5000, 80, 1200),
     Gpu("gb300", ("gb300-nvl72",), r"GB300", 8000, 288, 2500, 2500, 5000, 80, 1400),
     # NVIDIA L4 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/l4), tensor figures halved.
@@ -98,12 +98,12 @@ GPUS: tuple[Gpu, ...] = (
     Gpu("rtx-5080", ("5080", "geforce-rtx-5080"), r"GeForce RTX 5080", 960, 16, 112.6, 112.6, 225.1, 56.3, 360),
     Gpu("rtx-5070-ti", ("5070-ti",), r"GeForce RTX 5070 Ti", 896, 16, 87.9, 87.9, 175.8, 43.9, 300),
     Gpu("rtx-5070", ("5070", "geforce-rtx-5070"), r"GeForce RTX 5070", 672, 12, 61.7, 61.7, 123.5, 30.9, 250),
-    # NVIDIA GeForce RTX 5060 Ti specifications; the whitepaper is older, and nothing else states tensor figures with
-    # FP32 accumulation. Both sizes of memory have one name.
+    # NVIDIA GeForce RTX 5060 Ti specifications; the whitepaper is older, and no other source states tensor figures with
+    # FP32 accumulation. Both memory sizes have the same device name.
     Gpu("rtx-5060-ti", ("rtx-5060-ti-16gb",), r"GeForce RTX 5060 Ti", 448, 16, None, None, None, 23.7, 180),
     Gpu("rtx-5060-ti-8gb", (), r"GeForce RTX 5060 Ti", 448, 8, None, None, None, 23.7, 180),
     # NVIDIA DGX Spark hardware page (docs.nvidia.com/dgx/dgx-spark) for memory and its bandwidth, which the CPU shares;
-    # NVIDIA at Hot Chips 2025 for FP32. The only tensor figure that it states is FP4 with sparsity, and the power is
+    # NVIDIA at Hot Chips 2025 for FP32. The only stated tensor figure is FP4 with sparsity, and the stated power is
     # that of CPU and GPU together.
     Gpu("gb10", ("dgx-spark",), r"GB10", 273, 128, None, None, None, 31, None),
     # NVIDIA RTX Blackwell PRO GPU Architecture whitepaper, RTX PRO 6000 Workstation Edition, the same rows.
@@ -119,7 +119,7 @@ GPUS: tuple[Gpu, ...] = (
         fp32=126,
         power_w=600,
     ),
-    # NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet. Its tensor figures are printed to one digit, and left out.
+    # NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet. Its tensor figures have only one digit and are not used.
     Gpu(
         "rtx-pro-6000-se",
         ("rtx-pro-6000-server", "rtx-pro-6000-blackwell-server"),
@@ -171,18 +171,17 @@ GPUS: tuple[Gpu, ...] = (
     ),
 )
 
-# Where NVIDIA's driver lists its devices; what else shows that some driver is there: NVIDIA's in a container, that of
-# a Windows host, AMD's.
+# Where NVIDIA's driver lists its devices; other signs of a driver: NVIDIA's in a container, a Windows host's, AMD's.
 _NVIDIA = Path("/proc/driver/nvidia")
 _DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 
-# Share of the vendor's memory size below which a device is a slice of the part and not the part. Drivers report a few
-# per cent less than the nominal size (ECC, firmware) whichever of GB and GiB the vendor meant.
+# Share of the nominal memory size below which a device is only a slice of the full part. Drivers report a few per cent
+# less than the nominal size (ECC, firmware), whether the vendor means GB or GiB.
 _WHOLE_DEVICE = 0.85
 
 
 def find(name: str) -> Gpu:
-    """The GPU of that name or alias; case, spaces, ``-`` and ``_`` do not matter."""
+    """Find a GPU by name or alias; case, spaces, ``-`` and ``_`` do not matter."""
     for gpu in GPUS:
         if _plain(name) in map(_plain, (gpu.name, *gpu.aliases)):
             return gpu
@@ -190,11 +189,11 @@ def find(name: str) -> Gpu:
 
 
 def identify(device_name: str, memory_bytes: int | None) -> Gpu | None:
-    """The table's entry for what the driver reports, or None where its figures would not hold.
+    """Find the table's entry for a device, or None if no entry's figures apply to it.
 
     Args:
-        device_name: as of ``torch.cuda.get_device_name``, "NVIDIA H100 80GB HBM3".
-        memory_bytes: total device memory; a device with clearly less than the full part (a MIG slice) is not the part.
+        device_name: name from ``torch.cuda.get_device_name``, e.g. "NVIDIA H100 80GB HBM3".
+        memory_bytes: total device memory; a device with clearly less than the full part (a MIG slice) does not match.
     """
     plain = re.sub(r"^\s*(NVIDIA|AMD)\s+|\s+$", "", device_name)
     for gpu in GPUS:
@@ -205,13 +204,13 @@ def identify(device_name: str, memory_bytes: int | None) -> Gpu | None:
 
 
 def require(requested: str, present_name: str | None, memory_bytes: int | None) -> Gpu | None:
-    """Checks ``--gpu``: a name is an assertion about this machine and never a label.
+    """Check ``--gpu``, which is an assertion about this machine, not a label.
 
     Args:
-        present_name: device name from the driver, None on a machine without a GPU.
+        present_name: device name from the driver; None on a machine without a GPU.
 
     Returns:
-        The GPU present; with "auto" None on a machine without a GPU or with one that is not in the table.
+        The GPU of this machine; with "auto", None for a machine without a GPU or with a GPU that is not in the table.
     """
     present = None if present_name is None else identify(present_name, memory_bytes)
     if _plain(requested) == "auto":
@@ -221,16 +220,16 @@ def require(requested: str, present_name: str | None, memory_bytes: int | None) 
         return asked
     there = _describe(present_name, present)
     raise EnvironmentRefused(
-        f"--gpu {asked.name} but this machine has {there}; --gpu auto runs here, and with --project {asked.name} "
-        "specbench run says what it would be there"
+        f"cannot use --gpu {asked.name}: this machine has {there}; use --gpu auto to run here, or --project "
+        f"{asked.name} to estimate that GPU's speed"
     )
 
 
 def seen() -> list[str] | None:
-    """Names of this machine's GPUs as their kernel driver has them: at once, where torch would take seconds.
+    """Names of this machine's GPUs from the kernel driver: immediately, while torch would take seconds.
 
     Returns:
-        None where there is a driver that does not name them; an empty list where there is none.
+        None if there is a driver that does not report names; an empty list if there is no driver.
     """
     found = []
     for file in sorted(_NVIDIA.glob("gpus/*/information")):
@@ -247,7 +246,7 @@ def seen() -> list[str] | None:
 def _describe(present_name: str | None, present: Gpu | None) -> str:
     if present_name is None:
         return f"no CUDA device ({environment.processor()})"
-    known = f"--gpu {present.name}" if present else "not a whole device of the table"
+    known = f"--gpu {present.name}" if present else "not a full device in the table"
     return f"'{present_name.strip()}' ({known})"
 
 

@@ -1,7 +1,8 @@
-"""What else the machine did between two samples of the kernel's counters.
+"""Measure what else the machine did between two samples of the kernel's counters.
 
-Other processes took the busy time of the cores in reach, less that of this process and its descendants; with only a
-quota these are all cores of the host. Time that a hypervisor took (steal) is separate. None: the kernel has no figure.
+The CPU time of other processes is the busy time of the cores that this process may run on, minus the time of this
+process and its descendants. If the process is limited only by a quota, these are all cores of the host. Time taken by a
+hypervisor (steal) is separate. None means that the kernel does not report a value.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from specbench.hardware.limits import usable_cores
 from specbench.results import Look
 
 _CPUS = Path("/sys/devices/system/cpu")
-_SHORTEST_S = 0.3  # the kernel counts in hundredths
+_SHORTEST_S = 0.3  # the kernel counts in hundredths of a second
 
 
 @dataclass(frozen=True)
 class MachineSample:
-    """The kernel's counters at one time; None is what it does not have.
+    """The kernel's counters at one time; None for a value that it does not report.
 
     Attributes:
-        at_s: on a clock that only goes forward.
-        usable: cores' worth of time that this process gets on them.
-        own_s: time that this process and its descendants have taken so far.
-        busy_s, stolen_s: that these cores were busy so far, and that a hypervisor took from them.
-        clock_mhz: of the fastest of them.
-        slowed: times that heat has slowed one of them down.
+        at_s: time of a monotonic clock.
+        cores: cores that this process may run on.
+        usable: CPU time that this process may use on them, in cores.
+        own_s: CPU time of this process and its descendants so far.
+        busy_s, stolen_s: time so far that these cores were busy, and that a hypervisor took from them.
+        clock_mhz: clock of the fastest of these cores.
+        slowed: number of thermal slowdowns of these cores so far.
     """
 
     at_s: float
@@ -48,7 +50,7 @@ class MachineSample:
 
 
 def sample_machine() -> MachineSample:
-    """The counters now."""
+    """Read the counters."""
     masked = hasattr(os, "sched_getaffinity")
     cores = sorted(os.sched_getaffinity(0)) if masked else list(range(os.cpu_count() or 1))
     busy, stolen = _of_cores(cores)
@@ -69,7 +71,7 @@ def sample_machine() -> MachineSample:
 
 
 def sample_delta(before: MachineSample, now: MachineSample, segment: int) -> Look | None:
-    """What happened between two samples; None where they are too near each other to tell."""
+    """Return what happened between two samples, or None if they are too close to each other."""
     seconds = now.at_s - before.at_s
     if seconds < _SHORTEST_S:
         return None
@@ -81,7 +83,7 @@ def sample_delta(before: MachineSample, now: MachineSample, segment: int) -> Loo
         cores=now.cores,
         usable=now.usable,
         own_cores=own_s / seconds,
-        # Both are counted in ticks, and not in the same ones: a little less than nothing is nothing.
+        # Both are counted in different ticks, so the difference can be slightly negative.
         others_cores=None if busy is None else max(0.0, busy - own_s) / seconds,
         stolen_cores=None if stolen is None else stolen / seconds,
         clock_mhz=now.clock_mhz,
@@ -95,7 +97,7 @@ def _passed(before: float | None, now: float | None) -> float | None:
 
 
 def _of_cores(cores: Iterable[int]) -> tuple[float | None, float | None]:
-    """(busy, stolen) seconds of some cores since the machine was started."""
+    """Return (busy, stolen) seconds of some cores since the machine was started."""
     try:
         found = psutil.cpu_times(percpu=True)
         mine = [found[core] for core in cores]
@@ -109,7 +111,7 @@ def _of_cores(cores: Iterable[int]) -> tuple[float | None, float | None]:
 
 
 def _clock_mhz(cores: Iterable[int]) -> float | None:
-    """Clock of the fastest of some cores: the others may be resting."""
+    """Clock of the fastest of some cores, since other cores may be idle."""
     try:
         found = psutil.cpu_freq(percpu=True)
         fastest = max(found[core].current for core in cores)
@@ -119,7 +121,7 @@ def _clock_mhz(cores: Iterable[int]) -> float | None:
 
 
 def _slowed(cores: Iterable[int]) -> int | None:
-    """Times that heat has slowed down some cores, or the chip that they are on."""
+    """Number of thermal slowdowns of some cores, or of the chip that they are on."""
     found: dict[str, list[int]] = {"core": [], "package": []}
     for core in cores:
         for kind, counts in found.items():
@@ -128,4 +130,4 @@ def _slowed(cores: Iterable[int]) -> int | None:
                 counts.append(int(file.read_text()))
     if not any(found.values()):
         return None
-    return sum(found["core"]) + max(found["package"], default=0)  # every core of a chip has the chip's count
+    return sum(found["core"]) + max(found["package"], default=0)  # every core of a chip reports the chip's count

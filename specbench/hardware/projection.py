@@ -1,8 +1,8 @@
-"""What a step would take on another device: from its ceilings, and from steps measured here.
+"""Project step times to another device, from its ceilings and from steps measured here.
 
-Two assumptions bracket it: every step reaches the share of its bound that it reaches here, or what a step takes beyond
-its bound here (launches, synchronisation, Python) takes as many microseconds there. The projection is their geometric
-mean, its band reaches from one to the other; it is no confidence interval.
+Two assumptions give a lower and an upper limit: on the other device a step reaches the same share of its bound as here,
+or its time beyond the bound (launches, synchronisation, Python) takes the same number of microseconds as here. The
+projection is their geometric mean, and its band is the range between them; it is not a confidence interval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Projection:
     """Step times on another device.
 
     Args:
-        shape_there: of the same model in the precision that it would have there; default is the same.
+        shape_there: shape of the same model in its precision on the other device; default is ``shape``.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Projection:
         self._times = StepTimes(shape, here, points)
 
     def seconds(self, rows: int, context: int, slots: int = 1) -> Band:
-        """Seconds of a step there."""
+        """Seconds of a step on the other device."""
         here = bound_s(step_cost(self._shape, rows, context, slots), self._here)
         there = bound_s(step_cost(self._shape_there, rows, context, slots), self._there)
         measured = self._times.seconds(rows, context, slots)
@@ -55,16 +55,16 @@ class Projection:
 def project(
     projection: Projection, rows: Iterable[MethodSummary], context: int, slots: int
 ) -> dict[str, dict[str, Band]]:
-    """Tokens per second and speedup of a run's methods on the other device, at the tokens per forward measured here.
+    """Project a run's tokens per second and speedups to the other device, with the tokens per forward measured here.
 
-    Drafting on the host is in no step time: a method that drafts slowly comes out too well.
+    Step times do not include drafting on the host, so a method that drafts slowly looks better than it is.
 
     Args:
-        rows: of a summary; those without forwards are left out.
+        rows: method summaries of a run; methods without forwards are skipped.
 
     Returns:
-        Label -> ``decode_tok_s`` and ``speedup`` over plain decoding, which is projected with the same story: the band
-        of a speedup is that of a ratio, and narrower than the ratio of bands.
+        label -> ``decode_tok_s`` and ``speedup`` over plain decoding. A speedup's band uses the same assumption for
+        both methods, so it is narrower than the ratio of their bands.
     """
     plain = projection.seconds(1, context, slots)
     found = {}

@@ -1,10 +1,10 @@
-"""What a step has to compute and to move at least, and what a device makes of it.
+"""The least that a step must compute and move (roofline), and the time that a device needs for it.
 
-A step of S slots and Q rows is one target forward over S·Q rows, each slot behind ``context`` cached tokens. Its cost
-counts every byte once that no implementation can leave in place: weights, KV cache, embedding rows; and two FLOPs per
-multiplied weight or score. Activations, logits and elementwise work are left out: a step that fuses well keeps them in
-caches, so the bound is a lower one. Attention counts all Q new rows for each row, as kernels that mask do, although a
-tree's row sees its ancestors only.
+A step of S slots and Q rows is one target forward over S·Q rows, with ``context`` cached tokens in each slot. Its cost
+counts once every byte that any implementation must move (weights, KV cache, embedding rows), and two FLOPs per
+multiplied weight or score. Activations, logits and elementwise operations are not counted, because a well-fused step
+keeps them in caches; so the time is a lower bound. Attention counts all Q new rows for each row, as masking kernels
+compute them, although a row of a tree sees only its ancestors.
 
 The roofline model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
 architectures", CACM 52(4), 2009.
@@ -22,24 +22,24 @@ from pydantic import Field
 
 from specbench.results import Record
 
-#: Beyond so many rows no step is asked about; a knee further out counts as none.
+#: Largest number of rows to search for a knee.
 _MOST_ROWS = 1 << 16
 
-# Ascending positions, and a value at each.
+# (ascending positions, a value at each).
 _Line = tuple[Sequence[float], Sequence[float]]
 
 
 class Experts(Record):
-    """The experts of a mixture model, those of all layers taken together."""
+    """Experts of a mixture-of-experts model, over all layers."""
 
     count: int = Field(gt=0, description="experts of a layer")
-    active: int = Field(gt=0, description="of these, how many a row goes through")
+    active: int = Field(gt=0, description="experts that a row goes through in a layer")
     elements: int = Field(gt=0, description="weights of one expert, summed over the layers that have them")
 
     def distinct(self, rows: float) -> float:
-        """Expected number of experts of a layer that ``rows`` rows read, under uniform and independent routing.
+        """Expected number of experts of a layer that ``rows`` rows read, with uniform and independent routing.
 
-        Routing of real text is uneven, so this is the most to be expected and not the least.
+        Routing of real text is uneven, so the real number is usually smaller.
         """
         return self.count * (1.0 - (1.0 - self.active / self.count) ** rows)
 
@@ -52,22 +52,22 @@ class AttentionLayers(Record):
     kv_heads: int = Field(gt=0)
     key_size: int = Field(gt=0, description="elements of a head's key")
     value_size: int = Field(gt=0, description="elements of a head's value")
-    window: int | None = Field(default=None, description="a row sees keys less than so many positions before it")
+    window: int | None = Field(default=None, description="a row sees keys less than this many positions before it")
 
     def cached(self, context: int) -> int:
-        """Cached tokens that a step behind ``context`` of them has to read."""
+        """Cached tokens that a step has to read when ``context`` tokens are cached."""
         return context if self.window is None else min(context, self.window - 1)
 
 
 class ModelShape(Record):
-    """What of a model decides the cost of its step. Counts are of elements."""
+    """Sizes of a model that decide the cost of its steps, in elements."""
 
-    matmul: int = Field(ge=0, description="weights that every row is multiplied with, LM head and experts apart")
+    matmul: int = Field(ge=0, description="weights that every row is multiplied with, without LM head and experts")
     head: int = Field(ge=0, description="weights of the LM head")
-    embedding: int = Field(ge=0, description="embedding tables, without one that is the LM head's own")
-    embedding_width: int = Field(ge=0, description="elements of these tables, tied ones too, that one row reads")
+    embedding: int = Field(ge=0, description="embedding tables, without a table that the LM head shares")
+    embedding_width: int = Field(ge=0, description="elements that one row reads from all embedding tables")
     tied: bool = Field(description="whether the LM head is the embedding table")
-    small: int = Field(ge=0, description="norms, biases: read by every step, no FLOPs to speak of")
+    small: int = Field(ge=0, description="norms and biases: read by every step, with negligible FLOPs")
     experts: Experts | None = None
     attention: tuple[AttentionLayers, ...]
     weight_bytes: float = Field(gt=0, description="bytes per weight")
@@ -75,19 +75,19 @@ class ModelShape(Record):
 
     @property
     def parameters(self) -> int:
-        """Weights of the model, tied ones once."""
+        """Number of the model's weights, counting tied ones once."""
         experts = self.experts.count * self.experts.elements if self.experts else 0
         return self.matmul + self.head + self.embedding + self.small + experts
 
     @property
     def token_bytes(self) -> float:
-        """Bytes that one token takes in the cache."""
+        """Bytes of one token in the cache."""
         return self.cache_bytes * sum(a.layers * a.kv_heads * (a.key_size + a.value_size) for a in self.attention)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step computes and moves at least."""
+    """The least that a step must compute and move."""
 
     flops: float
     bytes: float
@@ -99,26 +99,26 @@ class Cost:
 
 
 class Ceilings(Record):
-    """What a device can do per second at most."""
+    """Maximum rates of a device."""
 
     bytes_per_s: float = Field(gt=0)
     flops_per_s: float = Field(gt=0)
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte at which both bounds meet."""
+        """FLOPs per byte at which both bounds are equal."""
         return self.flops_per_s / self.bytes_per_s
 
 
 class Knee(Record):
-    """Where memory stops being the bound of a step, and computing begins to be."""
+    """The point from which on a step is limited by compute instead of memory."""
 
     intensity: float = Field(description="FLOPs per byte")
-    rows: int | None = Field(description="the least rows per slot that reach it; None where no sensible number does")
+    rows: int | None = Field(description="smallest number of rows per slot that reaches it; None above 65,536")
 
 
 class StepPoint(Record):
-    """A measured step time. Seconds are medians, low and high the quartiles, of so many steps."""
+    """A measured step time: the median of ``steps`` steps, with the quartiles as low and high."""
 
     rows: int = Field(gt=0, description="per slot")
     context: int = Field(ge=0, description="cached tokens of each slot")
@@ -135,7 +135,7 @@ def step_cost(shape: ModelShape, rows: int, context: int, slots: int = 1) -> Cos
     Args:
         rows: Q, per slot.
         context: cached tokens of each slot before the step.
-        slots: S. Weights are read once for all of them, the cache is each one's own.
+        slots: S. Weights are read once for all slots, and each slot has its own cache.
     """
     tokens = rows * slots
     weights = float(shape.matmul + shape.head + shape.small + tokens * shape.embedding_width)
@@ -147,18 +147,18 @@ def step_cost(shape: ModelShape, rows: int, context: int, slots: int = 1) -> Cos
     for some in shape.attention:
         size, cached = some.key_size + some.value_size, some.cached(context)
         products += some.layers * some.query_heads * size * (cached + rows)
-        # New rows are written and, by the rows that see them, read.
+        # New rows are written once and read once.
         cells += some.layers * some.kv_heads * size * slots * (cached + 2 * rows)
     return Cost(2.0 * products * tokens, weights * shape.weight_bytes + cells * shape.cache_bytes)
 
 
 def bound_s(cost: Cost, ceilings: Ceilings) -> float:
-    """Seconds that a step takes at least: moving and computing overlap, so the longer of the two."""
+    """Lower bound of a step's seconds: moving and computing overlap, so it is the longer of the two."""
     return max(cost.bytes / ceilings.bytes_per_s, cost.flops / ceilings.flops_per_s)
 
 
 def knee(shape: ModelShape, ceilings: Ceilings, context: int, slots: int = 1) -> Knee:
-    """Where the two bounds of a step meet; its intensity grows with its rows."""
+    """Find the number of rows at which the two bounds of a step are equal; its intensity grows with the rows."""
 
     def computes(rows: int) -> bool:
         return step_cost(shape, rows, context, slots).intensity >= ceilings.intensity
@@ -176,28 +176,28 @@ def knee(shape: ModelShape, ceilings: Ceilings, context: int, slots: int = 1) ->
 
 
 def free_rows(curve: Mapping[int, float], tolerance: float = 0.10) -> int:
-    """How many rows cost at most ``tolerance`` over one row: the largest measured count that does.
+    """Largest measured row count that costs at most ``tolerance`` more than one row.
 
-    A smaller count that costs more is no obstacle: a step can be padded with rows. Nothing is assumed between counts.
+    Smaller counts may cost more, since a step can be padded with rows. There is no interpolation between counts.
 
     Args:
-        curve: seconds by rows, 1 among them.
+        curve: seconds by row count; must contain 1.
     """
     if 1 not in curve:
-        raise ValueError("free rows are counted against a step of one row, which this curve does not have")
+        raise ValueError("free rows are relative to a step of one row, which this curve does not have")
     return max(rows for rows, seconds in curve.items() if seconds <= (1.0 + tolerance) * curve[1])
 
 
 class StepTimes:
-    """Step seconds anywhere, from measured ones.
+    """Step times for any rows, context and slots, interpolated from measured ones.
 
-    Interpolated is the share of the bound that a step reaches, which varies little: piecewise linear in logarithms,
-    over rows along each measured context, then over ``1 + context``. Several slots take the share of one slot with all
-    their rows, times a correction interpolated from their own measurements. Every measured point is met exactly;
-    outside, the share of the nearest point is kept (:meth:`covers` tells inside from outside).
+    The interpolated quantity is the share of the bound that a step reaches, because it varies little: piecewise linear
+    in logarithms, over rows for each measured context, then over ``1 + context``. Several slots use the share of one
+    slot with all their rows, times a correction interpolated from measurements with several slots. Measured points are
+    reproduced exactly; outside the measured range, the share of the nearest point is used (see :meth:`covers`).
 
     Args:
-        points: measured; at least one of one slot.
+        points: measured points, at least one of them with one slot.
     """
 
     def __init__(self, shape: ModelShape, ceilings: Ceilings, points: Iterable[StepPoint]) -> None:
@@ -218,13 +218,13 @@ class StepTimes:
         self._several = {0.0: _line({1: 0.0}), **{math.log(slots): _line(found) for slots, found in means.items()}}
 
     def seconds(self, rows: int, context: int, slots: int = 1) -> float:
-        """Seconds of a step of ``rows`` rows in each of ``slots`` slots behind ``context`` cached tokens each."""
+        """Seconds of a step of ``rows`` rows in each of ``slots`` slots with ``context`` cached tokens each."""
         share = self._one_slot(rows * slots, context)
         share += _between(self._several, math.log(slots), math.log(rows))
         return bound_s(step_cost(self._shape, rows, context, slots), self._ceilings) / math.exp(share)
 
     def covers(self, rows: int, context: int, slots: int = 1) -> bool:
-        """Whether it lies inside of what was measured: one point has at most, another at least, all three figures."""
+        """Whether a step is within the measured range: one point is at most, another at least as large in all three."""
 
         def sides(point: StepPoint) -> tuple[bool, bool]:
             pairs = ((point.rows, rows), (point.context, context), (point.slots, slots))
@@ -234,7 +234,7 @@ class StepTimes:
         return any(below) and any(above)
 
     def _share(self, point: StepPoint) -> float:
-        """Logarithm of the share of its bound that a measured step reached."""
+        """Logarithm of the share of the bound that a measured step reached."""
         cost = step_cost(self._shape, point.rows, point.context, point.slots)
         return math.log(bound_s(cost, self._ceilings) / point.seconds)
 
@@ -249,6 +249,6 @@ def _line(values: Mapping[int, float]) -> _Line:
 
 
 def _between(lines: Mapping[float, _Line], at: float, along: float) -> float:
-    """The value at ``along`` of each line, interpolated between the lines; the ends' own outside of them."""
+    """Interpolate each line at ``along``, then between the lines at ``at``; constant outside."""
     places = sorted(lines)
     return float(np.interp(at, places, [np.interp(along, *lines[place]) for place in places]))

@@ -1,7 +1,7 @@
-"""A profile, what ``specbench profile`` measured of one model on one device: its files, and reading them.
+"""Files of a profile, which is what ``specbench profile`` measures for one model on one device.
 
-``<out>/<utc>-profile-<model>-<digest8>/`` holds ``profile.json``, ``steps.csv`` (a row per measured step, units in the
-column names) and pictures.
+``<out>/<utc>-profile-<model>-<digest8>/`` contains ``profile.json``, ``steps.csv`` (a row per measured step, units in
+the column names) and charts.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from specbench.results import ModelSpec, Record
 
 PROFILE, STEPS = "profile.json", "steps.csv"
 
-#: Of ``profile.json``.
+#: Schema version of ``profile.json``.
 SCHEMA = 1
 
-#: Every row count that captured steps are padded to, so that nothing lies between two of them there.
+#: Every row count that captured steps are padded to; a captured step has no other row count.
 ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CONTEXTS = (128, 512, 2048, 8192, 32768)
 SLOTS = (1, 2, 4, 8, 16)
 SECONDS = 120.0
-#: What most prompts of the tasks are near to; the context that single curves are shown at.
+#: Typical prompt length of the tasks, and the preferred context for single curves.
 _USUAL = 512
 
 
 class Settings(Record):
-    """What is to be measured, and on what kernels. Counts are ascending; rows and slots begin with 1."""
+    """What to measure, and with which kernels. Counts are ascending; rows and slots start with 1."""
 
     rows: tuple[int, ...] = ROWS
     contexts: tuple[int, ...] = CONTEXTS
     slots: tuple[int, ...] = SLOTS
-    clip: bool = Field(default=True, description="shorten contexts to what the model takes, instead of refusing them")
-    seconds: float = Field(default=SECONDS, description="time to spend, the loading of the model apart")
+    clip: bool = Field(default=True, description="shorten contexts that are too long for the model, without an error")
+    seconds: float = Field(default=SECONDS, description="time to spend, not counting loading the model")
     attention: str = "auto"
     graphs: Literal["auto", "on", "off"] = "auto"
     compile: bool = False
@@ -54,9 +54,9 @@ class Settings(Record):
 
 
 class MeasuredCeilings(Record):
-    """What a device did at best, by plain operations far larger than any cache: medians.
+    """Best rates of a device in plain operations on data far larger than any cache: medians.
 
-    ``repeats`` are those of every measurement that it is the best of.
+    ``repeats``: total repetitions of all measurements that the best one was taken from.
     """
 
     copy_bytes_per_s: float = Field(gt=0, description="read and written by a copy")
@@ -68,19 +68,19 @@ class MeasuredCeilings(Record):
 
     @property
     def ceilings(self) -> Ceilings:
-        """Bandwidth is the larger of the two: which one a device does better differs."""
+        """Measured ceilings; bandwidth is the larger of the copy and read rates, since either may be faster."""
         best = max(self.copy_bytes_per_s, self.read_bytes_per_s)
         return Ceilings(bytes_per_s=best, flops_per_s=self.flops_per_s)
 
     def or_better(self, other: MeasuredCeilings) -> MeasuredCeilings:
-        """Rate by rate the higher of two measurements of one device: what else it serves only takes from it."""
+        """Return the higher of each rate of two measurements, since other load on the device can only lower a rate."""
         rates = ("copy_bytes_per_s", "read_bytes_per_s", "flops_per_s")
         best = {rate: max(getattr(self, rate), getattr(other, rate)) for rate in rates}
         return self.model_copy(update={**best, "repeats": self.repeats + other.repeats})
 
 
 class LeftOut(Record):
-    """A step that was not measured, and what stood against it."""
+    """A step that was not measured, and the reason."""
 
     rows: int
     context: int
@@ -89,32 +89,32 @@ class LeftOut(Record):
 
 
 class FreeRows(Record):
-    """How many rows cost at most ``tolerance`` over one row, in one slot behind ``context`` cached tokens."""
+    """How many rows cost at most ``tolerance`` more than one row, in one slot after ``context`` cached tokens."""
 
     context: int
     rows: int
-    below: int | None = Field(description="the next row count that was measured, which costs more; None: there is none")
+    below: int | None = Field(description="the next measured row count, which costs more; None if no more was measured")
     tolerance: float
 
 
 class Profile(Record):
-    """Everything that was measured, and what it was measured on."""
+    """All measurements, with the model and machine they were made on."""
 
     schema_version: int = SCHEMA
     model: ModelSpec
     environment: dict[str, Any]
     settings: Settings
-    engine: dict[str, Any] = Field(description="what the engine chose, see Engine.report")
+    engine: dict[str, Any] = Field(description="choices of the engine, see Engine.report")
     shape: ModelShape
     measured: MeasuredCeilings
-    gpu: str | None = Field(description="the datasheet's name; None where none is known")
+    gpu: str | None = Field(description="name of the GPU in the datasheet table; None if it is not in the table")
     datasheet: Ceilings | None
-    base_context: int = Field(description="the context that single curves are shown at")
+    base_context: int = Field(description="context of single curves")
     knee: Knee = Field(description="at the base context, in one slot, under the measured ceilings")
     points: list[StepPoint]
     free_rows: list[FreeRows]
     left_out: list[LeftOut]
-    interrupted: bool = Field(default=False, description="Ctrl-C ended it before its time was over")
+    interrupted: bool = Field(default=False, description="Ctrl-C ended the measurement early")
 
     @model_validator(mode="after")
     def _has_the_curve_that_is_shown(self) -> Profile:
@@ -124,28 +124,29 @@ class Profile(Record):
 
     @property
     def ceilings(self) -> Ceilings:
-        """The measured ones."""
+        """Measured ceilings."""
         return self.measured.ceilings
 
     @property
     def contexts(self) -> list[int]:
-        """Contexts that one slot was measured at."""
+        """Contexts at which one slot was measured."""
         return sorted({point.context for point in self.points if point.slots == 1})
 
     def curve(self, context: int, slots: int = 1) -> dict[int, StepPoint]:
-        """Measured points by rows, ascending."""
+        """Measured points by number of rows, ascending."""
         found = [point for point in self.points if (point.context, point.slots) == (context, slots)]
         return {point.rows: point for point in sorted(found, key=lambda point: point.rows)}
 
     @property
     def most_rows(self) -> int:
-        """The most rows that one slot was measured with at the base context."""
+        """Largest measured row count of one slot at the base context."""
         return max(self.curve(self.base_context), default=0)
 
     def rows_within(self, times: float) -> int:
-        """The most rows whose step takes at most so many times one row's, at the base context in one slot.
+        """Largest row count of one slot whose step takes at most ``times`` times as long as one row.
 
-        Between measured row counts a step's time is taken to grow evenly. Beyond :attr:`most_rows` nothing is known.
+        At the base context. Step times between measured row counts are interpolated linearly; the result is at most
+        :attr:`most_rows`.
         """
         curve = self.curve(self.base_context)
         most = times * curve[1].seconds
@@ -158,25 +159,25 @@ class Profile(Record):
         return rows
 
     def digest(self) -> str:
-        """sha256 of what decides the figures: model, settings, device."""
+        """sha256 of the model, settings and device, which determine the measurements."""
         device = {key: self.environment["device"][key] for key in ("kind", "name")}
-        told = {**self.model_dump(mode="json", include={"model", "settings"}), "device": device}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        inputs = {**self.model_dump(mode="json", include={"model", "settings"}), "device": device}
+        return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def datasheet(gpu: Gpu, dtype: str) -> Ceilings | None:
-    """What the vendor states for matrix products of a dtype; None where that is nothing."""
+    """Vendor's figures for matrix products of a dtype; None if the vendor states none."""
     tflops = {"bfloat16": gpu.bf16, "float16": gpu.fp16, "float32": gpu.fp32}.get(dtype)
     return None if tflops is None else Ceilings(bytes_per_s=gpu.bandwidth_gb_s * 1e9, flops_per_s=tflops * 1e12)
 
 
 def base_context(contexts: Sequence[int]) -> int:
-    """Of several contexts the one that is nearest to a usual prompt."""
+    """The context that is closest to a typical prompt length."""
     return min(contexts, key=lambda context: abs(math.log1p(context) - math.log1p(_USUAL)))
 
 
 def step_rows(profile: Profile) -> list[dict[str, float]]:
-    """A row per measured point: what was measured, what it cost at least, and how near that was."""
+    """Return a row per measured point: measured time, cost, lower bound, and the share of the bound it reached."""
     rows = []
     for point in sorted(profile.points, key=lambda p: (p.slots, p.context, p.rows)):
         cost = step_cost(profile.shape, point.rows, point.context, point.slots)
@@ -208,18 +209,18 @@ def steps_csv(profile: Profile) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    # Six digits: more were not measured.
+    # The measurements have no more than six significant digits.
     writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     return text.getvalue()
 
 
 def is_profile(path: Path) -> bool:
-    """Whether a folder is a profile's."""
+    """Whether a folder contains a profile."""
     return os.path.isfile(path / PROFILE)
 
 
 def newest_profile(folders: Iterable[Path], suits: Callable[[Profile], bool]) -> Profile | None:
-    """The newest profile in some folders that suits; one that cannot be read does not count."""
+    """Return the newest profile in some folders for which ``suits`` is true; skip profiles that cannot be read."""
     places = [place for folder in folders if folder.is_dir() for place in folder.iterdir() if is_profile(place)]
     for place in sorted(places, key=lambda place: place.name, reverse=True):
         with contextlib.suppress(UsageError):
@@ -230,7 +231,7 @@ def newest_profile(folders: Iterable[Path], suits: Callable[[Profile], bool]) ->
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile from its folder."""
+    """Read a profile from its folder."""
     file, todo = path / PROFILE, "restore it or profile again"
     content = read_json_object(file, todo)
     schema_version(content, file, SCHEMA, todo)

@@ -1,8 +1,8 @@
-"""The GPU's clocks, heat and power over each request, through NVML.
+"""Measure the GPU's clocks, temperature and power during each request, through NVML.
 
-NVML is asked when a request starts and when it ends, never between: polling would contend for the interpreter. What
-happens between is in counters of the driver (energy, time lost to power and heat), which it updates every few tens of
-milliseconds: sums over many short requests are right.
+NVML is queried when a request starts and when it ends, but not in between: polling would compete for the Python
+interpreter. Energy and time lost to power or heat limits come from counters of the driver, which it updates every few
+tens of milliseconds, so sums over many short requests are right.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from specbench.results import GpuTrace
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at a GPU; None is what this GPU or driver does not tell.
+    """State of a GPU at one time; None for a value that this GPU or driver does not report.
 
     Attributes:
-        at_ns: on a clock that only goes forward.
-        energy_mj: consumed since the driver was loaded.
-        faults: reasons that hold the clocks down now, the harmless ones left out.
-        lost_ns: reason -> time for which it has held the clocks down since the driver was loaded.
+        at_ns: time of a monotonic clock.
+        energy_mj: energy in millijoules since the driver was loaded.
+        faults: reasons that currently reduce the clocks, without harmless ones.
+        lost_ns: reason -> time for which it has reduced the clocks since the driver was loaded.
     """
 
     at_ns: int
@@ -37,14 +37,14 @@ class Snapshot:
 
 
 class Nvml:
-    """A GPU that stays open, so that a look costs its queries only."""
+    """Keep NVML open for a GPU, so that a snapshot costs only its queries."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
 
     @classmethod
     def open(cls, uuid: str) -> Nvml | None:
-        """The GPU with PyTorch's ``uuid``; None without nvidia-ml-py, an NVIDIA driver, or this device in it."""
+        """Open the GPU with PyTorch's ``uuid``; None without nvidia-ml-py or an NVIDIA driver that knows the device."""
         try:
             import pynvml as nvml
         except ImportError:
@@ -60,14 +60,14 @@ class Nvml:
             return None
 
     def close(self) -> None:
-        """Lets go of NVML."""
+        """Shut NVML down."""
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
-            return  # the run is over: there is nothing that could go wrong by it
+            return  # harmless, since the run is over
 
     def look(self) -> Snapshot:
-        """The state now."""
+        """Take a snapshot."""
         nvml, ask = self._nvml, self._ask
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
         lost = {
@@ -85,7 +85,7 @@ class Nvml:
         )
 
     def _ask(self, query: str, *arguments: Any) -> Any:
-        """The answer to one query; None where the GPU has none."""
+        """Return the result of one query, or None if the GPU does not support it."""
         try:
             return getattr(self._nvml, query)(self._handle, *arguments)
         except self._nvml.NVMLError:
@@ -94,17 +94,17 @@ class Nvml:
 
 @dataclass
 class _Open:
-    """A request that has begun."""
+    """A request that has started."""
 
     first: Snapshot
     energy_mj: float | None
 
 
 class GpuMeter:
-    """What each request had of the GPU.
+    """Measure each request's share of the GPU.
 
-    The sequences in the slots change only when one begins or ends, and NVML is asked at both. The energy between is
-    split evenly among those sequences, so the shares of all requests add up to what the GPU consumed.
+    The sequences in the slots change only when one starts or ends, and NVML is queried at both times. The energy in
+    between is split evenly among the sequences, so the shares of all requests add up to the energy of the GPU.
     """
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:
@@ -113,23 +113,23 @@ class GpuMeter:
         self._last: Snapshot | None = None
 
     def reset(self) -> None:
-        """Forgets requests that never ended, those of a segment that failed."""
+        """Drop requests that never ended because their segment failed."""
         self._open.clear()
 
     def begin(self, slot: int) -> None:
-        """A request starts in a slot."""
+        """Start a request in a slot."""
         now = self._share()
         self._open[slot] = _Open(now, None if now.energy_mj is None else 0.0)
 
     def end(self, slot: int) -> GpuTrace:
-        """The request in a slot has ended."""
+        """End the request in a slot and return its trace."""
         now = self._share()
         request = self._open.pop(slot)
         first = request.first
         temperatures = [t for t in (first.temperature_c, now.temperature_c) if t is not None]
         spent, passed = _difference(now.energy_mj, first.energy_mj), now.at_ns - first.at_ns
         return GpuTrace(
-            # At the end the GPU is still as it was under load; at the start it may have come from a rest.
+            # At the end the GPU is still in its state under load; at the start it may have been idle.
             sm_clock_mhz=now.sm_clock_mhz,
             memory_clock_mhz=now.memory_clock_mhz,
             temperature_c=max(temperatures, default=None),
@@ -139,7 +139,7 @@ class GpuMeter:
         )
 
     def _share(self) -> Snapshot:
-        """Looks, and shares the energy since the last look out over the requests that are open."""
+        """Take a snapshot, and divide the energy since the last one among the open requests."""
         now = self._look()
         spent = _difference(now.energy_mj, self._last.energy_mj) if self._last else None
         for request in self._open.values():
@@ -154,7 +154,7 @@ def _difference(now: int | None, before: int | None) -> int | None:
 
 
 def _throttled(first: Snapshot, last: Snapshot) -> list[str] | None:
-    """What held the clocks down at either look, or between them by the driver's counters; None: nothing is told."""
+    """Reasons that reduced the clocks in either snapshot or, by the driver's counters, in between; None if unknown."""
     counted = {reason: lost - first.lost_ns[reason] for reason, lost in last.lost_ns.items() if reason in first.lost_ns}
     if first.faults is None and last.faults is None and not counted:
         return None

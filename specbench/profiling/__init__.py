@@ -1,4 +1,4 @@
-"""Profiling: what only a measurement on this machine tells, ceilings, step times, and the doctor."""
+"""Measurements of this machine: its ceilings, the engine's step times, and the checks of ``specbench doctor``."""
 
 from typing import TYPE_CHECKING
 

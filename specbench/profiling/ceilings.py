@@ -1,6 +1,6 @@
-"""What a device does at best: bytes moved and FLOPs done per second by plain operations far larger than any cache.
+"""Peak rates of a device: bytes per second and FLOPs per second of plain operations far larger than any cache.
 
-A CPU's memory is read by the probe that runs read it by, where that can be had; else by a sum, as a GPU's is.
+A CPU's memory is read by the same probe that runs use, if it can be built; otherwise by a sum, as on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from specbench.hardware import BandwidthProbe, MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
 _CPU_BYTES = 256 << 20
-_SETTLE_S = 0.25  # of the probe's readings: right behind torch's work one came out at 0.5 to 0.7 of this on two cores
+_SETTLE_S = (
+    0.25  # before each reading of the probe: directly after torch's work, readings were 0.5 to 0.7 of this on two cores
+)
 
 
 def measure_ceilings(
@@ -31,12 +33,12 @@ def measure_ceilings(
     seconds: float = 10.0,
     say: Callable[[str], None] = lambda line: None,
 ) -> MeasuredCeilings:
-    """Bandwidth by a copy and by reading, arithmetic by a square matrix product; medians of interleaved repeats.
+    """Measure bandwidth (a copy, and reading) and arithmetic (a square matrix product): medians of interleaved repeats.
 
     The product runs through torch and through oneDNN where the model's weights could; the faster one counts.
 
-    ``dtype``: of the product; bandwidth is measured on float32, whose sum costs no conversion. ``seconds``: after so
-    many, three repeats are enough.
+    ``dtype`` is that of the product; bandwidth is measured on float32, whose sum needs no conversion. After ``seconds``
+    three repeats are enough.
     """
     with ExitStack() as stack:
         return _measured(device, dtype, linears, seconds, _opened(device, stack, say))
@@ -58,7 +60,7 @@ def _measured(
         nbytes, size = min(4 << 30, torch.cuda.mem_get_info(device)[0] // 4), 8192
     else:
         nbytes, size = _CPU_BYTES, 2048
-    # Noise: a device draws less power on zeros, and clocks by power.
+    # Random numbers: on zeros a device draws less power, and its clock depends on power.
     source = torch.randn(1 << 20, dtype=torch.float32, device=device).repeat(max(1, nbytes >> 22))
     target = torch.empty_like(source)
     x = torch.randn(size, size, dtype=dtype, device=device)
@@ -82,7 +84,7 @@ def _measured(
     taken: dict[str, list[float]] = {name: [] for name in work}
     began = time.perf_counter()
     with torch.inference_mode():
-        for takes in work.values():  # the first touches memory and makes handles
+        for takes in work.values():  # the first call touches memory and creates library handles
             takes()
         for at in range(_REPEATS):
             if at >= _LEAST and time.perf_counter() - began > seconds:
@@ -102,7 +104,7 @@ def _measured(
 
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> float:
-    """From an idle device to an idle device."""
+    """Time one call, with the device idle before and after it."""
     settle(device)
     began = time.perf_counter()
     call()

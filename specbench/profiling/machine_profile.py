@@ -1,4 +1,4 @@
-"""A profile from a loaded model: its shape, the device's ceilings, step times."""
+"""Profile a loaded model: its shape, the device's ceilings, step times."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from specbench.profiling.step_grid import within
 from specbench.results import SWITCH
 
 _TOLERANCE = 0.10
-_CEILINGS = 0.05  # share of the time that their measuring may take, before the steps and once more behind them
-_UNKNOWN_RAM = 2 << 30  # where the kernel does not tell how much is free
+_CEILINGS = 0.05  # share of the time for measuring ceilings, once before the steps and once after them
+_UNKNOWN_RAM = 2 << 30  # where the kernel does not report free memory
 
 
 def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profile:
-    """Measures what a step of ``loaded`` costs on the device it is on.
+    """Measure the cost of a step of ``loaded`` on its device.
     Raises:
-        UsageError: contexts that the model does not take, or a model that the engine does not run.
-        EnvironmentRefused: no memory, or not what was asked for on this device.
+        UsageError: contexts that the model does not support, or a model that the engine does not run.
+        EnvironmentRefused: not enough memory, or an option that this device does not support.
     """
     for_ceilings = _CEILINGS * settings.seconds
     deadline = time.perf_counter() + settings.seconds - for_ceilings
@@ -68,8 +68,8 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     )
     points, no_time = measurement.run(cells)
     if not measurement.interrupted:
-        measured = measured.or_better(ceilings())  # a neighbour may have been there the first time
-    # Behind the measuring: what the device's clocks were then says more than what they were before.
+        measured = measured.or_better(ceilings())  # another process may have read memory the first time
+    # After measuring: the device's clocks then are closer to those of the measurement.
     captured = environment.capture(str(model.device))
     gpu = gpus.identify(captured.device.name, captured.device.memory_bytes) if captured.device.kind == "cuda" else None
     base = base_context([cell.context for cell in cells])
@@ -92,7 +92,7 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
 
 
 def _shape(model: Any, settings: Settings) -> tuple[ModelShape, bool]:
-    """The model's shape and whether engines copy its weights, from an engine without room for anything."""
+    """The model's shape, and whether engines copy its weights, from an engine with the smallest cache."""
     engine = Engine(
         model, capacity=1, max_rows=2, graphs=False, backend=settings.attention, native=SWITCH[settings.native]
     )
@@ -109,7 +109,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _free_rows(points: Sequence[StepPoint]) -> list[FreeRows]:
-    """Of every context that one slot was measured at with more than one row."""
+    """The budget of free rows at every context where one slot was measured with more than one row."""
     found = []
     for context in sorted({point.context for point in points}):
         curve = {p.rows: p.seconds for p in points if (p.context, p.slots) == (context, 1)}

@@ -1,4 +1,4 @@
-"""Step times of the engine over rows, contexts and slots: interleaved, so that drift hits all of them alike."""
+"""Step times of the engine over rows, contexts and slots, interleaved so that drift affects all of them alike."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specbench.hardware import Ceilings, LeftOut, ModelShape, StepPoint, StepTim
 from specbench.profiling.step_grid import Cell
 
 _WANTED, _MOST = 5, 25  # timed steps of each cell
-_LEAST = 3  # where steps turn out slower than they first were
-_SOME_TOKENS = 1000  # token ids are drawn from the first so many: every vocabulary has them, or fewer
+_LEAST = 3  # if steps become slower than at first
+_SOME_TOKENS = 1000  # token ids are sampled from the first 1000, which nearly every vocabulary has
 
 Say = Callable[[str], None]
 
 
 class Steps:
-    """An engine's steps at assumed contexts; the model is the engine's only while they last."""
+    """Steps of an engine at assumed contexts. The engine is attached to the model only during them."""
 
     def __init__(self, model: Any, cells: Sequence[Cell], **options: Any) -> None:
         slots, rows = max(cell.slots for cell in cells), max(cell.rows for cell in cells)
@@ -39,7 +39,7 @@ class Steps:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """The model is this engine's while it lasts."""
+        """Attach this engine to the model for a while."""
         self.engine.attach()
         try:
             yield
@@ -47,7 +47,7 @@ class Steps:
             self.engine.detach()
 
     def seconds(self, cell: Cell) -> float:
-        """Wall time of one step, host included; the engine is attached."""
+        """Wall time of one step, host work included. The engine must be attached."""
         trees = {}
         for slot in range(cell.slots):
             self.engine.assume(slot, cell.context)
@@ -59,13 +59,13 @@ class Steps:
 
 
 class Measurement:
-    """Measures cells within a time.
+    """Measure step times until a deadline.
 
-    First each cell is stepped once or twice, in order; one that would not leave time for enough steps of all before it
-    is left out, often without being tried: what a step takes is foreseen from those that were. Then all that were taken
-    are stepped in rounds, in an order drawn anew for each. Ctrl-C ends the rounds; those that are whole are kept.
+    First each configuration is stepped once or twice, in order. One that would leave too little time for enough steps
+    of the earlier ones is left out, often untried, because its time is predicted from theirs. Then all remaining ones
+    are stepped in rounds, in a new random order each. Ctrl-C ends the rounds; complete rounds are kept.
 
-    ``deadline`` is on ``time.perf_counter``'s clock; the first cell is measured whatever it says.
+    ``deadline`` is on ``time.perf_counter``'s clock; the first configuration is always measured.
     """
 
     def __init__(
@@ -73,14 +73,15 @@ class Measurement:
     ) -> None:
         self._model, self._shape, self._ceilings = model, shape, ceilings
         self._deadline, self._say, self._options = deadline, say, options
-        self._arms: dict[bool, Steps] = {}  # by whether of several slots: one for both would be their product in size
+        # One engine for one slot and one for several: a single engine for both would need the product of their sizes.
+        self._arms: dict[bool, Steps] = {}
         self._tried: dict[Cell, float] = {}
         self._random = random.Random(0)
         self.report: dict[str, Any] = {}
         self.interrupted = False
 
     def run(self, cells: Sequence[Cell]) -> tuple[list[StepPoint], list[LeftOut]]:
-        """Points of what was measured, and what there was no time for; the most informative cells come first."""
+        """Measure ``cells``, most informative first; return the points, and the cells there was no time for."""
         left_out = []
         for several in (False, True):
             mine = [cell for cell in cells if (cell.slots > 1) == several]
@@ -95,14 +96,14 @@ class Measurement:
         self._say(f"timing {len(self._tried)} steps in rounds" + (f", {len(left_out)} left out" if left_out else ""))
         points = [_point(cell, taken) for cell, taken in self._rounds().items()]
         self.report = self._arms[False].engine.report()
-        self.report.pop("steps", None)  # a coarser form of the points
+        self.report.pop("steps", None)  # a coarse version of the points
         return points, left_out
 
     def _left(self) -> float:
         return self._deadline - time.perf_counter()
 
     def _try(self, cell: Cell, reserved: float) -> bool:
-        """Warms a cell up and notes its time, unless it leaves too little for the others or itself."""
+        """Warm up a configuration and note its time, unless that would leave too little time."""
         if (cell.slots > 1) not in self._arms:
             return False
         if self._tried:
@@ -112,14 +113,14 @@ class Measurement:
                 return False
         steps = self._arms[cell.slots > 1]
         with steps.attached():
-            seconds = min(steps.seconds(cell) for _ in range(2))  # the first may pay for what is made once
+            seconds = min(steps.seconds(cell) for _ in range(2))  # the first step may include one-time work
         if self._tried and _WANTED * seconds > self._left() - reserved:
             return False
         self._tried[cell] = seconds
         return True
 
     def _rounds(self) -> dict[Cell, list[float]]:
-        """Seconds of every step of every cell; the same number for all of them."""
+        """Seconds of every step of every configuration, equally many for each."""
         taken: dict[Cell, list[float]] = {cell: [] for cell in self._tried}
         longest = 0.0
         for done in range(_MOST):
@@ -139,7 +140,7 @@ class Measurement:
         return taken
 
     def _round(self) -> dict[Cell, float]:
-        """Seconds of one step of every cell."""
+        """Seconds of one step of every configuration."""
         found = {}
         for arm in self._drawn(self._arms):
             mine = [cell for cell in self._tried if (cell.slots > 1) == arm]

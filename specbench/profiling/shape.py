@@ -1,4 +1,4 @@
-"""The shape of a loaded model, by its parameters: no model family is named."""
+"""The shape of a loaded model, found from its parameters without naming any model family."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specbench.common import UsageError
 from specbench.hardware import AttentionLayers, Experts, ModelShape
 from specbench.models import bytes_of
 
-# How configurations of transformers spell the number of experts; most answer to several.
+# Names of the number of experts in transformers configurations; most have several of them.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
 
@@ -30,7 +30,7 @@ class _Calls(Protocol):
 
 
 class Stepped(Protocol):
-    """A model and what a forward told of its attention: an engine, or what counts a step on the meta device."""
+    """A model with what a forward revealed of its attention: an engine, or a step counted on the meta device."""
 
     @property
     def model(self) -> Any: ...
@@ -41,27 +41,27 @@ class Stepped(Protocol):
 
 
 def shape_of(engine: Stepped) -> ModelShape:
-    """What decides the cost of a step of the model that an engine runs.
+    """The sizes that decide the cost of a step of the model that an engine runs.
 
-    - Tables of embedding modules are read by the row, unless one is the LM head.
-    - 3-D parameters that begin with the number of experts are experts; a row goes through some of them.
-    - Other 2-D weights are matrix products, of every row, whichever of their sides is the input.
-    - The rest (norms, biases) is read and costs no FLOPs to speak of.
+    - Embedding tables are read one row per token, unless the table is also the LM head.
+    - 3-D parameters whose first dimension is the number of experts are experts; a row goes through some of them.
+    - Other 2-D weights are matrix products for every row, whichever side is the input.
+    - The rest (norms, biases) is read and needs almost no FLOPs.
 
     Raises:
-        UsageError: experts of which the configuration does not say how many are active.
+        UsageError: the configuration does not say how many experts are active.
     """
     model = engine.model
     config = model.config.get_text_config()
     head = model.get_output_embeddings().weight
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     words = model.get_input_embeddings().weight
-    if not any(_same(words, table) for table in tables):  # an embedding module of the model's own make
+    if not any(_same(words, table) for table in tables):  # the model's own embedding class
         tables.append(words)
     counts = {value for name in _EXPERTS if (value := getattr(config, name, None))}
     sizes: Counter[str] = Counter()
     experts = 0
-    parameters = dict(model.named_parameters())  # tied ones once
+    parameters = dict(model.named_parameters())  # tied weights count once
     for name, parameter in parameters.items():
         if _same(parameter, head):
             sizes["head"] += parameter.numel()
@@ -89,7 +89,7 @@ def shape_of(engine: Stepped) -> ModelShape:
 
 
 def _attention(engine: Stepped) -> tuple[AttentionLayers, ...]:
-    """Layers of a shape together, as the engine's cache and attention learnt them from a forward."""
+    """Layers grouped by shape, as the engine's cache and attention recorded them in a forward."""
     calls = engine.calls
     alike = Counter(
         (calls.heads[layer], *shape, calls.windows.get(layer)) for layer, shape in engine.cache.shapes.items()
@@ -117,7 +117,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Where a tensor lies; one without memory has no address, and its storage is an object all the same."""
+    """Identity of a tensor's storage; a meta tensor has no address, but its storage is still an object."""
     if tensor.is_meta:
         return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
     return tensor.data_ptr(), 0

@@ -1,4 +1,4 @@
-"""Which steps to measure, the most informative ones first, and which not to try at all."""
+"""Choose which steps to measure, the most informative first, and which cannot run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.engine import Widths, scratch_cells, step_memory
 from specbench.hardware import ROWS, LeftOut, ModelShape, Settings, base_context
 
-# One row, a short draft, a tree, a large tree: between them a line over rows bends at most once.
+# One row, a short draft, a tree, a large tree: the curve over rows bends at most once between two of them.
 _FEW_ROWS = (1, 16, 64, 256)
 _ROWS_OF_SLOTS = (1, 4, 16, 64)
 
@@ -27,10 +27,10 @@ class Cell:
 
 
 def ranked(rows: Sequence[int], contexts: Sequence[int], slots: Sequence[int]) -> list[Cell]:
-    """The steps of a profile in the order of what they tell.
+    """The steps of a profile, the most informative first.
 
-    Rows at the base context, which is the curve that everybody asks for; a few rows at the other contexts; slots at a
-    few rows and the base context; then all other rows at all other contexts. Within each, cheap ones first.
+    Rows at the base context, the curve that most users ask for; a few rows at the other contexts; several slots with a
+    few rows at the base context; then the remaining rows at the remaining contexts. Cheap steps first within each.
     """
     base = base_context(contexts)
     others = [context for context in contexts if context != base]
@@ -47,9 +47,9 @@ def ranked(rows: Sequence[int], contexts: Sequence[int], slots: Sequence[int]) -
 def within(
     settings: Settings, shape: ModelShape, positions: int | None, free_bytes: int, dense: bool = True
 ) -> tuple[list[Cell], list[LeftOut]]:
-    """The steps that this model and this memory allow, ranked, and those they do not.
+    """The steps that fit this model and this memory, ranked, and those that do not fit.
 
-    ``positions`` that the model takes: None where it does not say; ``free_bytes``: memory for caches and steps;
+    ``positions``: the most that the model supports, or None if unknown; ``free_bytes``: memory for caches and steps;
     ``dense``: as of :func:`specbench.engine.memory_budget.step_memory`.
     """
     rows, contexts = list(settings.rows), list(settings.contexts)
@@ -67,7 +67,7 @@ def within(
             raise UsageError(
                 f"this model takes {positions} positions: with {rows[-1]} rows, give --contexts of at most {longest}"
             )
-    # What two engines take, one slot up to the longest context and all slots at the base context; and as much for the
+    # The memory of two engines (one slot up to the longest context, all slots at the base context), and as much for the
     # activations and graphs of both.
     share = free_bytes // 3
     widths = Widths.of(shape)
@@ -91,5 +91,5 @@ def within(
 
 
 def _cache_bytes(shape: ModelShape, rows: int, context: int, slots: int) -> float:
-    """Of an engine for such steps, with the scratch cells that it keeps behind the context."""
+    """Cache capacity of an engine for these steps, including the scratch cells after the context."""
     return slots * (context + scratch_cells(rows)) * shape.token_bytes

@@ -33,7 +33,7 @@ Options = mathematics.Options
 class Problem(BaseModel):
     """A row of any of the hub's data sets of AIME 2025, which differ in their columns.
 
-    Strict on ``problem`` (or ``question``) and ``answer``, an integer from 0 to 999; further columns are let through.
+    Strict on ``problem`` (or ``question``) and ``answer``, an integer from 0 to 999; further columns are allowed.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -52,15 +52,15 @@ class Problem(BaseModel):
 
     @property
     def solution(self) -> str:
-        """The answer in a box: not all of the data sets have more of a solution."""
+        """The answer in a box; some data sets have no longer solution."""
         return f"$\\boxed{{{self.answer}}}$"
 
 
 class Task:
-    """The 30 problems. Verdict: math-verify on the last box."""
+    """The 30 problems, graded by math-verify on the last box."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds aime25.jsonl or .parquet; None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds aime25.jsonl or .parquet; None searches the usual places."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
@@ -76,9 +76,9 @@ class Task:
         return chained(asked, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box holds the reference answer; without a box, whether the text announces it.
+        """Whether the last box contains the reference answer; without a box, whether the text announces it.
 
-        ``also`` says whether the last box is that integer and nothing else.
+        ``also``: whether the last box is exactly that integer.
         """
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         lm_eval_tasks.settled(NAME, self.options)
@@ -89,12 +89,12 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What parses and compares."""
+        """Versions of the libraries that parse and compare."""
         return mathematics.versions(NAME)
 
     @property
     def isolation(self) -> list[str]:
-        """Nothing: no code of a model's is run."""
+        """Nothing: no model-written code is run."""
         return []
 
 

@@ -1,6 +1,6 @@
 """CodeSearchNet (Husain et al. 2019, arXiv 1909.09436), Python, as CLLM asks it (Kou et al. 2024, arXiv 2403.00835).
 
-A function's documentation in, the function out; for the speed of decoding alone.
+The prompt is a function's documentation, the answer the function; only decoding speed is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specbench.evals import TODO, Unscored, each_row, manifest, resolve_file
 NAME = "codesearchnet"
 
 _ASKED = "Please generate code based on the following doc:\n{}"
-# CLLM's models end with a token of their own. One that does not would write the next instruction behind its answer.
+# CLLM's models end with a stop token. Another model might write the next instruction after its answer.
 _NEXT = ("\n### Instruction:",)
 
 
@@ -34,7 +34,7 @@ class Options(OptionsBase):
 class Function(BaseModel):
     """A row of the hub's parquet file or of CodeSearchNet's own .jsonl.gz, which name the same things differently.
 
-    Strict on the documentation, the code and the language; the many further columns are let through.
+    Strict on the documentation, the code and the language; the many further columns are allowed.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -45,11 +45,11 @@ class Function(BaseModel):
 
 
 class Task(Unscored):
-    """The functions of the test split. No verdict."""
+    """The functions of the test split; there is no verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds codesearchnet_python_test.parquet or one of its other names; None looks in
-        the places of DESIGN §7."""
+        """``data_dir``: folder that holds codesearchnet_python_test.parquet or one of its other names; None
+        searches the usual places."""
         self.options = options
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._asked = load(resolve_file(file, data_dir))

@@ -24,10 +24,10 @@ def numeric(text: str, gold: str) -> bool:
 
 
 def final_number(text: str) -> tuple[float | None, str]:
-    """(the number that an answer ends in, what it was found by), in the order in which a person would look.
+    """(the number that an answer ends in, how it was found), in the order in which a person would look.
 
     A box with braces, the last line with "####", the last sentence "the answer is", a box without braces, and the last
-    number. A box that holds no number is an answer, and a wrong one.
+    number. A box without a number is an answer, a wrong one.
     """
     box = last_box(text)
     if box is not None:
@@ -62,6 +62,6 @@ def boxed_number(box: str) -> float | None:
 
 
 def last_number(text: str) -> float | None:
-    """The last number of a text; None when it has none."""
+    """The last number of a text; None if there is none."""
     found = list(NUMBER.finditer(ascii_numbers(text)))
     return number_value(found[-1]) if found else None

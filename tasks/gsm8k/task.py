@@ -121,7 +121,7 @@ class Task:
         return self._verdict(self._test, prompt_id, text)
 
     def score_training(self, prompt_id: str, text: str) -> Verdict:
-        """The verdict on an answer to a prompt of :meth:`training_prompts`, which has to have been called; else as
+        """The verdict on an answer to a prompt of :meth:`training_prompts`, which must have been called; otherwise like
         :meth:`score`."""
         return self._verdict(self._train, prompt_id, text)
 
@@ -149,12 +149,12 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """lm-eval, whose filters decide."""
+        """Version of lm-eval, whose filters decide."""
         return lm_eval_tasks.versions(NAME, "lm-eval")
 
     @property
     def isolation(self) -> list[str]:
-        """Nothing: no code of a model's is run."""
+        """Nothing: no model-written code is run."""
         return []
 
     def _read(self, split: DataFile) -> list[Problem]:
@@ -166,6 +166,6 @@ class Task:
         if shots and style != "cot":
             splits["train"] = resolve_file(self._train, self._data_dir)
             read_rows(splits["train"], Problem)
-        elif style != "cot":  # then nobody needs the file
+        elif style != "cot":  # then the file is not needed
             changes = {"training_split": None, "fewshot_split": None, "num_fewshot": 0}
         return lm_eval_tasks.LmTask(STYLES[style], splits, changes)

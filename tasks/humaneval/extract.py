@@ -9,7 +9,7 @@ import textwrap
 def sources(prompt: str, entry_point: str, answer: str) -> tuple[str, ...]:
     """The units to execute in order for a chat answer, fences already gone.
 
-    Three kinds of answer are told apart:
+    There are three kinds of answers:
     - it defines the entry point: it runs after the prompt, whose imports and helper functions it may rely on;
     - it continues the body (its first line is indented): it is appended to the prompt;
     - it is a body without its indentation (there is a ``return`` in the first column): the same, indented.

@@ -1,4 +1,4 @@
-"""The ways to ask. A published figure can only be compared with one that was asked for in the same way."""
+"""The prompt styles. A published figure can only be compared with a run in the same style."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ INSTRUCTION = (
 PREFILL = "```python\n"
 CHAT_STOPS = ("\n```",)
 COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint")  # Chen et al. 2021, §3.1
-_EVALPLUS_STOPS = ("\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert ")  # its utility.py, beside the general ones
+_EVALPLUS_STOPS = (
+    "\ndef ",
+    "\nclass ",
+    "\nimport ",
+    "\nfrom ",
+    "\nassert ",
+)  # its utility.py, in addition to the general ones
 
 # Jacobi Forcing's HumanEval scripts, which took it from DeepSeek-Coder's evaluation
 _JF_INSTRUCTION = (
@@ -26,10 +32,10 @@ _JF_INSTRUCTION = (
 
 @dataclass(frozen=True)
 class Style:
-    """A way to ask, and how the code is found in what comes back.
+    """A prompt style, and how the code is found in the answer.
 
     Attributes:
-        chat: through the model's chat template.
+        chat: uses the model's chat template.
         ask: (id, statement) -> prompt.
         code: finds the code in the answer's text.
         evalplus: EvalPlus's own way: its statements (HumanEval/115 is another) and its sanitiser.
@@ -47,7 +53,7 @@ def _chat(id: str, statement: str) -> Prompt:
 
 def _completion(id: str, statement: str) -> Prompt:
     # As published, final newline included: every published figure has it. A tokenizer whose token for a newline
-    # takes in the indentation behind it (GPT-2's, SmolLM2's) would rather not, those of Llama 3 and Qwen end a
+    # includes the following indentation (GPT-2's, SmolLM2's) would rather not, those of Llama 3 and Qwen end a
     # token there. Stripping it would move the unfairness, not end it.
     return Prompt(id, statement, False, "", COMPLETION_STOPS)
 

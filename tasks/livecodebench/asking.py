@@ -1,4 +1,4 @@
-"""The prompts, as the authors have them (``lcb_runner`` at commit 28fef95), and what of an answer is code."""
+"""The authors' prompts (``lcb_runner`` at commit 28fef95), and which part of an answer is code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SCRIPT = (
 
 
 def ask(problem: Problem, chat: bool) -> Prompt:
-    """A problem as their generic template words it; its category is its difficulty.
+    """A problem in the authors' generic template; its category is its difficulty.
 
     Args:
-        chat: with the system prompt as a turn of its own; else before the question, as their style "OC" has it.
+        chat: the system prompt is a turn of its own; otherwise it stands before the question, as in their style "OC".
     """
     asked = _question(problem)
     if chat:
@@ -42,9 +42,8 @@ def _question(problem: Problem) -> str:
 
 
 def code(answer: str) -> Extracted | None:
-    """The code of an answer: its last block in Python, else its last block; None without one, as with the authors.
+    """The code of an answer: its last block in Python, else its last block; None without one.
 
-    They take what stands between the last two lines with a fence, which an example of the output after the program
-    would be.
+    The authors take the text between the last two fence lines, which can be an example of the output.
     """
     return fenced_code(answer, last=True)

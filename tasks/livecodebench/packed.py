@@ -1,7 +1,7 @@
-"""Packed: the private tests of a row, which are published as JSON in a pickle, compressed, in base64.
+"""Unpack the private tests of a row, which are published as JSON in a pickle, compressed, in base64.
 
-A pickle is a program, and this one comes from a data file, so it is not run: its instructions are read, and one that
-does anything but hold a single text is refused. Nor is what it unpacks to trusted to be small.
+A pickle is a program from a data file, so it is not run: its instructions are read, and a pickle that does anything but
+hold a single text is refused. The unpacked size is limited.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of the data files. All files together have gigabytes of private tests, so a problem keeps its place only."""
+"""The rows of the data files. The private tests take gigabytes, so a problem only remembers where its line is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST = 256 << 20
 
 
 class Test(BaseModel):
-    """A test case: what is read and what is to be printed; or arguments, a line each, and the value returned."""
+    """A test case: input and expected output; or arguments, one per line, and the expected return value."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -69,13 +69,13 @@ class Row(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is kept of a row.
+    """The part of a row that is kept in memory.
 
     Attributes:
         id: see :attr:`Row.id`.
-        starter: code that the answer has to go on from; empty for a script.
+        starter: code that the answer must continue; empty for a script.
         difficulty, platform, date: of the contest.
-        path, number, offset: the line that it stands in.
+        path, number, offset: where its line is.
     """
 
     id: str
@@ -116,16 +116,16 @@ def load(paths: Sequence[Path]) -> dict[str, Problem]:
 
 
 def cases(problem: Problem, private: bool) -> Cases:
-    """The tests of a problem, read from its line anew.
+    """The tests of a problem, read again from its line.
 
     Args:
-        private: those that are not in the statement, too.
+        private: include tests that are not in the statement.
     """
     with open_file(problem.path, _TODO) as file:
         file.seek(problem.offset)
         row = _row(file.readline(LONGEST + 1), problem.where)
     if row.id != problem.id:
-        raise damaged(problem.where, f"it has changed since {problem.id} stood there", "score again")
+        raise damaged(problem.where, f"it has changed since {problem.id} was read from it", "score again")
     function = _function(row, problem.where)
     public = _tests(row.public_test_cases, problem.where, "public_test_cases")
     tests = [*public, *(_private(row, problem.where) if private else [])]
@@ -160,11 +160,11 @@ def _row(line: bytes, where: str) -> Row:
 
 
 def _function(row: Row, where: str) -> str | None:
-    """The name of what is called, None for a script."""
+    """The name of the function to call; None for a script."""
     content = json_object(parse_json(row.metadata, f"{where} field 'metadata'", _TODO), where, _TODO)
     name = content.get("func_name")
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
-        raise damaged(where, "field 'metadata': its func_name is no name", _TODO)
+        raise damaged(where, "field 'metadata': func_name must be a name", _TODO)
     return name
 
 

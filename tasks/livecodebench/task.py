@@ -29,14 +29,14 @@ class Options(sessions.Options):
         "v6", help="the problems published up to then: v1 is test.jsonl, v2 that and test2.jsonl, and so on"
     )
     since: str = option("", "from", help="first day of a contest, such as 2024-08-01; empty: from the beginning")
-    until: str = option("", "to", help="last day of a contest, as the authors count: its midnight; empty: no end")
+    until: str = option("", "to", help="last day of a contest (its midnight, as the authors count); empty: no end")
     platform: Literal["all", "leetcode", "codeforces", "atcoder"] = option("all", help="problems of one platform")
     difficulty: Literal["all", "easy", "medium", "hard"] = option("all", help="problems of one difficulty")
     tests: Literal["all", "public"] = option(
-        "all", help="all: public and private tests; public: those that stand in the statement"
+        "all", help="all: public and private tests; public: only those in the statement"
     )
     style: Literal["auto", "chat", "completion"] = option(
-        "auto", help="the authors' prompt through the chat template, or as one text; auto: chat where there is one"
+        "auto", help="the authors' prompt through the chat template, or as one text; auto: chat if there is a template"
     )
 
     @field_validator("since", "until")
@@ -52,7 +52,7 @@ class Task:
     """The problems of a release, a window of dates, a platform and a difficulty. Verdict: pass@1, on all tests."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds the release's files (README); None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds the release's files (see README); None searches the usual places."""
         self.options = options
         files = manifest(Path(__file__).with_name("task.toml"))[: 1 + RELEASES.index(options.release)]
         every = load([resolve_file(file, data_dir) for file in files])
@@ -83,10 +83,12 @@ class Task:
         return sessions.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "public": right on those tests."""
+        """Run the tests of one problem on one answer in the sandbox. ``also`` has "public": passed the public tests."""
         problem = self._problems.get(prompt_id)
         if problem is None:
-            raise UsageError(f"livecodebench has no problem '{prompt_id}' by these options; the run was made by others")
+            raise UsageError(
+                f"livecodebench has no problem '{prompt_id}' with these options; the run was made with others"
+            )
         found = asking.code(text)
         if found is None:
             return Verdict(False, "empty", "the answer has no block of code", {"public": False})
@@ -95,12 +97,12 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What decides a verdict beside this task: the comparison of outputs."""
+        """Version of the comparison of outputs, which decides a verdict, too."""
         return {"comparison": contest_checks.VERSION}
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each."""
+        """What confines the programs that ``score`` runs, one line each."""
         return contest_checks.isolation(self._sandbox)
 
     @functools.cached_property

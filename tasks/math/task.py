@@ -37,7 +37,7 @@ SUBJECTS: dict[str, Subject] = {
 }  # fmt: skip
 
 _LEVEL = re.compile(r"(?:Level )?([1-5?])")
-_OPEN = re.compile(r"\\boxed\s*([^$\s{][^$]*)")  # a box without braces goes on to the end of its formula
+_OPEN = re.compile(r"\\boxed\s*([^$\s{][^$]*)")  # a box without braces extends to the end of its formula
 
 
 class Options(mathematics.Options):
@@ -51,7 +51,7 @@ class Options(mathematics.Options):
 
 
 class Problem(BaseModel):
-    """A row of MATH. Strict on what is needed, also as MATH-500 names it; further columns are let through.
+    """A row of MATH. Strict on what is needed, also as MATH-500 names it; further columns are allowed.
 
     Attributes:
         level: 1 to 5; 0 where the data have "Level ?".
@@ -67,7 +67,7 @@ class Problem(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _answered(cls, row: Any) -> Any:
-        """A copy without solutions has answers: the row of one is read as a solution that says nothing else."""
+        """A copy without solutions has answers; such an answer is read as a solution that consists of its box."""
         if isinstance(row, dict) and "solution" not in row and isinstance(row.get("answer"), str):
             return {**row, "solution": f"$\\boxed{{{row['answer']}}}$"}
         return row
@@ -81,12 +81,12 @@ class Problem(BaseModel):
     @model_validator(mode="after")
     def _has_an_answer(self) -> Problem:
         if not self.answer:
-            raise ValueError("its solution has no answer in a box; mend it")
+            raise ValueError("its solution has no answer in a box; fix it")
         return self
 
     @cached_property
     def answer(self) -> str:
-        """What stands in the last box of the solution, with braces or without."""
+        """The content of the last box of the solution, with braces or without."""
         last = self.solution[max(0, self.solution.rfind("\\boxed")) :]
         if (box := last_box(last)) is not None:
             return box
@@ -98,13 +98,13 @@ class Task:
     """The 5,000 problems. Verdict: math-verify on the last box."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds math_test.jsonl or the seven files of the subjects; None looks in the places
-        of DESIGN §7."""
+        """``data_dir``: folder that holds math_test.jsonl or the seven files of the subjects; None
+        searches the usual places."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, mathematics.STYLES, options)
         merged, *parts = manifest(Path(__file__).with_name("task.toml"))
-        # Even for one subject all are read: an id is the number among all of them.
+        # All subjects are read even if one is wanted, because ids count over all of them.
         files = [merged] if is_present(merged, data_dir) else parts
         self._problems = [row for file in files for row in load(resolve_file(file, data_dir))]
 
@@ -134,12 +134,12 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What parses and compares."""
+        """Versions of the libraries that parse and compare."""
         return mathematics.versions(NAME)
 
     @property
     def isolation(self) -> list[str]:
-        """Nothing: no code of a model's is run."""
+        """Nothing: no model-written code is run."""
         return []
 
     def _is_asked(self, row: Problem) -> bool:

@@ -13,7 +13,7 @@ from specbench.evals import AskingStyle, Verdict, chained, lm_eval_tasks, manife
 
 NAME = "math500"
 
-JF = "{{problem}}"  # JacobiForcing asks nothing beside the problem
+JF = "{{problem}}"  # JacobiForcing's prompt is the problem alone
 JF_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 STYLES = {
@@ -52,7 +52,7 @@ class Task:
     """The 500 problems. Verdict: math-verify on the last box."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds math500.jsonl; None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds math500.jsonl; None searches the usual places."""
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
         lm_eval_tasks.check(NAME, STYLES, options)
@@ -69,17 +69,17 @@ class Task:
         return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the last box holds the reference answer; without a box, whether the text announces it."""
+        """Whether the last box contains the reference answer; without a box, whether the text announces it."""
         problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
         style = lm_eval_tasks.settled(NAME, self.options)
         return mathematics.verdict(problem.answer, problem.solution, text, style)
 
     @property
     def versions(self) -> dict[str, str]:
-        """What parses and compares."""
+        """Versions of the libraries that parse and compare."""
         return mathematics.versions(NAME)
 
     @property
     def isolation(self) -> list[str]:
-        """Nothing: no code of a model's is run."""
+        """Nothing: no model-written code is run."""
         return []

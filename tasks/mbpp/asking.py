@@ -11,7 +11,7 @@ from specbench.tasks.mbpp.rows import Asserted, PlusProblem
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")  # Austin et al. 2021, §3.2; of the prompt split, ids 1 to 10
 TEST_SPLIT = [f"Mbpp/{number}" for number in range(11, 511)]
 TRAINING_SPLIT = [f"Mbpp/{number}" for number in range(601, 975)]
-_PLUS_STOPS = ('\n"""', "\nassert")  # EvalPlus's utility.py, beside the general ones
+_PLUS_STOPS = ('\n"""', "\nassert")  # EvalPlus's utility.py, in addition to the general ones
 _PREFILL = "```python\n"
 
 
@@ -23,7 +23,7 @@ def plus(problem: PlusProblem, chat: bool) -> Prompt:
 
 
 def like_plus(problem: Asserted, chat: bool) -> Prompt:
-    """A problem that MBPP+ has not, as it would state it."""
+    """A problem outside MBPP+, stated in MBPP+'s form."""
     stated = f'"""\n{problem.statement}\n{problem.test_list[0]}\n"""\n'
     if chat:
         return plus_checks.chat(problem.id, stated)
@@ -34,7 +34,7 @@ def few_shot(problem: Asserted, problems: Mapping[str, Asserted], chat: bool) ->
     """The paper's: three solved problems, then this one, each with all its asserts.
 
     Args:
-        problems: where the solved ones are taken from.
+        problems: source of the solved ones.
         chat: each solved problem is a user turn and its answer.
     """
     shots = [problems[id] for id in SHOTS]

@@ -17,10 +17,10 @@ _PROBE = "specbench_probe"
 
 
 def program(problem: Asserted, answer: str, lenient: bool) -> Program:
-    """The answer beside its tests.
+    """Combine an answer and its tests into a program.
 
     Args:
-        lenient: forgive an exception behind the function, in an example that a chat model adds.
+        lenient: ignore an exception after the function, in an example that a chat model adds.
     """
     entry_point, foreign = _names(problem)
     if foreign:
@@ -29,7 +29,7 @@ def program(problem: Asserted, answer: str, lenient: bool) -> Program:
 
 
 def _names(problem: Asserted) -> tuple[str, bool]:
-    """(the function that the asserts call, whether they or their setup need more of the answer than that)."""
+    """(the function that the asserts call, whether they or their setup need more of the answer)."""
     # Not by ast: Python warns of the escapes in some of these sources, once for each run of the scorer.
     defined = set(re.findall(r"^(?:def|class)[ ]+(\w+)", problem.code, re.MULTILINE))
     tests = _words("\n".join(problem.test_list)) & defined
@@ -42,9 +42,9 @@ def _words(source: str) -> set[str]:
 
 
 def _probed(problem: Asserted, answer: str) -> Program:
-    """For Mbpp/367, whose tests hand the answer trees of its own class, which cannot leave its process.
+    """For Mbpp/367, whose tests pass trees of the answer's own class, which cannot leave its process.
 
-    The left sides of the asserts are evaluated there, and compared with the right sides here.
+    The left sides of the asserts are evaluated in the answer's process and compared with the right sides here.
     """
     sides = []
     for test in problem.test_list:

@@ -67,12 +67,12 @@ class Asserted(Protocol):
 
     @property
     def statement(self) -> str:
-        """What is asked for."""
+        """The statement."""
         ...
 
     @property
     def setup(self) -> str:
-        """What the asserts need before them."""
+        """Code that the asserts need."""
         ...
 
 
@@ -95,12 +95,12 @@ class Problem(BaseModel):
 
     @property
     def statement(self) -> str:
-        """What is asked for."""
+        """The statement."""
         return self.text
 
     @property
     def setup(self) -> str:
-        """What the asserts need before them."""
+        """Code that the asserts need."""
         return self.test_setup_code
 
 
@@ -123,12 +123,12 @@ class SanitizedProblem(BaseModel):
 
     @property
     def statement(self) -> str:
-        """What is asked for."""
+        """The statement."""
         return self.prompt
 
     @property
     def setup(self) -> str:
-        """What the asserts need before them."""
+        """Code that the asserts need."""
         return "\n".join(self.test_imports)
 
 

@@ -34,7 +34,7 @@ class Options(sessions.Options):
     variant: Literal["plus", "test", "sanitized"] = option(
         "plus",
         help="plus: MBPP+, 378 problems, EvalPlus's inputs (extra eval); test: the paper's 500 problems and asserts; "
-        "sanitized: the 257 of those that people have checked, with their asserts",
+        "sanitized: the 257 of them that people have checked, with their asserts",
     )
     style: Literal["auto", "chat", "completion"] = option(
         "auto", help="chat template, or continuation of text; auto: chat when the model has a template"
@@ -45,7 +45,7 @@ class Task:
     """MBPP in three variants. Verdict: pass@1."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds the variant's file (README); None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds the variant's file (see README); None searches the usual places."""
         self.options = options
         self._data_dir = data_dir
         file = dict(zip(("plus", "test", "sanitized"), manifest(Path(__file__).with_name("task.toml")), strict=True))
@@ -69,7 +69,7 @@ class Task:
     def training_prompts(self, chat: bool) -> list[Prompt]:
         """Problems 601 to 974 of the paper's training split, without those that MBPP+ took for its test.
 
-        They are asked as the variant's are; for MBPP+ with the first of their asserts in the statement, as there.
+        They are asked like the variant's; for MBPP+ with their first assert in the statement.
         """
         asked = self._settle(chat)
         plus, full, _ = (resolve_file(file, self._data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
@@ -80,7 +80,7 @@ class Task:
         return [asking.few_shot(problem, rows, asked) for problem in trained]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base" and "plus" of MBPP+."""
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` has "base" and "plus" for MBPP+."""
         if prompt_id not in self._plus and prompt_id not in self._tested:
             raise UsageError(f"mbpp has no problem '{prompt_id}' in variant={self.options.variant}; set its variant")
         if self.options.style == "auto":
@@ -102,7 +102,7 @@ class Task:
         return replace(verdict, extracted=f"{found.rule}, sanitised by evalplus")
 
     def _settle(self, chat: bool) -> bool:
-        """Decides style ``auto``; whether problems are asked as chat."""
+        """Resolve style ``auto``; return whether problems are asked as chat."""
         if self.options.style == "auto":
             self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
         asked = self.options.style == "chat"
@@ -114,7 +114,7 @@ class Task:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What decides a verdict beside this task, for MBPP+."""
+        """Versions of what else decides a verdict, for MBPP+."""
         if self.options.variant != "plus":
             return {}
         return {
@@ -124,7 +124,7 @@ class Task:
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each."""
+        """What confines the programs that ``score`` runs, one line each."""
         if self.options.variant != "plus":
             return self._sandbox.isolation
         self._evalplus  # noqa: B018  says what is not installed before a problem is scored

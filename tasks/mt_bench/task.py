@@ -35,7 +35,8 @@ class Options(OptionsBase):
 
     style: Style = option("auto", help=STYLE_HELP)
     history: Literal["own", "ar"] = option(
-        "own", help="answers that turn two follows: the method's own, or AR's, so that all methods are asked the same"
+        "own",
+        help="answers in the history of turn two: the method's own, or AR's, so that all methods get the same input",
     )
     temperatures: Literal["zero", "official"] = option(
         "zero",
@@ -76,7 +77,7 @@ class Task(Unscored):
     """The 80 questions. No verdict: :mod:`specbench.evals.judge` rates the answers."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds mt_bench_question.jsonl; None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds mt_bench_question.jsonl; None searches the usual places."""
         self.options = options
         self._data_dir = data_dir
         questions, self._references = manifest(Path(__file__).with_name("task.toml"))
@@ -102,7 +103,7 @@ class Task(Unscored):
         return OFFICIAL_TEMPERATURES.get(category, 0.0) if self.options.temperatures == "official" else None
 
     def questions(self) -> dict[str, Question]:
-        """What a judge is shown; GPT-4's answers for math, reasoning and coding."""
+        """What a judge sees: questions, and GPT-4's answers for math, reasoning and coding."""
         references = load_references(resolve_file(self._references, self._data_dir), self._rows)
         forced = self.options.history == "ar"
         return {
@@ -117,7 +118,7 @@ def load(path: Path) -> list[Row]:
 
 
 def load_references(path: Path, rows: Iterable[Row]) -> dict[int, tuple[str, ...]]:
-    """Reference answers by question, one a turn, of the questions whose category needs them."""
+    """Reference answers by question, one per turn, for the categories that need them."""
     found = {row.question_id: tuple(row.choices[0].turns) for _, row in read_rows(path, Reference)}
     needed = [row for row in rows if row.category in NEED_REFERENCE]
     for row in needed:

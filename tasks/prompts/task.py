@@ -1,4 +1,4 @@
-"""Any user's prompts: a JSONL file of raw prompts, chats, and conversations to be answered turn by turn."""
+"""The user's own prompts: a JSONL file of raw prompts, chats, and conversations to be answered turn by turn."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from specbench.evals import STYLE_HELP, Style, Unscored, build_dialogue, choose_
 
 _LARGEST = 1 << 30  # bytes: half a million long prompts
 _FORMS = ("prompt", "messages", "turns", "conversations")
-_USER = ("human", "user")  # of ShareGPT; who else speaks is a model
+_USER = ("human", "user")  # names of the user in ShareGPT; any other speaker is a model
 
 
 class Options(OptionsBase):
     """Options of the task."""
 
     file: str = option("", help="the .jsonl file, set by --data-file; recorded without its folder")
-    sha256: str = option("", help="of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
-    style: Style = option("auto", help=f"of chats: {STYLE_HELP}")
+    sha256: str = option("", help="sha256 of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
+    style: Style = option("auto", help=f"prompt style of chats: {STYLE_HELP}")
     history: Literal["own", "ar"] = option(
-        "own", help="answers that later turns follow: the method's own, or AR's, so that all methods are asked the same"
+        "own",
+        help="answers in the history of later turns: the method's own, or AR's, so that all methods get the same input",
     )
 
 
@@ -38,7 +39,7 @@ class Message(BaseModel):
     content: str
 
 
-class Said(BaseModel):
+class ShareGptTurn(BaseModel):
     """A turn of a conversation as ShareGPT has it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -48,14 +49,14 @@ class Said(BaseModel):
 
 
 class Row(BaseModel):
-    """A line of the file: one of the forms, and what goes with it."""
+    """A line of the file, in one of the forms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     prompt: str | None = Field(None, min_length=1)
     messages: list[Message] | None = Field(None, min_length=1)
     turns: list[str] | None = Field(None, min_length=1)
-    conversations: list[Said] | None = Field(None, min_length=1)
+    conversations: list[ShareGptTurn] | None = Field(None, min_length=1)
     id: str | int | None = None
     category: str = ""
     system: str | None = None
@@ -71,7 +72,7 @@ class Row(BaseModel):
             opens = self.conversations[0].speaker == "system"
             if opens and self.system is not None:
                 raise ValueError("one system message at most, and it comes first")
-            speakers = [said.speaker in _USER for said in self.conversations[opens:]]
+            speakers = [turn.speaker in _USER for turn in self.conversations[opens:]]
             if not speakers or speakers != [at % 2 == 0 for at in range(len(speakers))]:
                 raise ValueError("'conversations' is one of turns, the user's first, then a model's, and so on")
         for field, text in _texts(self):
@@ -86,39 +87,39 @@ class Row(BaseModel):
 
     @property
     def asked(self) -> list[str]:
-        """User turns to be answered one by one. What a model said in a published conversation is not shown to ours."""
+        """User turns to be answered one by one. Published answers of another model are not used."""
         if self.conversations is not None:
-            return [said.value for said in self.conversations if said.speaker in _USER]
+            return [turn.value for turn in self.conversations if turn.speaker in _USER]
         return self.turns or []
 
     @property
     def opening(self) -> str | None:
-        """The system turn, wherever it is written; of ``messages`` only what stands beside them."""
+        """The system turn; for ``messages``, only a separate ``system`` field."""
         first = self.conversations[0] if self.conversations else None
         return first.value if first and first.speaker == "system" else self.system
 
 
 def _texts(row: Row) -> Iterator[tuple[str, str]]:
-    """(field, text) of all that may not be empty.
+    """(field, text) of every text that must not be empty.
 
-    A system message may: to many chat templates it says that their default system message is not wanted.
+    A system message may be empty: many chat templates then leave out their default system message.
     """
     if row.prompt is not None:
         yield "prompt", row.prompt
     yield from ((f"turns.{number}", text) for number, text in enumerate(row.turns or ()))
-    for number, said in enumerate(row.conversations or ()):
-        if said.speaker in _USER:
-            yield f"conversations.{number}.value", said.value
+    for number, turn in enumerate(row.conversations or ()):
+        if turn.speaker in _USER:
+            yield f"conversations.{number}.value", turn.value
     for number, message in enumerate(row.messages or ()):
         if message.role != "system":
             yield f"messages.{number}.content", message.content
 
 
 class Task(Unscored):
-    """The prompts of one file. No verdict."""
+    """The prompts of one file; there is no verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: not looked at; the file is named by ``options.file``."""
+        """``data_dir``: ignored; ``options.file`` names the file."""
         if not options.file:
             raise UsageError("task 'prompts' needs a file: --data-file my.jsonl")
         path = Path(options.file)
@@ -129,7 +130,7 @@ class Task(Unscored):
         self._rows = load(path)
 
     def prompts(self, chat: bool) -> list[Prompt]:
-        """All lines in order."""
+        """All prompts in file order."""
         style = choose_style(self.options.style, chat, "prompts")
         self.options = self.options.model_copy(update={"style": style, "file": Path(self.options.file).name})
         return [self._prompt(name, row, style) for name, row in self._rows.items()]

@@ -1,4 +1,4 @@
-"""Spec-Bench (Xia et al. 2024, arXiv 2401.07851): 480 questions of six tasks, for the speed of decoding alone."""
+"""Spec-Bench (Xia et al. 2024, arXiv 2401.07851): 480 questions of six tasks, to measure decoding speed only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specbench.evals import (
 
 Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 
-# evaluation/speed.py: these eight are its mt_bench, the other five are groups of their own.
+# evaluation/speed.py: these eight form mt_bench, the other five are groups of their own.
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 Category = Literal[
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
@@ -37,12 +37,13 @@ class Options(OptionsBase):
     style: Style = option("auto", help=STYLE_HELP)
     group: Literal["all", Group] = option("all", help="one of the six tasks, or all")
     history: Literal["own", "ar"] = option(
-        "own", help="answers that turn two follows: the method's own, or AR's, so that all methods are asked the same"
+        "own",
+        help="answers in the history of turn two: the method's own, or AR's, so that all methods get the same input",
     )
 
 
 class Row(BaseModel):
-    """A row of Spec-Bench's question.jsonl. Nothing reads ``reference``: the benchmark scores no answers."""
+    """A row of Spec-Bench's question.jsonl. ``reference`` is not used: the benchmark does not grade answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -53,15 +54,15 @@ class Row(BaseModel):
 
     @property
     def group(self) -> str:
-        """Row of the published table."""
+        """The row of the published table that it counts in."""
         return "mt_bench" if self.category in MT_BENCH else self.category
 
 
 class Task(Unscored):
-    """The 480 questions. No verdict."""
+    """The 480 questions; there is no verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds spec_bench_question.jsonl; None looks in the places of DESIGN §7."""
+        """``data_dir``: folder that holds spec_bench_question.jsonl; None searches the usual places."""
         self.options = options
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._rows = load(resolve_file(file, data_dir))

@@ -35,11 +35,15 @@ class Options(OptionsBase):
 
     split: Literal[
         "qualitative", "throughput_1k", "throughput_2k", "throughput_8k", "throughput_16k", "throughput_32k"
-    ] = option("qualitative", help="eleven categories, or prompts of about so many tokens in three tiers of entropy")
+    ] = option(
+        "qualitative",
+        help="qualitative: eleven categories; throughput: prompts of about that many tokens in three tiers of entropy",
+    )
     file: str = option("", help="the split's file, set by --data-file; recorded without its folder")
     style: Style = option("auto", help=STYLE_HELP)
     history: Literal["own", "ar"] = option(
-        "own", help="answers that later turns follow: the method's own, or AR's, so that all methods are asked the same"
+        "own",
+        help="answers in the history of later turns: the method's own, or AR's, so that all methods get the same input",
     )
 
 
@@ -47,8 +51,8 @@ class Row(BaseModel):
     """A row of SPEED-Bench. Strict on what is needed; its further columns say where a question is from.
 
     Attributes:
-        category: one of eleven, or of a throughput split the tier of entropy.
-        sub_category: of a throughput split what kind of text it is.
+        category: one of eleven; in a throughput split, the tier of entropy.
+        sub_category: in a throughput split, the kind of text.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -60,17 +64,17 @@ class Row(BaseModel):
 
     @property
     def group(self) -> str:
-        """The row of the table that it counts in: CATEGORY, or TIER/KIND of a throughput split."""
+        """The row of the table that it counts in: CATEGORY, or TIER/KIND in a throughput split."""
         kind = " ".join((self.sub_category or "").replace("/", " ").split())
         return f"{self.category}/{kind}" if self.category in TIERS and kind else self.category
 
 
 class Task(Unscored):
-    """The questions of one split. No verdict."""
+    """The questions of one split; there is no verdict."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder that holds the files of the splits as ``prepare_data.py`` writes them; None looks in
-        ``SPECBENCH_DATA``. Not looked at where ``options.file`` names the file."""
+        """``data_dir``: folder that holds the files of the splits as ``prepare_data.py`` writes them; None searches
+        ``SPECBENCH_DATA``. Ignored if ``options.file`` names the file."""
         self.options = options
         if options.file:
             path = user_file(Path(options.file))

@@ -39,21 +39,21 @@ def as_cllm(id: str, schema: Schema, question: str) -> Prompt:
 
 
 def as_chat(id: str, schema: Schema, question: str, create: bool) -> Prompt:
-    """A user turn: the schema, the question, and that one query of SQLite's is wanted.
+    """A user turn: the schema, the question, and the request for one SQLite query.
 
     Args:
-        create: the schema as CREATE TABLE statements; else a line a table.
+        create: the schema as CREATE TABLE statements; otherwise one line per table.
     """
-    said = create_tables(schema) if create else _list_tables(schema)
+    tables = create_tables(schema) if create else _list_tables(schema)
     asked = (
         f"Write one SQL query for SQLite that answers the question. Reply with the query alone, in one markdown code "
-        f"block.\n\nThe database {schema.db_id} has these tables:\n\n{said}\n\nQuestion: {question.strip()}"
+        f"block.\n\nThe database {schema.db_id} has these tables:\n\n{tables}\n\nQuestion: {question.strip()}"
     )
     return Prompt(id, asked, True)
 
 
 def query(answer: str) -> Extracted | None:
-    """The query of an answer; None when there is none.
+    """The query in an answer; None if there is none.
 
     It is the last fenced block in SQL, else the last fenced block. Without one it begins with the first SELECT or
     WITH … AS that begins a line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a

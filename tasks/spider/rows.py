@@ -13,14 +13,14 @@ from specbench.evals import by_field, digest, read_rows
 
 _TODO = "unpack Spider's archive again"
 _HEADER = b"SQLite format 3\x00"
-_KNOWN = ConfigDict(extra="ignore", frozen=True, strict=True)  # what else a row has is parses of its text
+_KNOWN = ConfigDict(extra="ignore", frozen=True, strict=True)  # the other fields are parses of the texts
 
 
 class Question(BaseModel):
     """An entry of dev.json.
 
     Attributes:
-        db_id: name of the database; also of a file, so nothing that leads elsewhere.
+        db_id: name of the database, and of its file: path separators are refused.
         query: the gold query.
     """
 
@@ -62,12 +62,12 @@ class Schema(BaseModel):
         if len(self.column_types) != len(columns):
             raise ValueError("there is a type for each column")
         if not all(place in range(-1, len(self.table_names_original)) for place, _ in self.columns):
-            raise ValueError("a column is in a table that is not there")
+            raise ValueError("a column is in a table that does not exist")
         if not all(len(pair) == 2 for pair in self.foreign_keys):
             raise ValueError("a foreign key is two columns")
         keys = [key if isinstance(key, list) else [key] for key in self.primary_keys]
         if not all(column in columns for group in (*keys, *self.foreign_keys) for column in group):
-            raise ValueError("a key names a column that is not there")
+            raise ValueError("a key names a column that does not exist")
         return self
 
     @property
@@ -101,13 +101,13 @@ def databases(folder: Path, names: Iterable[str]) -> dict[str, Path]:
             raise UsageError(f"{folder} has no {name}/{name}.sqlite, which a question is about; {_TODO}")
         with open_file(path, _TODO) as file:
             if file.read(len(_HEADER)) != _HEADER:
-                raise damaged(path, "no database of SQLite's", _TODO)
+                raise damaged(path, "not an SQLite database", _TODO)
         found[name] = path
     return found
 
 
 def fingerprint(files: dict[str, Path]) -> str:
-    """SHA-256 of all of :func:`databases`, by name."""
+    """SHA-256 of every database, by name."""
     together = hashlib.sha256()
     for name, path in sorted(files.items()):
         together.update(f"{name} {digest(path)[1]}\n".encode())

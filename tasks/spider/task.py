@@ -1,6 +1,6 @@
 """Spider (Yu et al. 2018, arXiv 1809.08887): a question about a database, answered by one SQL query.
 
-The databases of the development split are others than those of the training split.
+The databases of the development split do not occur in the training split.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Options(OptionsBase):
     """Options of the task."""
 
     style: Literal["auto", "chat", "cllm"] = option(
-        "auto", help="chat: through the chat template; cllm: the prompt of that paper; auto: chat where there is one"
+        "auto", help="chat: through the chat template; cllm: that paper's prompt; auto: chat if there is a template"
     )
     tables: Literal["create", "columns"] = option(
         "create", help="how style=chat shows the schema: create: CREATE TABLE statements; columns: table(columns)"
     )
     distinct: Literal["drop", "keep"] = option(
-        "drop", help="drop: DISTINCT is taken out of both queries, as the test suites' evaluation does; keep: it counts"
+        "drop", help="drop: remove DISTINCT from both queries, as the test-suite evaluation does; keep: DISTINCT counts"
     )
 
 
@@ -35,7 +35,7 @@ class Task:
     """The questions of the development split. Verdict: execution accuracy, on the database of the question."""
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        """``data_dir``: folder of dev.json, tables.json and database/; None looks in the places of DESIGN §7."""
+        """``data_dir``: folder of dev.json, tables.json and database/; None searches the usual places."""
         self.options = options
         dev, tables = (resolve_file(file, data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
         questions, self._schemas = load(dev, tables)
@@ -51,7 +51,7 @@ class Task:
         return [self._ask(id) for id in self._questions]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run one answer's query and the gold query, in the sandbox. ``also`` says "executes": it found something."""
+        """Run an answer's query and the gold query in the sandbox. ``also`` has "executes": the query ran."""
         if prompt_id not in self._questions:
             raise UsageError(f"spider has no question '{prompt_id}'; the run was made with other data")
         where, row = self._questions[prompt_id]
@@ -64,13 +64,13 @@ class Task:
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:
-        """What decides a verdict beside this task: the comparison of results, SQLite, and the databases."""
+        """Versions of what else decides a verdict: the comparison of results, SQLite, and the databases."""
         found = {"comparison": sql_checks.VERSION, "sqlite": sql_checks.SQLITE}
         return {**found, "databases": fingerprint(self._databases)[:16]}
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the queries that ``score`` runs, a line each."""
+        """What confines the queries that ``score`` runs, one line each."""
         return self._checker.isolation()
 
     def _ask(self, id: str) -> Prompt:

@@ -94,7 +94,7 @@ def test_ceilings_are_the_best_of_before_and_behind_the_steps(
         ("--contexts 2k", 2, "--contexts 2k: give whole numbers from 1 up"),
         ("--slots ,", 2, "--slots names nothing"),
         ("--graphs on", 3, "CUDA graphs need a CUDA device"),
-        ("--gpu h200", 3, "--gpu h200 but this machine has"),
+        ("--gpu h200", 3, "cannot use --gpu h200: this machine has"),
         ("--out {file}", 3, "cannot write {file}"),
     ],
 )

@@ -166,7 +166,7 @@ def test_every_call_of_a_decoder(call: str) -> None:
 
 
 JUNK_PROMPTS = {
-    "[3]": "prompt 0 is int, where a Prompt is needed",
+    "[3]": "prompt 0 is int, not a Prompt",
     "3": "failed (TypeError: 'int' object is not iterable",
     "[Prompt('a', 3, False)]": "prompt 0 has something else than text",
     "[Prompt('a', 'a', False, history=((1, 2),))]": "prompt 0 has something else than text",
@@ -188,10 +188,10 @@ def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        ("None", "its score is NoneType, where a Verdict is needed"),
-        ("Verdict('yes', 'ok')", "its verdict has something else than True or False, and texts"),
-        ("Verdict(True, 'ok', also={'x': float('nan')})", "its verdict has something else than True or False"),
-        ("Verdict(True, 3)", "its verdict has something else than True or False, and texts"),
+        ("None", "score returned NoneType, not a Verdict"),
+        ("Verdict('yes', 'ok')", "its verdict must consist of True, False and texts"),
+        ("Verdict(True, 'ok', also={'x': float('nan')})", "its verdict must consist of True, False"),
+        ("Verdict(True, 3)", "its verdict must consist of True, False and texts"),
         ("1 / 0", "failed (ZeroDivisionError: division by zero at task.py line"),
     ],
 )

@@ -139,9 +139,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"decoder": "from no_such_module import x"},
         "decoder.py imports no_such_module, which is not installed",
     ),
-    "syntax": ({"decoder": "x = 1\ndef broken("}, "decoder.py is no Python in line 2"),
-    "bytes": ({"decoder": "x = 1\0"}, "decoder.py is no Python"),
-    "brackets": ({"decoder": "x = " + 300 * "(" + 300 * ")"}, "decoder.py is no Python"),
+    "syntax": ({"decoder": "x = 1\ndef broken("}, "decoder.py is not valid Python in line 2"),
+    "bytes": ({"decoder": "x = 1\0"}, "decoder.py is not valid Python"),
+    "brackets": ({"decoder": "x = " + 300 * "(" + 300 * ")"}, "decoder.py is not valid Python"),
     "no toml": ({"toml": None}, "no readable method.toml"),
     "toml": ({"toml": "title = "}, "no readable method.toml"),
     "nowhere": ({"value": "no_such_package"}, "points at 'no_such_package'"),
@@ -191,7 +191,7 @@ def test_an_import_that_may_fail_breaks_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        pytest.param({"value": "guess_pkg.decoder"}, ["'guess_pkg.decoder'", "no package"], id="a module"),
+        pytest.param({"value": "guess_pkg.decoder"}, ["'guess_pkg.decoder'", "not a package"], id="a module"),
         pytest.param({"decoder": "Options = 1"}, ["Options"], id="no such class"),
         pytest.param({"decoder": DECODER.replace("class Decoder", "class Coder")}, ["Decoder"], id="other name"),
         pytest.param({"decoder": DECODER.replace("(decoding.Decoder)", "")}, ["Decoder"], id="another base"),

@@ -29,7 +29,7 @@ def test_assumed_cells_hold_noise_everywhere_and_stay_when_assumed_again() -> No
 
 
 def test_a_step_reads_the_assumed_context() -> None:
-    """The same tree behind other contexts decides otherwise, and behind the same one the same."""
+    """The same tree gives other results after other contexts, and the same results after the same context."""
     with attached(tiny_llama(VOCAB), capacity=200, max_rows=16) as engine:
         slot = engine.alloc()
         tree = TokenTree.chain(range(16), drafts_only=True)

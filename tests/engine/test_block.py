@@ -35,7 +35,7 @@ def every_block(vocab: int, drafts: int) -> Tensor:
 
 
 def of_markov(table: Tensor, root: Tensor, tokens: Tensor) -> Tensor:
-    """[n, drafts + 1, V]: behind the root and behind each of the tokens, where only the last token counts."""
+    """[n, drafts + 1, V]: distributions after the root and after each token, which depend only on the last token."""
     return table[torch.cat([root[:, None], tokens], dim=1)]
 
 
@@ -94,7 +94,7 @@ def test_it_is_the_papers_algorithm() -> None:
 
 
 def emitted(p: Tensor, q: Tensor, root: int, drafts: int) -> Tensor:
-    """Joint distribution [V, …] of the ``drafts + 1`` tokens behind a root, over all blocks and all ends of them."""
+    """Joint distribution [V, …] of the ``drafts + 1`` tokens after a root, over all blocks and all their ends."""
     vocab = len(p)
     tokens = every_block(vocab, drafts)
     roots = torch.full_like(tokens[:, 0], root)
@@ -102,11 +102,11 @@ def emitted(p: Tensor, q: Tensor, root: int, drafts: int) -> Tensor:
     chance = its.gather(-1, tokens[..., None])[..., 0].prod(-1)
     h, left = chances(mine, its, tokens)
     h[:, 0] = 1  # no draft is always accepted
-    behind = left / left.sum(-1, keepdim=True).clamp(min=1e-300)  # of nothing where no block can end
+    bonus = left / left.sum(-1, keepdim=True).clamp(min=1e-300)  # zeros where no block can end
     joint = torch.zeros(*[vocab] * (drafts + 1), dtype=torch.float64)
     for accepted in range(drafts + 1):
         ends = chance * h[:, accepted] * (1 - h[:, accepted + 1 :]).prod(-1)
-        share = ends[:, None] * behind[:, accepted]  # [blocks, Y]
+        share = ends[:, None] * bonus[:, accepted]  # [blocks, Y]
         for _ in range(drafts - accepted):
             share = share[..., None] * p.expand(*share.shape, vocab)
         # Blocks that begin alike are one text as far as they are accepted.
@@ -136,7 +136,7 @@ def test_over_all_blocks_and_all_ends_the_text_is_distributed_as_the_targets() -
 
 
 def chain_of_rounds(p: Tensor, q: Tensor, drafts: int, samples: int, rule: Round, again: bool = False) -> Tensor:
-    """The first three tokens [samples, 3] of as many texts behind root 0, in rounds of drafting and verifying."""
+    """The first three tokens [samples, 3] of ``samples`` texts after root 0, in rounds of drafting and verifying."""
     numbers = torch.rand(2, samples, 3 * (drafts + 2), generator=generator(5), dtype=torch.float64)
     text = torch.zeros(samples, 4 + drafts, dtype=torch.int64)
     length = torch.ones(samples, dtype=torch.int64)
@@ -151,9 +151,9 @@ def chain_of_rounds(p: Tensor, q: Tensor, drafts: int, samples: int, rule: Round
         for place in range(drafts):
             tokens[:, place] = last = drawn(q[last], to_draft[:, place])
         mine, its = of_markov(p, root, tokens), of_markov(q, root, tokens)[:, :-1]
-        # Of Y the number is of the position behind the block, or, where numbers are of positions, of another column.
-        accepted, behind = rule(mine, its, tokens, to_verify[:, : drafts + 1])
-        new = torch.cat([tokens, behind[:, None]], dim=1).scatter_(1, accepted[:, None], behind[:, None])
+        # The last number, which samples Y, belongs to the position after the block.
+        accepted, bonus = rule(mine, its, tokens, to_verify[:, : drafts + 1])
+        new = torch.cat([tokens, bonus[:, None]], dim=1).scatter_(1, accepted[:, None], bonus[:, None])
         for place in range(drafts + 1):
             here = (place <= accepted) & (length + place < 4)
             text[every[here], (length + place)[here]] = new[here, place]
@@ -189,7 +189,7 @@ def test_a_hundred_thousand_texts_are_distributed_as_the_targets(
 
 
 def test_numbers_of_a_position_that_the_next_block_uses_again_are_noticed() -> None:
-    """Why noise of (seed, position) will not do: drafts behind the end of a block have helped to put it there."""
+    """Why noise keyed by (seed, position) is wrong: drafts after the end of a block influenced where it ends."""
     p, q = MARKOV
     assert p_value(chain_of_rounds(p, q, 3, SAMPLES, accept_block, again=True), plain(p, 0, 3)) < 1e-6
 
@@ -198,16 +198,16 @@ def test_numbers_of_a_position_that_the_next_block_uses_again_are_noticed() -> N
 
 
 def accepted_on_average(p: Tensor, q: Tensor, drafts: int) -> tuple[float, float]:
-    """Expected number of drafts accepted, by blocks and one by one, summed over all blocks behind root 0."""
+    """Expected number of accepted drafts, as blocks and one by one, summed over all blocks after root 0."""
     tokens = every_block(len(p), drafts)
     roots = torch.zeros_like(tokens[:, 0])
     mine, its = of_markov(p, roots, tokens), of_markov(q, roots, tokens)[:, :-1]
     its_own = its.gather(-1, tokens[..., None])[..., 0]
     chance = its_own.prod(-1)
     h, _ = chances(mine, its, tokens)
-    none_behind = (1 - h[:, 1:]).flip(-1).cumprod(-1)  # of the last one, the last two, …
+    none_after = (1 - h[:, 1:]).flip(-1).cumprod(-1)  # of the last one, the last two, …
     alone = (mine[:, :-1].gather(-1, tokens[..., None])[..., 0] / its_own).clamp(max=1).cumprod(-1)
-    return float(chance @ (1 - none_behind).sum(-1)), float(chance @ alone.sum(-1))
+    return float(chance @ (1 - none_after).sum(-1)), float(chance @ alone.sum(-1))
 
 
 def test_of_no_pair_less_is_accepted_than_one_by_one_and_of_most_more() -> None:
@@ -238,8 +238,8 @@ def test_nothing_divides_by_zero() -> None:
     cases = {
         "equal, and every number against it": (p[:2].clone(), [1, 1], whole, (2, 2)),
         "a draft that the target never says": (torch.tensor([[0.5, 0.0, 0.5], [0.0, 1, 0]]), [2, 1], tiny, (0, 1)),
-        "a draft that nobody can have drawn": (torch.tensor([[1.0, 0, 0], [0, 1, 0]]), [1, 1], tiny, (0, 1)),
-        "nothing drafted behind the first": (torch.stack([p[0], torch.zeros(3)]), [1, 0], tiny, (1, 1)),
+        "a draft that cannot have been sampled": (torch.tensor([[1.0, 0, 0], [0, 1, 0]]), [1, 1], tiny, (0, 1)),
+        "nothing drafted after the first": (torch.stack([p[0], torch.zeros(3)]), [1, 0], tiny, (1, 1)),
         "nothing drafted": (torch.zeros(2, 3), [0, 0], tiny, (0, 0)),
     }
     for name, (q, tokens, numbers, expected) in cases.items():
@@ -294,7 +294,7 @@ def test_chains_of_unlike_lengths_and_columns_get_the_verdicts_of_the_rule() -> 
 
 
 def results(rows: Tensor) -> dict[int, StepResult]:
-    """Of a draft model, behind two rows of each slot; the last one counts."""
+    """Results of a draft model after two rows of each slot, of which the last row counts."""
     wrong = torch.zeros_like(rows[0])
     return {slot: StepResult([0], [0], [0], probabilities=torch.stack([wrong, row])) for slot, row in enumerate(rows)}
 
@@ -339,7 +339,7 @@ def test_a_draft_model_of_more_tokens_drafts_none_that_the_target_lacks() -> Non
 
 
 def test_rounding_cannot_draw_a_token_of_no_weight() -> None:
-    """Between equal distributions the weights behind a block are those of the target, not zeros."""
+    """If the distributions are equal, the weights after a block are those of the target, not zeros."""
     p = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
     q = torch.tensor([[0.5, 0.75]])  # above p everywhere: sums to more than 1, as rounding can
     numbers = torch.tensor([1 - 1e-9, 0.1], dtype=torch.float64)

@@ -70,14 +70,14 @@ def test_a_seed_and_a_temperature_are_not_baked_into_a_graph() -> None:
     model = on_device("llama")
     ids = prompt(9, 97)
     settings = ((1, 0.7), (2, 0.7), (1, 1.4))
-    said: dict[bool, list[list[int]]] = {True: [], False: []}
+    texts: dict[bool, list[list[int]]] = {True: [], False: []}
     for graphs in (False, True):
         with attached(model, capacity=60, max_rows=8, graphs=graphs) as engine:
             for seed, temperature in settings:
                 engine.sampling = Sampling(temperature=temperature, seed=seed)
-                said[graphs].append(autoregressive(engine, ids, TOKENS))
-    assert said[True] == said[False]
-    assert len(set(map(tuple, said[True]))) == 3
+                texts[graphs].append(autoregressive(engine, ids, TOKENS))
+    assert texts[True] == texts[False]
+    assert len(set(map(tuple, texts[True]))) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A model that overflows in its precision is seen in what it has stored, whoever made the overflow and when."""
+"""A model that overflows in its precision is detected from its cache, whichever layer overflows and when."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_bad_token_is_seen_behind_all_that_follow(model: object, value: floa
         engine.free(bad)
         engine.alloc()
         engine.prefill(bad, [1, 2, 3, 4])
-        assert engine.finite(bad), "what the slot held before is nobody's"
+        assert engine.finite(bad), "tokens that the slot held before do not count"
 
 
 def test_a_model_that_overflows_everywhere_is_refused_before_anything_is_decoded(model: object) -> None:

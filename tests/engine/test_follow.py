@@ -1,4 +1,4 @@
-"""A head's round behind the target's step: the same drafts as a round of its own, and one wait of the host less."""
+"""A head's round that follows the target's step gives the same drafts as a separate round, with one host wait less."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_rounds_follow_steps_and_draft_what_they_draft_alone(
             waited.append((waits.count("head"), waits.count("step")))
     assert found[0] == found[1]
     assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
-    (behind, steps), (alone, _) = waited
-    assert behind <= len(prompts)  # what a prompt brings is not behind a step
+    (following, steps), (alone, _) = waited
+    assert following <= len(prompts)  # the round after a prompt does not follow a step
     assert alone > steps / 2
 
 
@@ -79,7 +79,7 @@ def test_phases_are_told_apart_without_following(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
-    """As trees are that hold what was found in the text beside the head's drafts."""
+    """Such trees combine the head's drafts with matches from the text."""
     with attached(tiny_llama(VOCAB), capacity=90, max_rows=32, graphs=True) as engine:
         shallow = {"head": "random", "budget": 16, "depth": 1}
         method: Any = decoders.ready(decoders.with_options("jetspec", shallow), engine)

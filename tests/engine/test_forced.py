@@ -13,14 +13,14 @@ from specbench.engine.teacher_forcing import Chain, next_tokens
 
 
 def stepped(engine: Engine, chain: Chain) -> list[int]:
-    """Its next tokens by a step of the slot, cut back to where it starts; the slot is left as it was."""
+    """Next tokens of a chain from a step of its slot, rewound to the chain's start; the slot is restored."""
     slot, ids = chain.slot, texts(engine)[chain.slot]
     engine.rewind(slot, chain.start)
-    said = engine.step({slot: TokenTree.chain(chain.tokens)})[slot].next_tokens
+    found = engine.step({slot: TokenTree.chain(chain.tokens)})[slot].next_tokens
     engine.rewind(slot, chain.start)
     if ids[chain.start :]:
         engine.prefill(slot, ids[chain.start :])
-    return said
+    return found
 
 
 def texts(engine: Engine) -> list[list[int]]:
@@ -40,9 +40,9 @@ def test_they_say_what_steps_say(family: str, temperature: float) -> None:
         chains = [Chain(slot, start, prompt(rows, vocab, seed=start)) for slot, start, rows in places]
         expected = [stepped(engine, chain) for chain in chains]
         assert next_tokens(engine, chains) == expected
-        assert next_tokens(engine, chains) == expected  # and leave nothing behind
+        assert next_tokens(engine, chains) == expected  # the first call has not changed the cache
         assert [next_tokens(engine, [chain])[0] for chain in chains] == expected
-        # What is cached decides: behind nothing they say something else.
+        # The results depend on the cache: without cached tokens they differ.
         assert next_tokens(engine, [Chain(chain.slot, 0, chain.tokens) for chain in chains]) != expected
 
 

@@ -88,7 +88,7 @@ def test_every_graph_is_captured_before_the_first_request(model: Any, captured: 
             stepped = captured.step({one: random_tree(rng, root, vocab, rows) for one, root in roots.items()})
             roots = {one: result.emitted[-1] for one, result in stepped.items()}
     assert captured.report()["graphs"] == found["graphs"]
-    # what nobody prepared is captured when it comes, and counted as late
+    # a step that was not prepared is captured when it comes, and counted as late
     captured.step({0: TokenTree.chain([1])}, top_k=2)
     assert captured.report()["late_captures"] == 1
 
@@ -271,7 +271,7 @@ def test_steps_of_the_largest_bucket_are_captured_and_larger_ones_are_not(model:
 
 
 def test_forced_tokens_decide_what_is_accepted_and_cost_the_same_work(captured: Engine) -> None:
-    """Simulated acceptance: row 2 under row 1 is accepted, row 3 beside it is not."""
+    """Simulated acceptance: row 2 under row 1 is accepted, its sibling row 3 is not."""
     tree = TokenTree([4, 5, 6, 7], [-1, 0, 1, 1])
     slot = captured.alloc()
     captured.prefill(slot, [1, 2, 3])

@@ -101,7 +101,7 @@ class Small:
     """A model that drafts a tree of two branches of three tokens, and feeds the first two of each."""
 
     def __init__(self, model: Any, capture: Any) -> None:
-        self.twin = copy.deepcopy(model)  # with its own attention, and no cache
+        self.reference = copy.deepcopy(model)  # with its own attention and without a cache
         config = model.config
         self._model = model
         shape = config.num_key_value_heads, config.head_dim, config.head_dim
@@ -120,19 +120,18 @@ class Small:
         return logits
 
     def _draft(self, rows: HeadRows, read: Tensor) -> Sequence[Tensor]:
-        behind_text = rows.last(read)
-        ids = behind_text[:, 0].topk(2).indices
+        after_text = rows.last(read)
+        ids = after_text[:, 0].topk(2).indices
         first = rows.branch(ids)
-        behind_first = self._scores(first)
-        deeper = behind_first.argmax(-1)
+        after_first = self._scores(first)
+        deeper = after_first.argmax(-1)
         second = first.branch(deeper, torch.arange(2).expand(len(ids), -1))
-        behind_second = self._scores(second)
-        said = torch.cat([behind_text, behind_first, behind_second], dim=1)
-        return ids, deeper, said
+        after_second = self._scores(second)
+        return ids, deeper, torch.cat([after_text, after_first, after_second], dim=1)
 
     @torch.inference_mode()
     def uncached(self, text: Sequence[int]) -> Tensor:
-        logits: Tensor = self.twin(torch.tensor([[*text]]), use_cache=False).logits[0, -1]
+        logits: Tensor = self.reference(torch.tensor([[*text]]), use_cache=False).logits[0, -1]
         return logits
 
 
@@ -153,13 +152,13 @@ def test_a_small_model_keeps_what_was_accepted_of_its_drafts(capture: Any, monke
     for _ in range(30):
         slot = rng.choice(list(texts))  # others hold drafts meanwhile, which its rounds must leave alone
         if slot not in drafted:
-            ids, deeper, said = passes.draft(slot)
+            ids, deeper, logits = passes.draft(slot)
             first = [[token] for token in ids.tolist()]
             second = [[*path, token] for path, token in zip(first, deeper.tolist(), strict=True)]
             drafted[slot] = second
             paths = [[], *first, *second]
             expected = torch.stack([small.uncached([*texts[slot], *path]) for path in paths])
-            assert (said - expected).abs().max() < 1e-4
+            assert (logits - expected).abs().max() < 1e-4
             continue
         branch, count = rng.randrange(2), rng.randrange(3)
         accepted, own = drafted.pop(slot)[branch][:count], [rng.randrange(97) for _ in range(rng.randint(1, 2))]
@@ -171,9 +170,9 @@ def test_a_small_model_keeps_what_was_accepted_of_its_drafts(capture: Any, monke
     assert {(1, 1), (0, 2), (1, 2)} <= kept
 
 
-def test_a_pass_over_a_single_row_sees_no_cell_behind_it() -> None:
+def test_a_pass_over_a_single_row_sees_no_cell_after_it() -> None:
     model = tiny_llama(97)
-    twin, config = copy.deepcopy(model), model.config
+    reference, config = copy.deepcopy(model), model.config
 
     def scores(rows: HeadRows) -> Tensor:
         logits: Tensor = model(**rows.arguments()).logits
@@ -189,13 +188,13 @@ def test_a_pass_over_a_single_row_sees_no_cell_behind_it() -> None:
         shapes=dict.fromkeys(range(config.num_hidden_layers), shape), new_rows=3, draft_rows=2, modules=[model],
     )  # fmt: skip
     slot, text = passes.open(), []
-    for length in (9, 3, 1, 2):  # the cells behind hold what earlier passes left there
+    for length in (9, 3, 1, 2):  # the cells after them hold rows of earlier passes
         some = prompt(length, 97)
         passes.append(slot, some)
         text += some
         ids, branch, block = passes.draft(slot)
         with torch.inference_mode():
-            expected = twin(torch.tensor([[*text, *ids.tolist()]]), use_cache=False).logits[0, -1]
+            expected = reference(torch.tensor([[*text, *ids.tolist()]]), use_cache=False).logits[0, -1]
         assert (branch - expected).abs().max() < 1e-3
         assert (block - expected).abs().max() < 1e-3
 

@@ -46,7 +46,7 @@ def test_a_layer_takes_nine_or_ten_nodes_whatever_its_family_has(family: str, wh
 def test_experts_are_left_as_they_are() -> None:
     *_, last = per_layer(nodes("mixtral", *KINDS["64 rows"][:2]))
     assert last[:7] == WIDE[:7]
-    assert last[7:] == [*last[7:-1], "to"]  # not one addition to the residual stream behind them
+    assert last[7:] == [*last[7:-1], "to"]  # no addition to the residual stream comes after them
     assert len(last) <= 35  # the sort of its experts is counted as five
 
 

@@ -45,7 +45,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def scores_of(engine: Engine, ids: Sequence[int], tree: TokenTree) -> Tensor:
-    """[rows, TOP] of a tree behind a prompt whose last token is its root."""
+    """Scores [rows, TOP] of a tree after a prompt whose last token is its root."""
     slot = engine.alloc()
     try:
         engine.prefill(slot, ids)
@@ -57,7 +57,7 @@ def scores_of(engine: Engine, ids: Sequence[int], tree: TokenTree) -> Tensor:
 
 
 def scores_one_by_one(engine: Engine, ids: Sequence[int], tokens: Sequence[int]) -> Tensor:
-    """[TOP] behind the last of ``tokens``, each of which is a step of its own."""
+    """Scores [TOP] after the last of ``tokens``, with a separate step for each token."""
     slot = engine.alloc()
     try:
         engine.prefill(slot, ids)
@@ -145,8 +145,8 @@ def test_what_is_not_of_the_kind_steps_as_before_and_says_why(family: str, why: 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        pytest.param({"compile": True}, "torch.compile was asked for", marks=pytest.mark.slow),  # it compiles
-        ({"graphs": True}, "captured steps hold operations of torch"),
+        pytest.param({"compile": True}, "torch.compile was requested", marks=pytest.mark.slow),  # it compiles
+        ({"graphs": True}, "captured steps can hold only torch operations"),
     ],
 )
 def test_who_asks_for_another_way_of_stepping_gets_it(

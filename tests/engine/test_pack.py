@@ -103,7 +103,7 @@ def test_what_is_written_is_what_a_loop_over_the_trees_writes(seed: int) -> None
 def test_a_wrong_number_of_forced_tokens_is_an_error_unless_it_is_one(forced: list[int]) -> None:
     trees = {0: TokenTree.chain([1, 2]), 1: TokenTree.chain([1, 2])}
     packed, batch = np.zeros(Shape(4, 2).width_in, dtype=np.int32), Batch.of(trees)
-    if len(forced) == 1:  # is said of all rows
+    if len(forced) == 1:  # applies to all rows
         fill(packed, Shape(4, 2), batch, [0, 0], {0: [5, 6], 1: forced})
         assert packed[12:16].tolist() == [5, 6, 5, 5]
     else:
@@ -119,14 +119,14 @@ def test_a_token_that_no_32_bits_hold_is_an_error() -> None:
 # ------------------------------------------------------------------ out of it
 
 
-class Said:
-    """What a device may say of some trees, random where it may."""
+class Output:
+    """A possible output of the device for some trees, random where that is valid."""
 
     def __init__(self, seed: int, trees: Mapping[int, TokenTree], top_k: int, spare: int) -> None:
         rng = random.Random(seed)
         self.rows, self.top_k = sum(map(len, trees.values())) + spare, top_k
         self.next = [rng.randrange(VOCAB) for _ in range(self.rows)]
-        self.path, self.kept, self.behind = [0] * self.rows, [0] * SLOTS, [0] * SLOTS
+        self.path, self.kept, self.bonus = [0] * self.rows, [0] * SLOTS, [0] * SLOTS
         at = 0
         for slot in sorted(trees):
             path = [0]
@@ -135,7 +135,7 @@ class Said:
                     break
                 path.append(rng.choice(children))
             self.path[at : at + len(path)] = path
-            self.kept[slot], self.behind[slot] = len(path), rng.randrange(VOCAB)
+            self.kept[slot], self.bonus[slot] = len(path), rng.randrange(VOCAB)
             at += len(trees[slot])
         numbers = np.random.default_rng(seed)
         self.ids = numbers.integers(0, VOCAB, (self.rows, top_k), dtype=np.int32)
@@ -145,28 +145,30 @@ class Said:
 
     @property
     def outcome(self) -> Outcome:
-        """As it arrives."""
-        decided = [[*field, *[-9] * (-len(field) % 4)] for field in (self.next, self.path, self.kept, self.behind)]
+        """The output array as it arrives on the host."""
+        decided = [[*field, *[-9] * (-len(field) % 4)] for field in (self.next, self.path, self.kept, self.bonus)]
         parts: list[Any] = [*decided, self.ids.ravel(), self.scores.ravel().view(np.int32)]
         return Outcome(np.concatenate(parts).astype(np.int32), Shape(self.rows, SLOTS), self.top_k)
 
 
-def plainly_read(said: Said, trees: Mapping[int, TokenTree], verdicts: Mapping[int, Verdict]) -> dict[int, StepResult]:
+def plainly_read(
+    output: Output, trees: Mapping[int, TokenTree], verdicts: Mapping[int, Verdict]
+) -> dict[int, StepResult]:
     """Results slot by slot and row by row."""
     found, at = {}, 0
     for slot in sorted(trees):
-        tree, path = trees[slot], [said.path[at + depth] for depth in range(said.kept[slot])]
-        next_tokens, behind = [said.next[at + row] for row in range(len(tree))], said.behind[slot]
+        tree, path = trees[slot], [output.path[at + depth] for depth in range(output.kept[slot])]
+        next_tokens, bonus = [output.next[at + row] for row in range(len(tree))], output.bonus[slot]
         if slot in verdicts:
-            path, behind = list(range(1 + verdicts[slot].accepted)), verdicts[slot].token
+            path, bonus = list(range(1 + verdicts[slot].accepted)), verdicts[slot].token
             for row in path[:-1]:
                 next_tokens[row] = int(tree.tokens[row + 1])
-            next_tokens[path[-1]] = behind
-        emitted = [int(tree.tokens[row]) for row in path if row] + [behind]
+            next_tokens[path[-1]] = bonus
+        emitted = [int(tree.tokens[row]) for row in path if row] + [bonus]
         stop = at + len(tree)
-        top = (torch.tensor(said.scores[at:stop]), torch.tensor(said.ids[at:stop], dtype=torch.int64))
-        hidden = torch.stack([said.hidden[at + depth] for depth in range(len(path))])
-        found[slot] = StepResult(emitted, path, next_tokens, top, hidden, said.probabilities[at:stop])
+        top = (torch.tensor(output.scores[at:stop]), torch.tensor(output.ids[at:stop], dtype=torch.int64))
+        hidden = torch.stack([output.hidden[at + depth] for depth in range(len(path))])
+        found[slot] = StepResult(emitted, path, next_tokens, top, hidden, output.probabilities[at:stop])
         at = stop
     return found
 
@@ -180,18 +182,18 @@ def equal(found: Tensor | None, expected: Tensor | None) -> bool:
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_read_is_what_a_loop_over_the_slots_reads(seed: int) -> None:
     rng, trees = random.Random(seed), trees_of(seed)
-    said = Said(seed, trees, top_k := rng.choice((0, 1, 3)), rng.choice((0, 2)))
+    output = Output(seed, trees, top_k := rng.choice((0, 1, 3)), rng.choice((0, 2)))
     chains = [slot for slot, tree in trees.items() if tree.is_chain]
     verdicts = {
         slot: Verdict(rng.randrange(len(trees[slot])), rng.randrange(VOCAB)) for slot in chains if rng.random() < 0.5
     }
     hidden, shares = rng.random() < 0.5, rng.random() < 0.5
-    outcome = said.outcome
+    outcome = output.outcome
     found = outcome.results(
-        Batch.of(trees), said.hidden if hidden else None, said.probabilities if shares else None, verdicts
+        Batch.of(trees), output.hidden if hidden else None, output.probabilities if shares else None, verdicts
     )
     outcome.packed[:] = -1  # the array is the next step's
-    expected = plainly_read(said, trees, verdicts)
+    expected = plainly_read(output, trees, verdicts)
     assert [*found] == sorted(trees)
     for slot, result in found.items():
         words = result.emitted, result.path, result.next_tokens
@@ -209,11 +211,11 @@ def test_what_is_read_is_what_a_loop_over_the_slots_reads(seed: int) -> None:
 
 def test_features_of_a_prompt_stand_before_those_of_its_tree() -> None:
     trees = {3: TokenTree([1, 2, 0], [-1, 0, 1])}
-    said = Said(0, trees, 0, 0)
-    said.path, said.kept[3] = [0, 1, 0], 2
+    output = Output(0, trees, 0, 0)
+    output.path, output.kept[3] = [0, 1, 0], 2
     before = torch.full((4, FEATURES), 9.0, dtype=torch.float64)
-    found = said.outcome.results(Batch.of(trees), torch.cat([before, said.hidden]))[3].hidden
-    assert equal(found, torch.cat([before, said.hidden[:2]]))
+    found = output.outcome.results(Batch.of(trees), torch.cat([before, output.hidden]))[3].hidden
+    assert equal(found, torch.cat([before, output.hidden[:2]]))
 
 
 # ------------------------------------------------------------------ growth
@@ -270,8 +272,8 @@ def test_a_sequence_more_is_no_operation_more() -> None:
     counts = []
     for slots in (2, SLOTS):
         trees = full(slots, 6)
-        said = Said(0, trees, 3, 0)
+        output = Output(0, trees, 3, 0)
         with Operations() as operations:
-            said.outcome.results(Batch.of(trees), said.hidden, said.probabilities)
+            output.outcome.results(Batch.of(trees), output.hidden, output.probabilities)
         counts.append(operations.count)
     assert counts[0] == counts[1]

@@ -25,7 +25,7 @@ def test_a_phase_that_comes_twice_adds_up_and_one_that_never_comes_is_zero() -> 
         clock.now += cost
         phases.mark(phase)
     assert phases.spent == {"draft": 2, "build": 0, "forward": 11, "accept": 0, "commit": 0, "observe": 0}
-    clock.now += 100  # behind the last mark: nobody's
+    clock.now += 100  # after the last mark, so it belongs to no phase
     assert sum(phases.spent.values()) == 13
 
 

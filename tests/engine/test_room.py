@@ -126,5 +126,5 @@ def test_what_a_step_takes_is_about_what_was_said(native: bool) -> None:
         before = status("VmRSS")
         engine.step({slot: branching(1, [2, 3, 4], 4330, 2000)})
         grown = status("VmHWM") - before
-        said = step_memory(memory.widths(model, engine.cache.shapes), 4337, 64).step
-    assert 0.3 * said <= grown <= 1.1 * said
+        estimated = step_memory(memory.widths(model, engine.cache.shapes), 4337, 64).step
+    assert 0.3 * estimated <= grown <= 1.1 * estimated

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-import scipy  # its stats are imported by whoever asks for them
+import scipy  # scipy.stats is imported lazily
 import torch
 import transformers
 from support import models

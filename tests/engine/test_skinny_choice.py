@@ -1,4 +1,4 @@
-"""Which products are ours is settled by a clock: here one that says what it is told."""
+"""Measured times choose which products use our kernel; here a fake clock gives the times."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_goes_to_which_kernel() -> None:
             assert torch.allclose(found, nn.functional.linear(x, weight, given), atol=1e-5)
         assert len(kernel.calls) == 2 * ours
     kernel.calls.clear()
-    made(torch.ones(1, 8), torch.ones(5, 8))  # of a shape that nobody settled
+    made(torch.ones(1, 8), torch.ones(5, 8))  # a shape without a choice
     assert not kernel.calls
 
 

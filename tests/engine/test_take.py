@@ -1,4 +1,4 @@
-"""What a draft head reads of a step: row by row as told, for slots that follow it, whatever rows the others have."""
+"""A draft head reads the step's results row by row for slots that follow it, whatever rows the other slots have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES, SIZE = 4, 3
     [
         ([3, 2], [[0, 2], [0]], [1, 1]),
         ([3, 2, 4], [[0, 1], [0, 1], [0, 2, 3]], [1, 0, 1]),
-        ([4, 0], [[0, 1, 2, 3], []], [1, 1]),  # the last slot has no rows, and would begin behind all
+        ([4, 0], [[0, 1, 2, 3], []], [1, 1]),  # the last slot has no rows, and would begin after all rows
         ([0, 1, 5], [[], [0], [0, 3]], [1, 1, 1]),
         ([1], [[0]], [0]),
     ],
@@ -46,7 +46,7 @@ def test_each_slot_that_follows_has_its_path_and_the_tokens_behind_it(
             assert all(torch.equal(one, other) for one, other in zip(was, now, strict=True))
             continue
         assert (int(new[slot]), int(anchor[slot])) == (len(taken), 900 + slot)
-        behind = [100 + first + row for row in taken]
-        assert tokens[:, slot].tolist() == behind + [0] * (PLACES - len(taken))
+        following = [100 + first + row for row in taken]
+        assert tokens[:, slot].tolist() == following + [0] * (PLACES - len(taken))
         assert torch.equal(features[slot, : len(taken)], hidden[first : first + len(taken)])
         assert (features[slot, len(taken) :] == -1).all()

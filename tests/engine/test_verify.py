@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.decoding.tree import TokenTree
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import TorchOps, accept_path, ancestors
-from specbench.engine.program import _behind
+from specbench.engine.program import _prepend_prompt
 
 VOCAB = 3  # few tokens, so that guesses are often right and siblings often equal
 
@@ -55,7 +55,7 @@ def oracle(case: Case) -> list[int]:
 
 
 def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
-    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` rows of padding behind all."""
+    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` padding rows at the end."""
     tokens: list[int] = []
     accept: list[bool] = []
     following: list[int] = []
@@ -147,10 +147,10 @@ def test_a_tree_behind_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt()
         groups=(Group(slice(1, 2), slice(0, 4), 9),),
     )
     ancestry = TorchOps().ancestry(parents, layout)
-    found, longer, behind = _behind(torch.tensor([7, 8]), tokens, ancestry, layout)
+    found, longer, new_layout = _prepend_prompt(torch.tensor([7, 8]), tokens, ancestry, layout)
     assert found.tolist() == [7, 8, 9, 1, 2, 3]
     assert longer.depth.tolist() == [0, 1, 2, 3, 3, 4]
-    assert (behind.slot.tolist(), behind.count.tolist()) == ([1] * 6, [0, 6, 0])
-    assert behind.groups == (Group(slice(1, 2), slice(0, 6), 11),)
+    assert (new_layout.slot.tolist(), new_layout.count.tolist()) == ([1] * 6, [0, 6, 0])
+    assert new_layout.groups == (Group(slice(1, 2), slice(0, 6), 11),)
     seen = ["100000", "110000", "111000", "111100", "111010", "111011"]
     assert ["".join(str(int(sees)) for sees in row) for row in longer.rows] == seen

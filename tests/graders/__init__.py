@@ -20,7 +20,7 @@ from specbench.common import options, registry
 from specbench.evals import Verdict
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER.parents[1] / "docs" / "graders.md"
+PAGE = FOLDER.parents[1] / "docs" / "concepts" / "grading.md"
 START, END = "<!-- made by: cd tests && python -m graders -->\n", "<!-- end -->\n"
 
 

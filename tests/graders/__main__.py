@@ -1,4 +1,4 @@
-"""``cd tests && python -m graders`` renews the block of docs/graders.md."""
+"""``cd tests && python -m graders`` renews the block of docs/concepts/grading.md."""
 
 from graders import PAGE, written
 

@@ -47,7 +47,7 @@ print(resident() - before)
 def test_it_reads_at_the_speed_of_some_memory_and_more_threads_are_not_half_as_fast() -> None:
     with BandwidthProbe(SMALL) as probe:
         one = probe.read(1)
-        # Whoever else is on these cores may be there for a while.
+        # Other processes may keep these cores busy for a while.
         several = max(probe.read(min(2, usable_cores()), readings=1) for _ in range(12))
     # Any machine that runs this reads half a gigabyte a second, and none a petabyte.
     assert 5e8 < one < 1e15
@@ -56,10 +56,10 @@ def test_it_reads_at_the_speed_of_some_memory_and_more_threads_are_not_half_as_f
 
 @pytest.mark.usefixtures("built")
 def test_its_memory_is_there_and_given_back() -> None:
-    said = subprocess.run([sys.executable, "-c", RESIDENT], check=True, capture_output=True, text=True).stdout
-    there, behind = map(int, said.split())
-    assert there > 0.9 * SMALL, "pages that nobody has written may all be one"
-    assert behind < 0.1 * SMALL
+    printed = subprocess.run([sys.executable, "-c", RESIDENT], check=True, capture_output=True, text=True).stdout
+    there, left = map(int, printed.split())
+    assert there > 0.9 * SMALL, "pages that were never written may all share one page"
+    assert left < 0.1 * SMALL
     with BandwidthProbe(1 << 20) as probe:
         probe.read(1)
     probe.close()  # a second time it is nothing

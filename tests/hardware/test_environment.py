@@ -99,7 +99,7 @@ def test_a_gpu_is_described_by_torch_and_nvml(nvml: FakeNvml) -> None:
         assert (device.memory_bytes, device.compute_capability, device.cuda) == (150_110_011_392, "9.0", "12.8")
         assert (device.driver, device.sm_clock_mhz, device.memory_clock_mhz) == ("580.65.06", 1980, 3201)
         assert device.power_limit_w == 700.0
-        assert device.temperature_c is None  # not supported here: the rest is still told
+        assert device.temperature_c is None  # not supported here; other values are still reported
         assert device.throttle_reasons == ["idle", "power cap", "hardware thermal slowdown"]
     assert nvml.open == 0
 

@@ -169,7 +169,7 @@ def test_the_users_first_sentence_is_answered_at_once_where_there_is_no_such_car
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split() == ["3", "False"]
-    assert done.stderr.startswith("error: --gpu b200 but this machine has no CUDA device (")
+    assert done.stderr.startswith("error: cannot use --gpu b200: this machine has no CUDA device (")
     assert "--gpu auto" in done.stderr
     assert "--project b200" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -21,7 +21,7 @@ from specbench.hardware import monitor
 from specbench.hardware.monitor import MachineSample, sample_delta, sample_machine
 from specbench.results.watch import Look
 
-Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest")
+Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest_nice")
 BEFORE = [
     Times(1.0, 0.1, 0.2, 50, 0.7, 0.01, 0.02, 0.03, 0.09), Times(2.0, 0.2, 0.3, 60, 0.8, 0.04, 0.05, 0.06, 0.09),
     Times(7.0, 0.7, 0.7, 70, 0.7, 0.07, 0.07, 0.07, 0.07),
@@ -93,7 +93,7 @@ _SET_CHILD_SUBREAPER = 36  # of linux/prctl.h; an earlier test of this process m
 
 @contextmanager
 def busy(*, ours: bool) -> Iterator[int]:
-    """A process that keeps the first core in reach busy: a child of this one, or nobody's."""
+    """Keep this process's first core busy with another process: a child of this one, or an orphan."""
     core = sorted(os.sched_getaffinity(0))[0]
     work = [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
     if ours:

@@ -1,4 +1,4 @@
-"""What NVML is asked and what is made of its answers, on a GPU that answers as it is told to."""
+"""Queries to NVML and the results made from them, with a fake GPU that gives fixed values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_request_has_the_clocks_of_its_end_the_higher_temperature_and_the_ener
 
 @pytest.mark.parametrize(
     "change",
-    [{"energy_mj": None}, {"energy_mj": 999}],  # not told any more; counted from 0 again by a driver loaded anew
+    [{"energy_mj": None}, {"energy_mj": 999}],  # no longer reported; counted from 0 again after the driver was reloaded
 )
 def test_energy_that_is_not_known_is_none(change: dict[str, Any]) -> None:
     trace = over(QUIET, replace(QUIET, at_ns=1, **change))

@@ -30,7 +30,7 @@ def result(next_tokens: Sequence[int], matches: int) -> StepResult:
 
 
 def started(chain: Sequence[int], **options: Any) -> Decoder:
-    """A decoder whose first chain is ``chain``: guesses sent along with the prompt came back as these."""
+    """A decoder whose first chain is ``chain``: guesses sent with the prompt came back as these."""
     made = decoder(block_size=len(chain), **options)
     made.begin(PROMPT)
     made.observe(result(chain, 0))

@@ -154,7 +154,7 @@ def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert found.waited_s == 2 * ROUND
-    assert world.phases.count("waiting for memory's bandwidth") == 1, "a line for each wait, not for each reading"
+    assert world.phases.count("waiting for memory bandwidth") == 1, "a line for each wait, not for each reading"
     low, high = found.figures().low_bytes_per_s, found.figures().high_bytes_per_s
     assert (low, high) == (79e9, 81e9)
 

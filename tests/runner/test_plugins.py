@@ -23,7 +23,7 @@ from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.runner import Runner
 
-KEPT = "; what was finished is kept, mend it or leave it out"
+KEPT = "; finished requests are kept; fix it or leave it out"
 
 
 @pytest.fixture(autouse=True)
@@ -56,21 +56,21 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "a usage error": ("draft", raising(UsageError("give me more")), "failed in draft (give me more)"),
     "an assertion": ("observe", raising(AssertionError()), "failed in observe (AssertionError at"),
     "too deep": ("draft", lambda self: self.draft(), "failed in draft (RecursionError: maximum recursion depth"),
-    "no tree": ("draft", returning(None), "it returned NoneType, where a TokenTree is needed"),
-    "too many rows": ("draft", returning(TokenTree.chain([1000, 1, 2])), "its tree has 3 rows, its max_rows said 2"),
+    "no tree": ("draft", returning(None), "it returned NoneType, not a TokenTree"),
+    "too many rows": ("draft", returning(TokenTree.chain([1000, 1, 2])), "its tree has 3 rows, and its max_rows is 2"),
     "another root": ("draft", returning(TokenTree.chain([7])), "its tree has root 7, and the last emitted token is"),
     "a cycle": ("draft", lambda self: TokenTree([1000, 1], [-1, 1]), "failed in draft (ValueError: row 1 has parent 1"),
     "half a token": ("draft", lambda self: TokenTree.chain(cast(Any, [1000, 1.5])), "token 1.5 is no"),
-    "guesses that are none": ("begin", returning([1]), "it returned list, where a TokenTree or None is needed"),
+    "guesses that are none": ("begin", returning([1]), "it returned list, not a TokenTree or None"),
     "a prompt that is emitted": (
-        "begin", returning(TokenTree.chain([7, 1000])), "guesses sent along with the prompt must be draft-only rows"
+        "begin", returning(TokenTree.chain([7, 1000])), "guesses sent with the prompt must be draft-only rows"
     ),
     "the prompt changed": ("begin", lambda self, prompt: prompt.append(3), "failed in begin (AttributeError: 'tuple'"),
     "measures are none": ("measures", returning(3), "failed in measures or branches (TypeError: 'int'"),
-    "a measure is NaN": ("measures", returning({"luck": math.nan}), "its measure luck is nan, which is no number"),
-    "branches are none": ("branches", returning([3]), "it returned int, where a Branch is needed"),
-    "forwards are NaN": ("draft_forwards", math.nan, "its draft_forwards is nan, which is no count"),
-    "forwards below zero": ("draft_forwards", -2, "its draft_forwards is -2, which is no count"),
+    "a measure is NaN": ("measures", returning({"luck": math.nan}), "its measure luck is nan, which is not a number"),
+    "branches are none": ("branches", returning([3]), "it returned int, not a Branch"),
+    "forwards are NaN": ("draft_forwards", math.nan, "its draft_forwards is nan, which is not a count"),
+    "forwards below zero": ("draft_forwards", -2, "its draft_forwards is -2, which is not a count"),
 }  # fmt: skip
 
 

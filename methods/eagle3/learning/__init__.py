@@ -1,1 +1,1 @@
-"""What training a head is made of; ``train.py`` puts it together."""
+"""Parts of training a head; ``train.py`` combines them."""

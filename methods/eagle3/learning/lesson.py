@@ -1,4 +1,4 @@
-"""A head in training: what it says at each step of the training-time test, against what the target says there."""
+"""The loss of an EAGLE-3 head: its distribution at each step of the training-time test, compared with the target's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.unrolled import unrolled
 from specbench.training import HeadLesson
 
-# Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
+# Rows whose scores are held at once: with a large vocabulary these scores fill the memory.
 _AT_ONCE = 1024
 
 
 class Lesson(HeadLesson):
     """The head with its loss, Σᵢ decayⁱ · mean over rows of KL(p ‖ qᵢ).
 
-    p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. A row whose best token
-    by the target cannot be drafted has nothing to learn (SpecForge, ``position_mask``).
+    p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. Rows whose best
+    token by the target cannot be drafted are left out (SpecForge, ``position_mask``).
     """
 
     def __init__(
@@ -40,25 +40,25 @@ class Lesson(HeadLesson):
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
         """One step's loss.
 
-        ``ids``: int64 [B, S] texts, filled up at their ends; ``starts``, ``ends``: int64 [B] first position of each
+        ``ids``: int64 [B, S] texts, padded at their ends; ``starts``, ``ends``: int64 [B] first position of each
         answer, and tokens of each text. Returns ``loss``; ``kl`` of the first step; ``agrees`` and ``agrees_last``, the
         shares of rows whose best token is the target's, of the first and of the last step.
         """
         features, states = self.frozen.teach(ids, ends)
-        # Rows whose token is in the answer, and has another behind it there; what is said behind the row's token.
+        # Rows whose token and next token are both in the answer; each row predicts the token after its own.
         count = int((ends - 1 - starts).max())
         place = torch.arange(count, device=ids.device)
         rows = ((starts - 1)[:, None] + place).clamp(max=ids.shape[1] - 2)
         taught = self._taught(states.gather(1, (rows + 1)[:, :, None].expand(-1, -1, states.shape[2])))
         total: Any = 0.0
-        said: list[tuple[Tensor, Tensor]] = []
+        steps: list[tuple[Tensor, Tensor]] = []
         for step, outputs in enumerate(self._outputs(features, ids, rows, self._steps, self._recompute)):
             learns = place + step < (ends - 1 - starts)[:, None]
             if not bool(learns.any()):
                 break
-            # Step i of a row foresees what the target says behind the row i further on.
-            behind = (place + step).clamp(max=count - 1)
-            theirs = [part[:, behind][learns] for part in taught]
+            # Step i of a row predicts the target's token after the row i positions later.
+            later = (place + step).clamp(max=count - 1)
+            theirs = [part[:, later][learns] for part in taught]
             parts = [
                 checkpoint(self._part, mine, *some, use_reentrant=False)
                 for mine, *some in zip(
@@ -68,13 +68,13 @@ class Lesson(HeadLesson):
             divergence, agrees, learnt = (torch.stack(each).sum() for each in zip(*parts, strict=True))
             kl = divergence / learnt.clamp(min=1)
             total = total + self._decay**step * kl
-            said.append((kl.detach(), agrees / learns.sum()))
-        return {"loss": total, "kl": said[0][0], "agrees": said[0][1], "agrees_last": said[-1][1]}
+            steps.append((kl.detach(), agrees / learns.sum()))
+        return {"loss": total, "kl": steps[0][0], "agrees": steps[0][1], "agrees_last": steps[-1][1]}
 
     @torch.no_grad()
     def _taught(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the target says of rows [B, R, H]: log-probabilities [B, R, Vd] of what can be drafted, its best token
-        [B, R], and whether that can be drafted."""
+        """The target's prediction for rows [B, R, H]: log-probabilities [B, R, Vd] over the draft vocabulary, its best
+        token [B, R], and whether that can be drafted."""
         scorer, known = self.frozen.lm_head, self.head.draft_ids
         likely, best, can = [], [], []
         for some in states.flatten(0, 1).split(_AT_ONCE):
@@ -99,19 +99,19 @@ class Lesson(HeadLesson):
         return unrolled(self.head, self.head.fuse(features.to(dtype)), embedded, rows, steps, recompute)
 
     def _part(self, outputs: Tensor, likely: Tensor, best: Tensor, can: Tensor) -> tuple[Tensor, ...]:
-        """Sums over some rows: the divergence of those that learn, rows that agree, rows that learn."""
+        """Sums over some rows: divergence of learning rows, number of rows that agree, number of learning rows."""
         known = self.head.draft_ids
         draft = self.head.scores(outputs).float()
         divergence = (likely.exp() * (likely - draft.log_softmax(-1))).sum(-1)
         own = draft.argmax(-1)
-        said = own if known is None else known[own]
-        return (divergence * can).sum(), (said == best).sum(), can.sum()
+        predicted = own if known is None else known[own]
+        return (divergence * can).sum(), (predicted == best).sum(), can.sum()
 
     def drafts(self, features: Tensor, ids: Tensor, start: int, end: int) -> Tensor:
         """The best chain after each token.
 
-        A draft counts as far as all before it are the text's, and there the head has read the text's tokens: so what it
-        says over the text itself decides.
+        A draft counts only if all drafts before it equal the text, and then the head has read the text's tokens. So its
+        predictions over the text itself decide.
         """
         rows = torch.arange(start - 1, end - 2, device=ids.device)[None]
         outputs = self._outputs(features, ids, rows, self.depth)

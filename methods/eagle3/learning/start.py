@@ -1,9 +1,9 @@
-"""First weights of a head: parts of the target's own that do the same work there.
+"""Initialise a head with the corresponding parts of the target.
 
-The head stands between features of the target and its vocabulary, as the target's last layers do. So its LM head is the
-target's (those rows of it that can be drafted), its final norm too; its layer is the target's last one, reading the
-features by the queries, keys and values of that layer and the embedding not yet; a wider MLP is that of the last layers
-side by side. EAGLE-3 and SpecForge begin with noise, and with much more text.
+The head maps features of the target to its vocabulary, as the target's last layers do. So it starts with the target's
+LM head (the rows that can be drafted) and final norm. Its layer starts as the target's last one: the features go
+through that layer's queries, keys and values, and the embedding is ignored at first. A wider MLP starts as the MLPs of
+several last layers, concatenated. EAGLE-3 and SpecForge start with random weights, and train on much more text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import nn
 from specbench.engine import decoder_layers
 from specbench.methods.eagle3.head import DraftHead
 
-_FINAL = ("norm", "final_layernorm", "ln_f")  # of transformers' base models
+_FINAL = ("norm", "final_layernorm", "ln_f")  # names in transformers' base models
 
 
 @torch.no_grad()
 def start_from_target(head: DraftHead, model: Any) -> int:
-    """Copies what fits into a head of random weights; returns how many numbers."""
+    """Copy what fits into a head of random weights; return the number of copied values."""
     target = decoder_layers(model)
     layers: list[Any] = [*head.layers]
     copied = 0
@@ -70,7 +70,7 @@ _NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 def _mlp(own: Any, target: list[nn.Module]) -> int:
-    """As many of the target's last MLPs as fit beside one another: a sum of theirs, each behind the same norm."""
+    """Concatenate as many of the target's last MLPs as fit: their outputs add up, all after the same norm."""
     copied = at = 0
     for layer in reversed(target):
         given: Any = getattr(layer, "mlp", None)

@@ -1,8 +1,8 @@
 """Training-time test: the head over a whole text, and again over its own outputs, as drafting does (EAGLE-3 §3.2).
 
 Row t of step 0 reads the features of token t and the embedding of token t + 1. Row t of step i reads its own output of
-step i - 1 and the embedding of token t + 1 + i: what the i-th draft behind it would read. It sees what that draft sees,
-the text up to row t of step 0 and its own rows of the steps between, and foresees token t + 2 + i.
+step i - 1 and the embedding of token t + 1 + i: what the i-th draft after it would read. It sees what that draft sees
+(the text up to row t of step 0, and its own rows of the steps between) and predicts token t + 2 + i.
 """
 
 from __future__ import annotations

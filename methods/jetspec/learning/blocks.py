@@ -1,8 +1,8 @@
-"""Blocks of a text to learn from: where they start, and which of their rows have something to learn.
+"""Training blocks of a text: where they start, and which of their rows learn.
 
 An anchor is a token of the answer whose next token is in the answer too (SpecForge, ``dflash_family_model.py``). Its
-block is [anchor, MASK, …] at the anchor's position and the following ones; the row at offset k foresees the token k
-behind the anchor, from the text before the anchor and the anchor alone.
+block is [anchor, MASK, …] at the anchor's position and the following ones; the row at offset k predicts the token k
+positions after the anchor, from the text up to and including the anchor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Blocks:
         anchors: int64 [B, A] their positions; 0 where there is no block.
         used: bool [B, A] whether there is a block.
         positions: int64 [B, A × R] of all rows.
-        learns: bool [B, A, R - 1] whether the token that the row at offset 1 to R - 1 foresees is in the text.
+        learns: bool [B, A, R - 1] whether the token predicted by the row at offset 1 to R - 1 is in the text.
     """
 
     anchors: Tensor
@@ -31,7 +31,7 @@ class Blocks:
 
 
 def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
-    """Blocks at given anchors of texts that have ``ends`` int64 [B] tokens."""
+    """Blocks at given anchors of texts with ``ends`` int64 [B] tokens."""
     anchors = anchors.masked_fill(~used, 0)
     offsets = torch.arange(rows, device=anchors.device)
     positions = anchors[:, :, None] + offsets
@@ -40,13 +40,13 @@ def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
 
 
 def drawn(starts: Tensor, ends: Tensor, count: int, rows: int) -> Blocks:
-    """Blocks at anchors drawn uniformly without replacement from those of each answer, from torch's generator.
+    """Blocks at anchors sampled uniformly without replacement from each answer, with torch's generator.
 
-    ``starts``, ``ends``: int64 [B] first position of each answer, and tokens of each text; ``count``: A at most, texts
-    with fewer anchors have all of theirs.
+    ``starts``, ``ends``: int64 [B] first position of each answer, and tokens of each text; ``count``: at most A; texts
+    with fewer anchors use all of them.
     """
     candidates = int((ends - 1 - starts).max().clamp(min=1))
-    lots = torch.rand(len(starts), candidates)  # of the CPU's generator, which a checkpoint brings back
+    lots = torch.rand(len(starts), candidates)  # from the CPU's generator, which a checkpoint restores
     places = torch.arange(candidates)
     there = places < (ends - 1 - starts).cpu()[:, None]
     chosen = lots.masked_fill(~there, 2.0).argsort(dim=1)[:, :count]

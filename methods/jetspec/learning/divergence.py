@@ -1,4 +1,4 @@
-"""Forward KL of a frozen LM head's scores, without a row of the vocabulary outliving its chunk."""
+"""Forward KL of a frozen LM head's scores, computed chunk by chunk so that full-vocabulary scores are never kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 25  # scores that are held at a time
+_CHUNK = 1 << 25  # scores held at a time
 
 
 def forward_kl(
@@ -15,14 +15,14 @@ def forward_kl(
 ) -> Any:
     """Σ shareᵢ · KL(Pᵢ || Qᵢ), P the target's distribution and Q the draft's, both at temperature 1.
 
-    KL(P || Q) = Σᵥ P(v) · (log P(v) − log Q(v)), Q = softmax(states · weightᵀ + bias). Its gradient by the scores is
-    Q − P; as the LM head is frozen, all that is kept of a chunk is its product with the head's weights.
+    KL(P || Q) = Σᵥ P(v) · (log P(v) − log Q(v)), Q = softmax(states · weightᵀ + bias). Its gradient with respect to
+    the scores is Q − P. The LM head is frozen, so only the product with its weights is kept from a chunk.
 
     Args:
         states: [M, H] outputs of the head's last norm.
         weight, bias: [V, H], [V] of the LM head, or of the rows that can be drafted.
         teacher: [N, V] the target's log-probabilities over the same tokens.
-        rows: int64 [M] which of the N each state is compared with.
+        rows: int64 [M] which of the N rows each state is compared with.
         shares: [M] weights of the sum.
 
     Returns:

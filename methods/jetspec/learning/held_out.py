@@ -1,4 +1,4 @@
-"""How a head drafts texts that were not learnt from, without an engine."""
+"""Measure a head's drafts on held-out texts, without an engine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from specbench.methods.jetspec.learning.blocks import all_of
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training import Accepted, Text, leading
 
-#: Nats below which JetSpec calls a branch faithful, and from which on unfaithful.
+#: JetSpec calls a branch faithful below the first number of nats, and unfaithful from the second on.
 FAITHFUL, UNFAITHFUL = 5.0, 80.0
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What decoding held-out answers of the target with the head's best branch would take.
+    """The result of drafting held-out answers of the target with the head's best branch.
 
     Attributes:
-        accepted: of the branch, which is a chain.
-        gaps: per text with a whole block, the median over its blocks of JetSpec's branch gap (project page,
-            ablations): the head's log-probability of its own best branch less the *head's* of the answer's tokens, in
-            nats. It is 0 or more, and infinite where the answer has a token outside of the draft vocabulary.
+        accepted: accepted lengths of the branch, which is a chain.
+        gaps: per text with a whole block, the median over its blocks of JetSpec's branch gap (project page, ablations):
+            the head's log-probability of its own best branch minus the *head's* log-probability of the answer's tokens,
+            in nats. It is at least 0, and infinite if the answer has a token outside the draft vocabulary.
     """
 
     accepted: Accepted
@@ -32,7 +32,7 @@ class HeldOut:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """For the head's card; shares are of the texts."""
+        """Figures for the model card; shares are of the texts."""
         found = dict(self.accepted.look.figures)
         if self.gaps:
             middle = torch.tensor(self.gaps).median().item()
@@ -62,10 +62,10 @@ def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> Hel
 
 
 def branch_gaps(logits: Tensor, tokens: Tensor, known: Tensor | None) -> Tensor:
-    """Nats by which a head prefers its own best branch to another one, [A].
+    """Nats by which a head prefers its own best branch to another branch, [A].
 
-    ``logits``: [A, D, draft vocabulary], each position scored without sight of the drafts before it; ``tokens``: int64
-    [A, D] the other branch; ``known``: the token of each column, None where that is its index.
+    ``logits``: [A, D, draft vocabulary], each position scored without seeing the drafts before it; ``tokens``: int64
+    [A, D] the other branch; ``known``: the token of each column; None if that is its index.
     """
     if known is None:
         own = logits.gather(-1, tokens[..., None])[..., 0]

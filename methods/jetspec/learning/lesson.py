@@ -1,4 +1,4 @@
-"""A head in training: what it says of drawn blocks, against what the target says of the same tokens."""
+"""The loss of a JetSpec head: its distributions on sampled blocks, compared with the target's for the same tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from specbench.training import HeadLesson
 class Lesson(HeadLesson):
     """The head with its loss.
 
-    ``anchors``: blocks of a text that a step learns from; ``gamma``: offset k weighs exp(-(k - 1) / gamma), as DFlash
-    has it, and 0 weighs all alike, as JetSpec does.
+    ``anchors``: blocks per text in a step; ``gamma``: weight of offset k is exp(-(k - 1) / gamma), as in DFlash; 0
+    weighs all offsets equally, as in JetSpec.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Lesson(HeadLesson):
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
         """One step's loss.
 
-        ``ids``: int64 [B, S] texts, filled up at their ends; ``starts``, ``ends``: int64 [B] first position of each
+        ``ids``: int64 [B, S] texts, padded at their ends; ``starts``, ``ends``: int64 [B] first position of each
         answer, and tokens of each text. Returns ``loss``, the weighted mean of KL(target || head); ``agrees``, the
-        share of rows whose best token is the target's; ``rows`` learnt from.
+        share of rows whose best token is the target's; ``rows``, the number of learning rows.
         """
         rows = self.head.config.block_size
         features, states = self.frozen.teach(ids, ends)
         blocks = drawn(starts, ends, self._anchors, rows)
         hidden = self.states(features, ids, blocks)
         learned = hidden[:, :, 1:][blocks.learns]
-        # The token k behind the anchor is foreseen by the target's row just before it.
+        # The target's prediction of the token k after the anchor is its row just before that token.
         texts = torch.arange(len(ids), device=ids.device)[:, None, None] * ids.shape[1]
         taught = (texts + blocks.positions.view(*blocks.anchors.shape, rows)[:, :, :-1])[blocks.learns]
         needed, taught = torch.unique(taught, return_inverse=True)
@@ -61,7 +61,7 @@ class Lesson(HeadLesson):
         return {"loss": loss, "agrees": agrees.float().mean(), "rows": torch.tensor(len(agrees))}
 
     def states(self, features: Tensor, ids: Tensor, blocks: Blocks) -> Tensor:
-        """The head over blocks, each with the text before its anchor: [B, A, R, H] behind its last norm.
+        """Run the head over blocks, each with the text before its anchor: [B, A, R, H] after its last norm.
 
         ``features``: [B, S, T × H] of the whole texts; ``ids``: int64 [B, S].
         """

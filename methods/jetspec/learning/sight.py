@@ -1,7 +1,7 @@
-"""What the rows of a block see: the text before its anchor, and of the block those before them or all of it.
+"""Attention mask of training blocks: a row sees the text before its anchor, and the block's earlier rows or all rows.
 
-One rule, :meth:`Sight.sees`, computed in two ways: a dense product without the blocks' view of one another for the CPU,
-FlexAttention for CUDA, where the products would not fit.
+One rule, :meth:`Sight.sees`, implemented twice: a dense product per block for the CPU, and FlexAttention for CUDA,
+where the products would not fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sight:
     """Attention of all blocks of a batch.
 
     ``blocks``: A blocks of each of B texts; ``length``: S, tokens of the longest text; ``causal``: a row sees the rows
-    before it, not all of its block; ``flex``: through FlexAttention, by default on CUDA.
+    before it, not all of its block; ``flex``: use FlexAttention; by default on CUDA.
     """
 
     def __init__(self, blocks: Blocks, length: int, rows: int, causal: bool, flex: bool | None = None) -> None:
@@ -35,19 +35,21 @@ class Sight:
 
             texts, queries = blocks.positions.shape
 
-            def rule(text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # it takes no method
+            def rule(
+                text: Tensor, head: Tensor, query: Tensor, key: Tensor
+            ) -> Tensor:  # flex_attention does not accept a bound method
                 return self.sees(text, head, query, key)
 
             self._mask = create_block_mask(rule, texts, None, queries, length + queries, device=str(device))
         else:
             before = torch.arange(length, device=device) < blocks.anchors[:, :, None, None]
             inside = torch.ones(rows, rows, dtype=torch.bool, device=device)
-            # [B, KV heads, group, A, R, keys], the first two and R to be spread over
+            # [B, KV heads, group, A, R, keys]; broadcast over the first two and R
             self._before = before[:, None, None]
             self._inside = inside.tril() if causal else inside
 
     def sees(self, text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether row ``query`` of a text's blocks sees key ``key`` of its context and, behind it, its blocks' rows."""
+        """Whether row ``query`` of a text's blocks sees key ``key``: the context's keys, then the blocks' rows."""
         block = query // self._rows
         other = key - self._length
         before = key < self._blocks.anchors[text, block]
@@ -59,9 +61,9 @@ class Sight:
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See :data:`Attend`."""
         if self._flex:
-            both, beside = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
+            all_keys, all_values = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
             out: Tensor = _flex_attention(query.device.type)(
-                query, both, beside, block_mask=self._mask, scale=scale, enable_gqa=True
+                query, all_keys, all_values, block_mask=self._mask, scale=scale, enable_gqa=True
             )
             return out
         texts, heads, _, size = query.shape
@@ -83,5 +85,5 @@ class Sight:
 def _flex_attention(device: str) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Uncompiled it computes all scores, which is what it is compiled for not to do; on a CPU only tests ask for it.
+    # Uncompiled it computes all scores, which compiling avoids; on a CPU only tests use it.
     return torch.compile(flex_attention, dynamic=True) if device == "cuda" else flex_attention

@@ -1,9 +1,9 @@
-"""First weights of a head: those of the target's last layers, as far as they have the same names and shapes.
+"""Initialise a head with the weights of the target's last layers, where names and shapes agree.
 
-A head of the target's sizes is a few decoder layers between the target's own embedding and LM head. Begun as the
-target's last layers it has its MLPs and its way to the vocabulary from the first step on; and as the last tapped layer
-feeds (nearly) those layers in the target, their keys and values of the context are right as well. JetSpec and DFlash
-say nothing of their first weights.
+A head of the target's sizes is a few decoder layers between the target's own embedding and LM head. Initialised as
+the target's last layers, it has useful MLPs and a path to the vocabulary from the first step on. Since the last tapped
+layer nearly feeds those layers in the target, their keys and values of the context fit as well. JetSpec and DFlash
+do not describe their initialisation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from specbench.engine import decoder_layers
 from specbench.methods.jetspec.head import DraftHead
 
-_FINAL = ("norm", "final_layernorm", "ln_f")  # of transformers' base models
+_FINAL = ("norm", "final_layernorm", "ln_f")  # names in transformers' base models
 
 
 @torch.no_grad()
 def start_from_target(head: DraftHead, model: Any, ids: Tensor) -> int:
-    """Copy what fits into a head of random weights; returns how many parameters were copied.
+    """Copy what fits into a head of random weights; return the number of copied parameters.
 
-    ``ids``: int64 [1, n] a text, which gives the scale of queries and keys where the target does not normalise them.
+    ``ids``: int64 [1, n] a text, which gives the scale of queries and keys if the target does not normalise them.
     """
     layers = decoder_layers(model)[-len(head.layers) :]
     copied = 0
@@ -45,7 +45,7 @@ def start_from_target(head: DraftHead, model: Any, ids: Tensor) -> int:
 
 
 def _copy(own: nn.Module, theirs: nn.Module) -> int:
-    """Takes over what both have; returns how many numbers."""
+    """Copy parameters that both have; return the number of copied values."""
     found = dict(theirs.named_parameters())
     fits = [(p, found[n]) for n, p in own.named_parameters() if n in found and found[n].shape == p.shape]
     for parameter, value in fits:
@@ -54,7 +54,7 @@ def _copy(own: nn.Module, theirs: nn.Module) -> int:
 
 
 def _spread(model: Any, layer: nn.Module, name: str, ids: Tensor, size: int) -> float:
-    """Root mean square of a projection's output, per head, over a text; 1 where there is no such projection."""
+    """Root mean square of a projection's output, per head, over a text; 1 without such a projection."""
     projection = dict(layer.named_modules()).get(name)
     if projection is None:
         return 1.0

@@ -1,4 +1,4 @@
-"""Attention backends: the oracle, and the split-KV tree attention kernel."""
+"""Attention backends for trees: the reference in torch, and the split-KV Triton kernel."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class ReferenceAttention:
         return _attend(mine, keys, values, mask, scale).transpose(1, 2).flatten(0, 1)[None]
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """The same of rows that only the device knows: as many for each slot as there are in all."""
+        """Attend when only the device knows the layout: each slot is padded to the number of all rows."""
         layout, (_, heads, rows, size) = self._layout, query.shape
         padded = query.new_zeros(key.shape[0], rows, heads, size)
-        # Rows of padding lie in another slot's part, after all of its own, so that none of its rows is replaced.
+        # Padding rows go to the last row of some slot, which no real row of that slot uses.
         at = torch.where(layout.real, layout.rank, rows - 1)
         padded[layout.owner, at] = query[0].transpose(0, 1)
         mask = self._masks.of_all(window, query.dtype, key.shape[2])
@@ -56,15 +56,15 @@ class ReferenceAttention:
 
 
 def causal_mask(group: Group, window: int | None, query: Tensor) -> CausalBias | None:
-    """The mask of a chain that fills no memory, where torch has a kernel for it: a prompt's, as a rule.
+    """Return the causal mask of a chain (usually a prompt), which needs no memory, if torch has a kernel for it.
 
-    Torch's fused kernels for CUDA take no dense mask together with grouped heads, and fall back to one that writes
-    all scores to memory.
+    Torch's fused CUDA kernels do not support a dense mask together with grouped heads; torch then falls back to a
+    kernel that writes all scores to memory.
     """
     if not group.causal or group.extent is None or (window is not None and group.extent > window):
         return None
     rows = group.rows.stop - group.rows.start
-    # On a CPU the kernel knows causal squares alone.
+    # On a CPU the kernel supports only square causal masks.
     return causal_lower_right(rows, group.extent) if query.is_cuda or rows == group.extent else None
 
 
@@ -72,7 +72,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     group = query.shape[1] // key.shape[1]
     flash = isinstance(mask, CausalBias) and query.dtype in (torch.bfloat16, torch.float16)
     if group > 1 and query.is_cuda and not flash:
-        # The fused kernels for a dense mask, and for float32, take as many heads of keys as of queries.
+        # The fused kernels for a dense mask, and for float32, need as many KV heads as query heads.
         key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
         group = 1
     return torch.nn.functional.scaled_dot_product_attention(
@@ -81,9 +81,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 class TritonAttention:
-    """Tree attention of one step; its masks are the bits that :class:`specbench.engine.kernels.ops.TritonOps` makes.
+    """Tree attention of one step, with bit masks from :class:`specbench.engine.kernels.ops.TritonOps`.
 
-    ``splits`` is the number of programs for a slot and KV head; None is what fills the device.
+    ``splits``: number of programs per slot and KV head; by default enough to fill the device.
     """
 
     def __init__(self, visibility: Visibility, splits: int | None = None) -> None:

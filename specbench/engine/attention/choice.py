@@ -1,4 +1,4 @@
-"""Which attention backend a step gets: what was asked for, or what this device and model can have and is fastest."""
+"""Choose the attention backend of a step: the requested one, or the fastest that this device and model support."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from specbench.engine.ops import Ops, TorchOps
 NAMES = ("auto", "reference", "triton", *flash.VERSIONS)
 _HALVES = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD = 256
-_SHORT = 16  # rows times query heads of a KV head: one matrix instruction is that high, and less would be padded
-_PINNED_SPLITS = 16  # of each cache, where the number of sequences and the device shall not decide
+_SHORT = 16  # rows × query heads per KV head of a short tile: one matrix instruction has 16 rows
+_PINNED_SPLITS = 16  # splits of each cache if neither the number of sequences nor the device may decide
 
 
 class Steps(NamedTuple):
-    """Steps that graphs are captured for."""
+    """Steps for which graphs are captured: row counts of a tree from ``fewest`` to ``widest``, up to ``sequences``."""
 
     attention: str
     tall: bool
@@ -36,11 +36,11 @@ class Steps(NamedTuple):
 
 
 class Attentions:
-    """The backends of an engine: one for chains, one for trees. FlashAttention knows no trees, so they may differ.
+    """Attention backends of an engine: one for chains and one for trees, since FlashAttention does not support trees.
 
     Args:
-        asked: one of :data:`NAMES`. "flash" and its like serve chains, and the best other backend serves trees.
-        pinned: let neither a measured time nor the size of the device or of the run decide how sums are ordered.
+        asked: one of :data:`NAMES`. The FlashAttention backends serve chains; the best other backend serves trees.
+        pinned: the order of sums depends neither on a measured time nor on the size of the device or of the run.
     """
 
     def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
@@ -49,9 +49,9 @@ class Attentions:
         self.asked, self._pinned = asked, pinned
         self._device: torch.device = model.device
         self.notes: list[str] = []
-        self._rivals: list[str] = []  # what auto chooses between for chains, once a step of each can be timed
+        self._rivals: list[str] = []  # candidates of "auto" for chains, until a step of each is timed
         self._seconds: dict[str, float] = {}
-        self._group = 1  # query heads of a KV head
+        self._group = 1  # query heads per KV head
         self._kv_heads = 1
         if asked in flash.VERSIONS and (why := _no_flash(asked, model)):
             raise self._refused(why)
@@ -70,7 +70,7 @@ class Attentions:
         return EnvironmentRefused(f"attention '{self.asked}' {why}; use --attention auto")
 
     def _no_triton(self, model: Any) -> str:
-        """Why the Triton kernels cannot serve a model; empty where they can."""
+        """Return why the Triton kernels cannot run a model, or an empty string."""
         if importlib.util.find_spec("triton") is None:
             return "needs triton, which is not installed"
         why = _unfit(model, "triton")
@@ -80,7 +80,7 @@ class Attentions:
         return why
 
     def _serves(self, name: str, model: Any) -> bool:
-        """Whether an installed FlashAttention can be a rival; what keeps it from that is noted."""
+        """Whether an installed FlashAttention is a candidate; if it fails, add a note with the reason."""
         if model.dtype not in _HALVES:
             return False
         if why := flash.flash_fault(name, model.device, model.dtype):
@@ -88,16 +88,19 @@ class Attentions:
         return not why
 
     def _drop(self, name: str, why: str) -> None:
-        self.notes.append(f"{flash.VERSIONS[name].title} is left out: {why}")
+        self.notes.append(f"{flash.VERSIONS[name].title} is not used: {why}")
 
     def fall_back(self, error: Exception) -> bool:
-        """Takes the oracle for trees from now on; for when a forward with the kernels has raised, or came out wrong."""
+        """Use the reference backend from now on, after a forward with the kernels raised an error or was wrong.
+
+        Returns False if there is nothing to fall back from, or if the model itself may be at fault.
+        """
         if self.tree == "reference":
             return False
         why = reason(error)
         if self.asked == "triton":
             if isinstance(error, UnsupportedAttention) and error.__cause__ is None:
-                return False  # it ran, and what it says may be the model's fault
+                return False  # the kernels ran, so the model may be at fault
             raise self._refused(f"cannot run this model here: {why}") from error
         self.tree = "reference"
         if self.asked == "auto":
@@ -107,8 +110,8 @@ class Attentions:
         return True
 
     def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
-        """Fall back where a head is larger than the kernels take; refuse if that backend was asked for by name."""
-        # A layer that attends and stores nothing reads what another one has stored, whose heads are as many.
+        """Fall back if a head is larger than the kernels support; raise if that backend was requested by name."""
+        # A layer that stores no keys reads those of another layer, which has the same number of heads.
         stored = {layer: count for layer, count in (heads or {}).items() if layer in shapes}
         self._group = max((count // shapes[layer][0] for layer, count in stored.items()), default=1)
         self._kv_heads = min((kv_heads for kv_heads, _, _ in shapes.values()), default=1)
@@ -117,14 +120,14 @@ class Attentions:
             return
         if self.asked != "auto":
             raise EnvironmentRefused(
-                f"attention '{self.asked}' takes heads of up to {_LARGEST_HEAD}, this model's have {largest}; "
+                f"attention '{self.asked}' supports head sizes up to {_LARGEST_HEAD}, but this model has {largest}; "
                 "use --attention auto"
             )
         self.tree = self.chain = "reference"
-        self._rivals, self._why = [], f"heads of {largest} are larger than the kernels take"
+        self._rivals, self._why = [], f"the head size {largest} is larger than the kernels support"
 
     def ops(self) -> Ops:
-        """The device work that goes with the backend of trees; its masks have that form."""
+        """Return the step operations whose masks have the form that the backend of trees needs."""
         if self.tree == "reference":
             return TorchOps()
         from specbench.engine.kernels.ops import TritonOps
@@ -132,32 +135,32 @@ class Attentions:
         return TritonOps(self._device)
 
     def of(self, trees: Collection[TokenTree]) -> tuple[str, bool]:
-        """(the backend, whether its tiles are tall) for a step over ``trees``."""
+        """Return (backend, whether its tiles are tall) for a step over ``trees``."""
         most = max([len(tree.tokens) for tree in trees])
-        # flash-attn's kernel takes one sequence of any length, or one row of each, which is a chain.
+        # FlashAttention is called for a chain of one sequence, or for one row of each sequence.
         if self.chain != self.tree and (most == 1 or (len(trees) == 1 and all(tree.is_chain for tree in trees))):
             return self.chain, most > 1
         return self.tree, self.tall(most)
 
     def of_prompt(self, tree: TokenTree) -> str:
-        """The backend for a prompt with ``tree`` under its end.
+        """Return the backend for a prompt with ``tree`` under its last token.
 
-        Torch's own attention has the kernels of flash-attn 2 in it, so that only a later one is worth a change.
+        Torch's own attention contains the kernels of flash-attn 2, so only a later version is used instead.
         """
         later = self.chain in flash.VERSIONS and self.chain != "flash"
         return self.chain if later and tree.is_chain else "reference"
 
     def tall(self, rows: int) -> bool:
-        """Whether a step whose largest tree has so many rows gets tall tiles."""
+        """Whether a step whose largest tree has ``rows`` rows gets tall tiles."""
         return self.tree == "triton" and rows > self._short
 
     @property
     def _short(self) -> int:
-        """Rows of a tree that a short tile takes."""
+        """Rows of a tree in a short tile."""
         return max(1, _SHORT // self._group)
 
     def steps(self, max_rows: int, slots: int) -> list[Steps]:
-        """The kinds of steps that trees of up to ``max_rows`` rows in up to so many slots may get."""
+        """Kinds of steps that trees of up to ``max_rows`` rows in up to ``slots`` slots may need."""
         chains = self.chain != self.tree
         found = [Steps(self.chain, False, 1, 1, slots)] if chains else []
         if chains and max_rows == 1:
@@ -172,7 +175,7 @@ class Attentions:
         return found
 
     def height(self, rows: int, attention: str, tall: bool) -> int:
-        """Rows of a tile of the kernels; 0 where ``attention`` has none."""
+        """Rows of a kernel's tile; 0 if ``attention`` does not use tiles."""
         if attention != "triton":
             return 0
         from specbench.engine.kernels.tree_attention import tile_height
@@ -180,10 +183,10 @@ class Attentions:
         return tile_height(rows, self._group, tall, self._device, self._kv_heads)
 
     def choose(self, seconds: Callable[[str], float]) -> None:
-        """Lets measured time decide where more than one backend serves chains.
+        """Let measured time decide if more than one backend supports chains.
 
-        A rival that raises is left out; one that is taken is faster by more than timing noise. ``seconds`` checks the
-        backend of that name and returns the time of a one-row step with it.
+        A candidate that raises an error is dropped; one that is chosen is faster by more than timing noise. ``seconds``
+        checks the backend with the given name and returns the time of a one-row step with it.
         """
         if not self._rivals or self._pinned:
             return
@@ -199,12 +202,12 @@ class Attentions:
         self._why = f"a one-row step takes {', '.join(others)}" if len(taken) > 1 else self._why
 
     def keep(self, chain: str) -> None:
-        """Takes the backend for chains that an earlier engine measured to be the fastest, where it can be had here."""
+        """Use the backend for chains that an earlier engine found fastest, if it is available here."""
         if chain in (self.tree, *self._rivals):
             self.chain, self._rivals, self._why = chain, [], "as when the run began"
 
     def backend(self, name: str, tall: bool = True) -> Callable[[Visibility], Backend]:
-        """What makes the attention of a forward; ``tall`` as :meth:`of` has it."""
+        """Return a factory for the attention of a forward; ``tall`` as returned by :meth:`of`."""
         if name == "triton":
             from specbench.engine.attention.backends import TritonAttention
 
@@ -214,22 +217,22 @@ class Attentions:
         return ReferenceAttention
 
     def report(self) -> dict[str, Any]:
-        """What was chosen, for the records."""
+        """The choice and its reason, for the summary of a run."""
         both = self.chain if self.chain == self.tree else f"{self.chain} for chains, {self.tree} for trees"
         return {"attention": both, "why": self._why, "one_row_s": self._seconds or None}
 
 
 def _unfit(model: Any, kernels: str) -> str:
-    """Why a model's device or dtype rules kernels out, before anything is tried."""
+    """Return why a model's device or dtype rules kernels out, or an empty string, without running anything."""
     if model.device.type != "cuda" and not (kernels == "triton" and interpreted()):
         return "needs a CUDA device"
     if model.dtype not in (_HALVES if kernels != "triton" else (*_HALVES, torch.float32)):
-        return f"has no {str(model.dtype).removeprefix('torch.')}"
+        return f"does not support {str(model.dtype).removeprefix('torch.')}"
     return ""
 
 
 def _no_flash(name: str, model: Any) -> str:
-    """Why a version of FlashAttention cannot serve a model; empty where it can."""
+    """Return why a version of FlashAttention cannot run a model, or an empty string."""
     if not flash.installed(name):
         return f"needs {flash.VERSIONS[name].title}, which is not installed"
     if why := _unfit(model, name):

@@ -1,6 +1,6 @@
-"""FlashAttention's kernels (Dao, 2023; Shah et al., 2024) over the engine's cache: a causal order, and no tree.
+"""FlashAttention kernels (Dao, 2023; Shah et al., 2024) over the engine's cache, for chains only.
 
-Three packages may be installed, each with an interface of its own. Where several run, measured time decides.
+Three packages may be installed, each with its own interface. If several of them run, measured time decides.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from specbench.engine.fast_paths import fault
 
 
 class Version(NamedTuple):
-    """A package and how it is called. ``call``: (function, query [sequences, rows, heads, size], keys [S, L, KV heads,
-    size], values, cells of each sequence
-        with its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
+    """A FlashAttention package and how to call it.
+
+    ``call``: (function, query [sequences, rows, heads, size], keys [S, L, KV heads, size], values, cells of each
+    sequence including its own rows, slot of each sequence, scale, window) -> attended, of the query's shape.
     """
 
     title: str
@@ -51,7 +52,7 @@ def _by_page(
     function: Any, query: Tensor, keys: Tensor, values: Tensor, cells: Tensor, slots: Tensor,
     scale: float | None, window: int | None,
 ) -> Tensor:  # fmt: skip
-    """By a table of pages, of which each slot's part of the cache is one; a cache of one slot needs none."""
+    """Call with a page table in which each slot of the cache is one page; a cache with one slot needs no table."""
     found = function(
         query,
         keys,
@@ -62,11 +63,11 @@ def _by_page(
         causal=True,
         window_size=(None, None) if window is None else (window - 1, 0),
     )
-    attended: Tensor = found[0] if isinstance(found, tuple) else found  # with the logarithms of its sums, or without
+    attended: Tensor = found[0] if isinstance(found, tuple) else found  # may come with log-sum-exp values
     return attended
 
 
-#: By the backend's name, in the order in which a tie is decided.
+#: By name of the backend; in a tie the earlier one wins.
 VERSIONS = {
     "flash": Version("flash-attn", "flash_attn", "flash_attn_with_kvcache", _by_index),
     "flash3": Version("flash-attn 3", "flash_attn_interface", "flash_attn_with_kvcache", _by_index),
@@ -75,24 +76,24 @@ VERSIONS = {
 
 
 def load(name: str) -> Any:
-    """The function of a version; raises whatever importing a package raises that was built for another torch."""
+    """Import a version's function; a package that was built for another torch may raise any error."""
     version = VERSIONS[name]
     return getattr(importlib.import_module(version.module), version.function)
 
 
 def installed(name: str) -> bool:
-    """Whether a version's package is there; it may be one that cannot be imported."""
+    """Whether a version's package is installed; importing it may still fail."""
     try:
         return importlib.util.find_spec(VERSIONS[name].module) is not None
-    except ModuleNotFoundError:  # a package that it would be part of
+    except ModuleNotFoundError:  # the parent package is missing
         return False
-    except Exception:  # of such a package's own import
+    except Exception:  # importing the parent package failed
         return True
 
 
 @cache
 def flash_fault(name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Why an installed version cannot be used, by importing it and by one launch; empty where it can."""
+    """Import and launch an installed version; return why it cannot be used, or an empty string."""
 
     def launch() -> None:
         query, stored = (torch.zeros(shape, dtype=dtype, device=device) for shape in ((1, 1, 2, 64), (1, 1, 64, 64)))
@@ -106,13 +107,13 @@ def flash_fault(name: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 class FlashAttention:
-    """Causal attention of one sequence's chain, or of one row of each sequence; padding after it sees anything."""
+    """Causal attention of one sequence's chain, or of one row per sequence; the output of padding is arbitrary."""
 
     def __init__(self, visibility: Visibility, *, one_row_each: bool, name: str = "flash") -> None:
         self._call, self._function = VERSIONS[name].call, load(name)
         layout = visibility.layout
         slots = layout.owner if one_row_each else layout.owner[:1]
-        # With the step's own rows counted in, row i is aligned with cell (length + i): its mask is ours.
+        # The length includes the step's own rows, so row i is aligned with cell (length + i), as the step requires.
         rows = 1 if one_row_each else len(layout.slot)
         self._cells = (visibility.lengths.long()[slots] + rows).int()
         self._slots = slots.int()

@@ -1,4 +1,4 @@
-"""Masks: the additive masks of dense attention, made from what each row may see."""
+"""Additive masks of dense attention, made from the rows and cells that each row may see."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from specbench.engine.layout import Group
 
 
 class Masks:
-    """The masks of one step, one for each window and group of slots."""
+    """Masks of one step, one for each window and group of slots."""
 
     def __init__(self, visibility: Visibility) -> None:
         self._see = visibility
         self._found: dict[Any, Tensor | None] = {}
 
     def of_group(self, group: Group, window: int | None, dtype: torch.dtype, capacity: int) -> Tensor | None:
-        """[slots, 1, rows of each, extent]; None when a single row sees every visible cell."""
+        """Mask [slots, 1, rows per slot, extent]; None if a single row sees every cell of the extent."""
         key = group.rows.start, window
         if key not in self._found:
             cells = capacity if group.extent is None else group.extent
-            # A head's only row may have a larger extent, whose last cells it must not see.
+            # A draft head's single row (not exact) may have a larger extent, whose last cells it must not see.
             if group.exact and (window is None or cells <= window):
                 self._found[key] = None
             else:
@@ -41,7 +41,7 @@ class Masks:
         return _additive(lengths, own, reach, depth, cells, window, dtype)
 
     def of_all(self, window: int | None, dtype: torch.dtype, capacity: int) -> Tensor:
-        """[S, 1, N, L], with as many rows for each slot as there are in all; those that do not exist see something."""
+        """Mask [S, 1, N, L] for slots that are padded to all N rows each; every padding row sees some cells."""
         key = "all", window
         if key not in self._found:
             self._found[key] = self._of_all(window, dtype, capacity)
@@ -63,8 +63,10 @@ class Masks:
 def _additive(
     lengths: Tensor, own: Tensor, reach: Tensor, depth: Tensor, cells: int, window: int | None, dtype: torch.dtype
 ) -> Tensor:
-    """[S, 1, Q, L] of S slots with Q rows each. ``lengths`` [S]: cells that all rows see; ``own`` [S, Q]: cell of each
-    row; ``reach`` bool [S, Q, Q]: rows that each row sees; ``depth`` [S, Q]; ``cells``: L.
+    """Additive mask [S, 1, Q, L] of S slots with Q rows each.
+
+    ``lengths`` [S]: cells that all rows of a slot see; ``own`` [S, Q]: cell of each row; ``reach`` bool [S, Q, Q]: rows
+    that each row sees; ``depth`` [S, Q]; ``cells``: L.
     """
     slots, rows = own.shape
     cell = torch.arange(cells, device=own.device)

@@ -1,6 +1,6 @@
-"""Load-time checks: what the engine does not express is refused with one sentence that names it, never silently wrong.
+"""Load-time checks: a model that the engine does not support raises an error that names the feature.
 
-No model family is named here. Three questions are asked, from cheap to dear: what the configuration declares and the
-attention layers ask for (:mod:`.declared`), whether a layer in float32 is the model's own (:mod:`.layer`), and whether
-the engine's logits are (:mod:`.forward`).
+No check depends on the model family. There are three, from cheap to expensive: features that the configuration and the
+attention layers show (:mod:`.declared`), one layer of each kind in float32 compared with the model's own
+(:mod:`.layer`), and the engine's logits compared with the model's own (:mod:`.forward`).
 """

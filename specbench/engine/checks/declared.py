@@ -1,4 +1,4 @@
-"""Declared features: what the configuration and the attention layers show that the engine does not express."""
+"""Find features that the engine does not support in a model's configuration and attention calls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def check_declared(model: Any, capacity: int) -> int | None:
-    """Refuse what the configuration alone shows that the engine does not express.
+    """Refuse a model whose configuration has a feature that the engine does not support.
 
-    Returns how many positions the model has, where it can be given no others; rows of a last tree may lie after them.
+    Returns the number of the model's positions, or None if it is not limited; rows of the last tree may be after them.
     """
     if not getattr(model, "_supports_attention_backend", False):
         raise UnsupportedAttention(
@@ -32,28 +32,28 @@ def check_declared(model: Any, capacity: int) -> int | None:
     config = model.config.get_text_config()
     for kind in getattr(config, "layer_types", None) or ():
         if kind not in _LAYER_TYPES:
-            raise UnsupportedAttention(f"this model has '{kind}' layers, which the engine does not express yet")
+            raise UnsupportedAttention(f"this model has '{kind}' layers, which the engine does not support yet")
     found = []
     for rope_type, original in _length_dependent_ropes(config):
         if capacity > original:
             raise UnsupportedAttention(
-                f"this model's '{rope_type}' rope changes its frequencies past {original} positions, which the engine "
-                f"does not express yet; prompt and answer reach {capacity} here, so use shorter ones"
+                f"this model's '{rope_type}' rope changes its frequencies after {original} positions, which the engine "
+                f"does not support yet; prompt and answer may reach {capacity} tokens here, so use shorter ones"
             )
         found.append(original)
     table = _learned_positions(model, config)
     if table is not None:
         if capacity > table:
             raise UnsupportedAttention(
-                f"this model has learned embeddings for {table} positions only; prompt and answer reach {capacity} "
-                "here, so use shorter ones"
+                f"this model has learned embeddings for {table} positions only; prompt and answer may reach {capacity} "
+                "tokens here, so use shorter ones"
             )
         found.append(table)
     return min(found, default=None)
 
 
 def _length_dependent_ropes(config: Any) -> Iterator[tuple[str, int]]:
-    """(type, positions up to which its frequencies are constant) of every rope that depends on the current length."""
+    """Yield (type, positions up to which its frequencies are constant) of every rope that depends on the length."""
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     nested = [value for value in parameters.values() if isinstance(value, Mapping)]  # one dict per layer type
     for rope in nested or [parameters]:
@@ -65,7 +65,7 @@ def _length_dependent_ropes(config: Any) -> Iterator[tuple[str, int]]:
 
 
 def _learned_positions(model: Any, config: Any) -> int | None:
-    """Size of a learned position table; None when there is none. Some tables have a few more rows than positions."""
+    """Number of learned positions; None without a position table. Some tables have a few more rows than positions."""
     positions = getattr(config, "max_position_embeddings", None)
     words = model.get_input_embeddings()
     sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m is not words]
@@ -89,21 +89,24 @@ def refusing() -> Iterator[None]:
 def learn_layers(
     program: Program, backend: Callable[[Visibility], Backend], device: torch.device, height: int = 0
 ) -> tuple[dict[int, LayerShape], Calls]:
-    """What each layer stores and asks of attention, learnt from one row; ``height`` is that of the backend's tiles."""
+    """Learn from a forward of one row what each layer stores, and its attention parameters.
+
+    ``height``: rows of the backend's tiles.
+    """
     recorder, calls = ShapeRecorder(), Calls()
     batch, shape = pack.Batch.of({0: TokenTree.chain([0])}), pack.Shape(1, 1, height)
     packed = np.empty(shape.width_in, dtype=np.int32)
     pack.fill(packed, shape, batch, [0])
     program.logits(torch.from_numpy(packed).to(device), shape, recorder, backend, groups=batch.groups([0]), calls=calls)
     if not recorder.shapes:
-        raise UsageError("this model keeps no KV cache that the engine can manage; it is not supported yet")
+        raise UsageError("this model has no KV cache that the engine can manage; it is not supported yet")
     return recorder.shapes, calls
 
 
 def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> None:
-    """Whether each layer's attention call brought the window that the configuration declares.
+    """Check that each layer passes the sliding window that the configuration declares to its attention.
 
-    A model may keep its window in its own mask only; the engine makes no model's mask, so the window would be lost.
+    A model may apply the window only in its own mask, which the engine does not use, so the window would be lost.
     """
     if not windows:
         raise UnsupportedAttention("this model's layers do not call the attention that is set for them")
@@ -111,14 +114,14 @@ def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> 
     declared = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if not kinds and (declared is None or getattr(config, "use_sliding_window", True) is False):
-        return  # nothing is declared: what the call brings is all there is
+        return  # no window is declared, so the window of the call is right
     for layer, brought in windows.items():
         slides = layer < len(kinds) and kinds[layer] == "sliding_attention" if kinds else True
-        # A layer may slide by a number that goes by another name; then the call's is the only one known.
+        # The configuration may have the window under another name; then only that of the call is known.
         expected = (brought if declared is None else declared) if slides else None
         unknown = slides and expected is None
         if unknown or (brought != expected and min(w for w in (brought, expected) if w is not None) < reach):
             raise UnsupportedAttention(
-                f"layer {layer} of this model declares a sliding window of {expected} and attends with {brought}, "
-                "which the engine does not express yet"
+                f"layer {layer} of this model declares a sliding window of {expected} but attends with {brought}, "
+                "which the engine does not support yet"
             )

@@ -1,7 +1,7 @@
-"""Forward check: the engine's logits over a small tree are those of plain forwards of the model's own attention.
+"""Compare the engine's logits over a small tree with those of plain forwards with the model's own attention.
 
-What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for some. So
-a row counts as different only when it is for each of a few token sets. One set nearly always suffices.
+An error in the engine shows for any tokens, but a router of experts may choose differently for some tokens because of
+rounding. So a row counts as different only if it differs for each of a few token sets. One set is nearly always enough.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from specbench.engine.checks.declared import refusing
 from specbench.engine.stepper import EagerStepper
 
 PREFIX = 12
-# Root 0 with the branches 1-3-5 and 2-4, interleaved so that neighbouring rows are never parent and child.
+# Root 0 with the branches 1-3-5 and 2-4, interleaved so that adjacent rows after the root are never parent and child.
 PARENTS = (-1, 0, 0, 1, 2, 3)
 BRANCHES = ((0, 1, 3, 5), (0, 2, 4))
-_DEEPEST = 3  # of its rows
+_DEEPEST = 3  # greatest depth of the tree
 _ATTEMPTS = 3
-# A name in a configuration with one of these words says how large a part of the model is, or which token is which. Any
-# other whole number may be a length of text at which something changes: a window, a chunk, a scale.
+# Configuration names with one of these words are sizes of parts of the model or token ids. Any other integer may be a
+# text length at which something changes: a window, a chunk, a scale.
 _SIZES = frozenset({"num", "vocab", "hidden", "intermediate"})
 _SIZES_AT_END = frozenset(
     {"dim", "rank", "id", "ids", "head", "heads", "layer", "layers", "expert", "experts", "group", "groups", "embd"}
     | {"inner", "factor", "freq", "step", "kernel", "tp"}
 )
 _MOST_LENGTHS = 16
-# Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
-# mask, position or scale moves the logits by about their own size.
+# Relative error between two orders of the same arithmetic. Half precisions have a larger tolerance because depth
+# amplifies rounding; a wrong mask, position or scale changes the logits by about their own size.
 #
-# How much depth amplifies depends on the model. Where the engine is farther off than this, the model's own forward is
-# run with its sums in another order, and the engine may be off by NOISE times as much as that one is, but never by more
-# than CEILING times the tolerance. An attention that is a little wrong and hides in that is found in float32
+# How much depth amplifies rounding depends on the model. If the engine's error exceeds the tolerance, the model's own
+# forward runs with its sums in another order, and the engine's error may be NOISE times the resulting difference, but
+# never more than CEILING times the tolerance. A slightly wrong attention within this limit is found in float32
 # (:mod:`specbench.engine.checks.layer`).
 NOISE = 3.0
 CEILING = 5.0
-FAR = 3.0  # of half precisions, times as much after noise in the cache
+FAR = 3.0  # factor on the tolerance of half precisions after noise in the cache
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Relative error of scores that the order of sums may explain."""
+    """Relative error of scores that another order of sums can explain."""
     return _TOLERANCE.get(dtype, 5e-2)
 
 
-#: Makes the model what it is without an engine.
+#: Context manager in which the model runs without the engine.
 Detached = Callable[[], AbstractContextManager[None]]
 
 
 def relative_error(found: Tensor, expected: Tensor) -> Tensor:
-    """float64 [rows]: distance of each row from the expected one [rows, V], in units of its norm."""
+    """float64 [rows]: distance of each row from the expected row [rows, V], relative to the expected row's norm."""
     found, expected = found.double(), expected.double()
     return (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
 
 
 def check_forward(model: Any, stepper: EagerStepper, detached: Detached) -> float:
-    """Refuse a model whose logits over a tree after a short text are not its own.
+    """Refuse a model whose logits over a tree after a short text differ between the engine and its own forward.
 
-    Returns how far scores may be off, as a share of their norm: the tolerance, or what was found where that is more.
+    Returns the relative error to expect of scores: the tolerance, or the measured error if that is larger.
     """
     errors = torch.full((len(PARENTS),), torch.inf, dtype=torch.float64)
     for attempt in range(_ATTEMPTS):
         text = probe_text(model, attempt)
         with refusing(), stepper.slots.borrowed() as slot:
-            # Past the checks of a user's prompt: the scratch cells have room for it.
+            # Not Engine.prefill, which checks a prompt against the capacity: scratch cells are enough for this one.
             stepper.prefill(slot, text[: PREFIX - 1], TokenTree.chain([text[PREFIX - 1]]))
             ours = stepper.logits(slot, TokenTree(text[PREFIX:], PARENTS))
         with detached(), torch.inference_mode():
@@ -80,7 +80,7 @@ def check_forward(model: Any, stepper: EagerStepper, detached: Detached) -> floa
         if not all(bool(logits.isfinite().all()) for logits in own):
             dtype = str(model.dtype).removeprefix("torch.")
             raise UsageError(
-                f"the model comes to NaN or infinity in {dtype}; take a wider --dtype, or weights that are whole"
+                f"the model's logits are NaN or infinite in {dtype}; use a wider --dtype, or check its weights"
             )
         errors = errors.minimum(_errors(ours, own))
         if errors.max() <= tolerance(model.dtype):
@@ -92,9 +92,9 @@ def check_forward(model: Any, stepper: EagerStepper, detached: Detached) -> floa
 
 
 def check_far(model: Any, longest: int, stepper: EagerStepper, detached: Detached) -> None:
-    """Refuse a model whose logits are not its own after long texts, whose keys and values are noise.
+    """Refuse a model whose logits differ between the engine and its own forward after long texts.
 
-    A model that takes no cache but its own is left to the other checks.
+    The texts' keys and values are noise. A model that only works with its own cache class is not checked here.
     """
     floor = tolerance(model.dtype) * (1 if model.dtype in (torch.float32, torch.float64) else FAR)
     for length in far_lengths(model, longest):
@@ -132,12 +132,12 @@ def check_far(model: Any, longest: int, stepper: EagerStepper, detached: Detache
 
 
 def far_lengths(model: Any, capacity: int) -> list[int]:
-    """Cached lengths at which to probe, so that the probe's rows end at the capacity, or lie on both sides of a length
-    that the configuration names.
+    """Cached lengths at which to probe: the probe's rows end at the capacity, or are on both sides of a length in the
+    configuration.
     """
     named = {number for number in _lengths(model.config.get_text_config().to_dict()) if number + 2 <= capacity}
     ends = {length - 2 for length in sorted(named)[-_MOST_LENGTHS:]} | {capacity - 1 - _DEEPEST}
-    return sorted(length for length in ends if length > PREFIX)  # what is shorter, the first probe has seen
+    return sorted(length for length in ends if length > PREFIX)  # the first probe has checked shorter ones
 
 
 def _lengths(values: Any, name: str = "") -> Iterator[int]:
@@ -154,23 +154,23 @@ def _lengths(values: Any, name: str = "") -> Iterator[int]:
 
 
 def _allowed(model: Any, floor: float, detached: Detached, forward: Callable[[], list[Tensor]]) -> float:
-    """The largest relative error that this model's own rounding explains."""
+    """Largest relative error that this model's own rounding can explain."""
     with detached(), torch.inference_mode():
         expected = torch.cat(forward())
         with _other_order(model):
             again = torch.cat(forward())
     noise = relative_error(again, expected)
-    # The median: one row whose experts are others says nothing of rounding.
+    # The median, because a row that is routed to other experts does not show rounding.
     return min(max(floor, NOISE * float(noise.nan_to_num(0.0).median())), CEILING * floor)
 
 
 @contextmanager
 def _other_order(model: Any) -> Iterator[None]:
-    """The model's own forward, whose attention adds up in another order within it."""
+    """Switch the model's own attention to another implementation, which adds up in another order."""
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation("sdpa" if before == "eager" else "eager")
-    except (ImportError, ValueError):  # a model that has one attention only: then its order is all that is known
+    except (ImportError, ValueError):  # the model has only one attention, so the order stays the same
         yield
         return
     try:
@@ -180,7 +180,7 @@ def _other_order(model: Any) -> Iterator[None]:
 
 
 def _errors(ours: Tensor, own: Sequence[Tensor]) -> Tensor:
-    """float64 [rows] on the host: how far each row of the tree is from the model's own, at the worst."""
+    """float64 [rows] on the host: largest relative error of each row of the tree over its branches."""
     errors = torch.zeros(len(PARENTS), dtype=torch.float64)
     for rows, expected in zip(map(list, BRANCHES), own, strict=True):
         off = relative_error(ours[rows], expected).nan_to_num(torch.inf).cpu()
@@ -189,26 +189,29 @@ def _errors(ours: Tensor, own: Sequence[Tensor]) -> Tensor:
 
 
 def probe_text(model: Any, attempt: int = 0) -> list[int]:
-    """Tokens of the prefix and of the tree's rows."""
+    """Return the tokens of the prefix, then those of the tree's rows."""
     vocab = min(1000, model.get_input_embeddings().num_embeddings)
     return [(37 * at + 11 + 5 * attempt) % vocab for at in range(PREFIX + len(PARENTS))]
 
 
 def as_batch(prefix: Sequence[int], tokens: Sequence[int]) -> list[list[int]]:
-    """The tree's branches after a prefix as rows of a batch, the shorter one padded after its end."""
+    """Return the tree's branches after a prefix as rows of a batch; the shorter one is padded at its end."""
     longest = max(map(len, BRANCHES))
     return [[*prefix, *(tokens[row] for row in branch), *[0] * (longest - len(branch))] for branch in BRANCHES]
 
 
 def _own_logits(model: Any, text: Sequence[int]) -> list[Tensor]:
-    """float64 logits of the model's own forward after the rows of each branch."""
+    """float64 logits of the model's own forward after the rows of each branch, without a cache."""
     ids = torch.tensor(as_batch(text[:PREFIX], text[PREFIX:]), dtype=torch.int64, device=model.device)
     own = model(input_ids=ids, use_cache=False).logits.double()
     return [logits[: len(branch)] for branch, logits in zip(BRANCHES, own[:, PREFIX:], strict=True)]
 
 
 def _own_logits_after(model: Any, tokens: Sequence[int], stored: Mapping[int, tuple[Tensor, ...]]) -> list[Tensor]:
-    """The same after a text of which each layer's keys and values [1, heads, length, size] are given."""
+    """float64 logits of the model's own forward after the rows of each branch, after a cached text.
+
+    ``stored``: each layer's keys and values [1, heads, length, size] of the text.
+    """
     flat = as_batch([], tokens)
     cache = DynamicCache(config=model.config)
     for layer, held in stored.items():

@@ -1,7 +1,7 @@
-"""Layer check: one decoder layer of each kind in float32, by the model's own attention and by the engine's.
+"""Compare one decoder layer of each kind in float32 between the model's own attention and the engine's.
 
-In half precision the rounding of a deep model hides an attention that is a little wrong, such as a scale that is off by
-one per cent. In float32, over the same inputs and through one layer, it does not.
+In half precision, the rounding of a deep model hides a slightly wrong attention, such as a scale that is off by one per
+cent. In one float32 layer with the same inputs, such an error shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specbench.engine.program import decoder_layers
 # The text and the branches of the forward check as one tree: a chain of PREFIX rows with the branches under it.
 _PARENTS = (*range(-1, PREFIX - 1), *(PREFIX + parent for parent in PARENTS))
 _BRANCHES = [[*range(PREFIX), *(PREFIX + row for row in branch)] for branch in BRANCHES]
-# Relative error of what a layer adds to its input, between two orders of the same sums in float32.
+# Relative error of a layer's change to its input, between two orders of the same sums in float32.
 _TOLERANCE = 1e-4
 
 
@@ -39,16 +39,16 @@ def check_layers(
     backend: Callable[[Visibility], Backend],
     detached: Detached,
 ) -> None:
-    """Compares layers of a half-precision model; a layer that cannot be run by itself is left to the other checks."""
+    """Compare layers of a half-precision model; a layer that cannot run by itself is not checked here."""
     if model.dtype not in (torch.bfloat16, torch.float16):
-        return  # the forward's own check is as exact
+        return  # the forward check is just as exact
     with detached(), torch.inference_mode(), _whole_float32():
         for layer, index, inputs in _inputs(model, shapes, calls):
             try:
                 off = _difference(layer, index, inputs, shapes[index], backend)
             except UnsupportedAttention:
                 raise
-            except Exception as error:  # a layer that wants what its model does around it
+            except Exception as error:  # the layer needs something that its model does around it
                 if memory.ran_out(error) and model.device.type == "cuda":
                     torch.cuda.empty_cache()
                 continue
@@ -61,7 +61,7 @@ def check_layers(
 
 @contextmanager
 def _whole_float32() -> Iterator[None]:
-    """Products of float32 without TF32 and its like, which the process may have allowed."""
+    """Turn off TF32 and similar modes for float32 products, which the process may have turned on."""
     backends: Any = torch.backends
     settings = backends.cuda.matmul, backends.mkldnn.matmul
     before = [each.fp32_precision for each in settings]
@@ -79,7 +79,7 @@ _Inputs = dict[str, Any]
 
 
 def _inputs(model: Any, shapes: Mapping[int, LayerShape], calls: Calls) -> list[tuple[nn.Module, int, _Inputs]]:
-    """The first layer of each kind that stores something, its number, and what it gets in the model's own forward."""
+    """Find the first layer of each kind with a cache; return (layer, index, its inputs in the model's own forward)."""
     kinds: dict[Any, tuple[nn.Module, int]] = {}
     for layer in decoder_layers(model):
         index = next((at for m in layer.modules() if isinstance(at := getattr(m, "layer_idx", None), int)), None)
@@ -106,7 +106,7 @@ def _inputs(model: Any, shapes: Mapping[int, LayerShape], calls: Calls) -> list[
 def _difference(
     layer: nn.Module, index: int, inputs: _Inputs, shape: LayerShape, backend: Callable[[Visibility], Backend]
 ) -> float:
-    """The largest relative error of a row."""
+    """Largest relative error of a row."""
     wide = copy.deepcopy(layer).float()
     named = _wide(inputs)
     hidden = named["hidden_states"]
@@ -114,11 +114,11 @@ def _difference(
     places = torch.tensor([(branch, at) for branch, rows in enumerate(_BRANCHES) for at in range(len(rows))])
     row = torch.tensor([each for rows in _BRANCHES for each in rows])
     of_row = torch.zeros(len(_PARENTS), 2, dtype=torch.int64)
-    of_row[row.flip(0)] = places.flip(0)  # a row of both branches is the first one's
+    of_row[row.flip(0)] = places.flip(0)  # a row that is in both branches is read from the first one
     branch, at = of_row.T.to(hidden.device)
 
     def rows_of(value: Any) -> Any:
-        """A value of each token of a batch, of the tree's rows."""
+        """Select the tree's rows from a value per token of the batch."""
         if isinstance(value, (tuple, list)):
             return type(value)(map(rows_of, value))
         if not isinstance(value, Tensor) or value.dim() == 0:
@@ -133,7 +133,7 @@ def _difference(
     named = {name: rows_of(value) for name, value in named.items()}
     named |= {"attention_mask": None, "past_key_values": cache, "use_cache": True, "step": _aimed(cache, backend)}
     for module in wide.modules():
-        config: Any = getattr(module, "config", None)  # a copy of the model's, which does not notice
+        config: Any = getattr(module, "config", None)  # a deep copy, so the model's own stays as it is
         if config is not None:
             config._attn_implementation = interface.NAME
     ours = _output(wide(**named))[0]
@@ -143,7 +143,7 @@ def _difference(
 
 
 def _aimed(cache: StaticCache, backend: Callable[[Visibility], Backend]) -> Backend:
-    """Attention of the tree after an empty cache, given the places of its rows."""
+    """Aim an empty cache at the tree's rows, and return the attention of the tree."""
     batch, shape = pack.Batch.of({0: TokenTree([0] * len(_PARENTS), _PARENTS)}), pack.Shape(len(_PARENTS), 1)
     packed = np.empty(shape.width_in, dtype=np.int32)
     pack.fill(packed, shape, batch, [0], None)
@@ -155,7 +155,7 @@ def _aimed(cache: StaticCache, backend: Callable[[Visibility], Backend]) -> Back
 
 
 def _wide(value: Any) -> Any:
-    """Tensors of floating point in float32, wherever they are."""
+    """Convert floating-point tensors to float32, also inside containers."""
     if isinstance(value, Tensor):
         return value.float() if value.is_floating_point() else value
     if isinstance(value, dict):

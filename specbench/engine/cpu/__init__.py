@@ -1,5 +1,5 @@
-"""The step on a CPU: decoder layers and the LM head as code of ours, one call each.
+"""Run decoder layers and the LM head on a CPU with our own C++.
 
-``layer.cpp`` and the headers beside it are compiled on the machine that runs them (:mod:`specbench.common.native`);
-``library`` is their seam to Python, ``layers`` finds out which models go through them and switches these over.
+``layer.cpp`` and its headers are compiled on the machine that runs them (:mod:`specbench.common.native`). ``library``
+is their Python interface; :mod:`specbench.engine.layers.cpu_layers` decides which models use them.
 """

@@ -1,34 +1,33 @@
-// Attention: rows of token trees over their slots' caches.
+// Attention of token-tree rows over their slots' caches.
 //
-// A row sees its slot's cached cells, then the rows of its own tree that are its ancestors, which lie in the cells
-// behind them. Probabilities are kept by position and not by cell, sums over them go by position, and a cell that a row
-// does not see counts as a zero that is added: so a row attends to its text with the same bits wherever the text lies,
-// in the cache or in a tree, and whatever other rows are there.
+// A row sees its slot's cached cells, then its ancestors in its own tree, whose cells come after the cached ones.
+// Probabilities are stored and summed by position, not by cell, and a cell that a row does not see adds a zero. So the
+// result has the same bits wherever the row's text is stored, in the cache or in a tree, and regardless of other rows.
 #pragma once
 
 #include <limits>
 
 #include "products.h"
 
-// Who sees whom in a forward; of Python's step.
+// Which rows see which in a forward. Must match library.py field by field.
 struct Sight {
   long rows, slots, capacity;
-  const int32_t* slot;    // [rows]; ``slots`` where a row is padding
-  const int32_t* first;   // [slots], the first row of each
-  const int32_t* count;   // [slots], its rows
-  const int32_t* length;  // [slots], its cached tokens
+  const int32_t* slot;    // [rows]; ``slots`` for padding
+  const int32_t* first;   // [slots], first row of each slot
+  const int32_t* count;   // [slots], rows of each slot
+  const int32_t* length;  // [slots], cached tokens of each slot
   const int32_t* depth;   // [rows]
-  const uint8_t* reach;   // [rows, rows], row j is row i or its ancestor
-  // Filled by look(): of its own tree a row sees the first ``run`` rows, and beyond them those from ``more`` on.
+  const uint8_t* reach;   // [rows, rows], whether row j is row i or its ancestor
+  // Filled by look(): row i sees the first run[i] rows of its tree, and the rows rest[more[i]..more[i + 1]] after them.
   int32_t* run;   // [rows]
   int32_t* more;  // [rows + 1]
-  int32_t* rest;  // ranks of further ancestors
+  int32_t* rest;  // ranks (row indices within the tree)
 };
 
 static inline long rank_of(const Sight& see, long row) { return row - see.first[see.slot[row]]; }
 static inline bool padding(const Sight& see, long row) { return see.slot[row] >= see.slots; }
 
-// Places in ``rest`` that a forward needs at most.
+// Most entries of ``rest`` that a forward can need.
 static long further(const Sight& see) {
   long places = 0;
   for (long row = 0; row < see.rows; row++) places += see.depth[row] + 1;
@@ -59,18 +58,18 @@ struct Cache {
 };
 
 struct Heads {
-  long heads, kv_heads, size, value_size, window;  // a window of 0 is none
+  long heads, kv_heads, size, value_size, window;  // window 0: no limit
   float scale;
 };
 
-// Of one query: the cells that it sees are [0, behind) and ``rest``; its text is the positions [begin, end).
+// A query sees the cells [0, prefix) and those in ``rest``; it attends to the positions [begin, end) of its text.
 struct Query {
-  long row, head, begin, behind, end;
+  long row, head, begin, prefix, end;
 };
 
-constexpr long QUERIES = 12;  // at a time, of one slot and KV head
+constexpr long QUERIES = 12;  // queries at a time, of one slot and KV head
 
-// sums[q][...] over cells [from, to) of probabilities[q][cell] * values[cell], V vectors of a head's values.
+// out[q] = sum over cells [from, to) of probability[q][cell] * values[cell], for V vectors of a head's values.
 template <int Q, int V, class A>
 static inline void weigh(const float* probability, long p_stride, const A* values, long size, long from, long to,
                          float* out, long out_stride) {
@@ -107,8 +106,8 @@ static inline void weigh_all(const float* probability, long p_stride, const A* v
     }
 }
 
-// Turns a query's scores [begin, end) into probabilities that are not yet divided by their sum, which it returns; whole
-// vectors of them, zeros outside. A position is always summed in the same lane.
+// Turn a query's scores [begin, end) into probabilities that are not yet divided by their sum, and return the sum. The
+// range is extended to whole vectors with zeros. A position is always summed in the same lane.
 static inline float soften(float* scores, long begin, long end) {
   const float nothing = -std::numeric_limits<float>::infinity();
   const long from = begin / LANES * LANES, to = (end + LANES - 1) / LANES * LANES;
@@ -142,7 +141,7 @@ static void attend(const Heads& shape, const Sight& see, const Query* query, lon
     const float* mine = q_rows + query[i].row * q_stride + query[i].head * size;
     for (long j = 0; j < size; j++) q[i * size + j] = mine[j] * shape.scale;
     from = std::min(from, query[i].begin);
-    to = std::max(to, query[i].behind);
+    to = std::max(to, query[i].prefix);
   }
   long cell = from;
   for (; cell + TILE_W <= to; cell += TILE_W)
@@ -156,17 +155,17 @@ static void attend(const Heads& shape, const Sight& see, const Query* query, lon
   for (long i = 0; i < queries; i++) {
     float* mine = scores + i * s_stride;
     const long row = query[i].row, length = see.length[see.slot[row]];
-    for (long e = see.more[row], at = query[i].behind; e < see.more[row + 1]; e++, at++)
+    for (long e = see.more[row], at = query[i].prefix; e < see.more[row + 1]; e++, at++)
       dots<1, 1, 0>(keys + (length + see.rest[e]) * size, size, q + i * size, size, size, mine + at, s_stride, keys);
     sums[i] = soften(mine, query[i].begin, query[i].end);
     for (long at = from; at < query[i].begin; at++) mine[at] = 0;
   }
-  // Probabilities of ancestors beyond the run lie where other queries have cells: kept for later, and none of these.
+  // Probabilities of ancestors after the prefix are at indices that are cells for other queries: move them aside.
   float* aside = scores + QUERIES * s_stride;
   for (long i = 0; i < queries; i++) {
     float* mine = scores + i * s_stride;
-    for (long at = query[i].behind; at < query[i].end; at++) aside[i * s_stride + at - query[i].behind] = mine[at];
-    for (long at = query[i].behind; at < to; at++) mine[at] = 0;
+    for (long at = query[i].prefix; at < query[i].end; at++) aside[i * s_stride + at - query[i].prefix] = mine[at];
+    for (long at = query[i].prefix; at < to; at++) mine[at] = 0;
   }
   for (long i = 0; i < queries; i += 3) {
     const long some = std::min<long>(3, queries - i);
@@ -180,7 +179,7 @@ static void attend(const Heads& shape, const Sight& see, const Query* query, lon
     const long row = query[i].row, length = see.length[see.slot[row]];
     float* sum = attended + i * value_size;
     for (long e = see.more[row], at = 0; e < see.more[row + 1]; e++, at++) {
-      const long position = query[i].behind + at;
+      const long position = query[i].prefix + at;
       if (position < query[i].begin) continue;
       const A* value = values + (length + see.rest[e]) * value_size;
       const float p = aside[i * s_stride + at];

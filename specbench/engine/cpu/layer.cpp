@@ -1,7 +1,7 @@
-// Layers: decoder layers of the Llama kind over the rows of token trees, all of them in one call.
+// Decoder layers like Llama's over the rows of token trees, all layers in one call.
 //
-// Between two matrix products a layer does little, but through some forty operators of torch that little takes longer
-// than half of the products. Here it is one parallel region: rows pass from part to part in buffers that stay in cache.
+// A layer does little work between two matrix products, but as about forty torch operators this work takes more than
+// half the time of the products. Here a call is one parallel region, and rows stay in cached buffers between its parts.
 
 #include <omp.h>
 
@@ -16,16 +16,16 @@
 
 extern "C" {
 
-// As Python's ctypes has it.
+// Must match library.py field by field.
 struct Layer {
   Norm before_attention, of_query, of_key, after_attention, before_mlp, after_mlp;
   Linear inputs[3];  // query, key and value; or all of them in the first
   Linear output;
-  Linear gate, up;  // or both in the first
+  Linear gate, up;  // or both in gate
   Linear down;
   Heads heads;
   long hidden, inner;
-  int activation, type;  // of hidden states and cache: FLOAT32 or BFLOAT16
+  int activation, type;  // type of hidden states and cache: FLOAT32 or BFLOAT16
   void *keys, *values;
 };
 }
@@ -51,7 +51,7 @@ struct Buffer {
   ~Buffer() { std::free(at); }
 };
 
-// What the layers of a forward share; memory for as many rows as there ever were.
+// Data that the layers of a forward share; buffers grow to the largest number of rows so far.
 struct Work {
   Sight see{};
   std::vector<int32_t> run, more, rest;
@@ -100,7 +100,7 @@ void attention_piece(const Layer& layer, const Sight& see, const Shares& shares,
          heads.heads * heads.value_size);
 }
 
-// Norms and turns a row's queries and keys, and stores keys and values in the cell behind the slot's.
+// Normalize and rotate a row's queries and keys, and store its keys and values in a cell after the slot's cached ones.
 template <class A>
 void place(const Layer& layer, const Sight& see, long row, float* projected, const A* cosine, const A* sine,
            long turned) {
@@ -121,7 +121,7 @@ void place(const Layer& layer, const Sight& see, long row, float* projected, con
   }
 }
 
-// Rows in pieces that are worth the taking.
+// Call ``each`` for all rows, in pieces of several rows to reduce the overhead.
 template <class Do>
 void each_row(const Seat& seat, long part, long rows, Do each) {
   constexpr long some = 4;
@@ -130,7 +130,7 @@ void each_row(const Seat& seat, long part, long rows, Do each) {
   });
 }
 
-// The products of one input with up to three layers' weights, side by side in ``out``.
+// Products of one input with the weights of up to three linear layers, concatenated in ``out``.
 void products(const Seat& seat, long part, const Linear* linears, long count, const float* x, long rows, float* out,
               long stride) {
   long before[4] = {};
@@ -146,7 +146,7 @@ void products(const Seat& seat, long part, const Linear* linears, long count, co
   });
 }
 
-// The same outputs of gate and up in one piece, which is done with both while they are in cache.
+// Gated MLP: a piece computes the same outputs of gate and up, and combines them while they are in cache.
 void gated(const Seat& seat, long part, const Layer& layer, const float* x, long rows, float* other, float* out) {
   Linear gate = layer.gate, up = layer.up;
   if (!up.weight) {  // both in one: gates first
@@ -169,7 +169,7 @@ void gated(const Seat& seat, long part, const Layer& layer, const float* x, long
   });
 }
 
-// Memory of a forward, as large as its largest layer wants.
+// Memory of a forward, large enough for its largest layer.
 struct Space {
   Space(Work& work, const Layer* layers, long count, int threads) {
     const Sight& see = work.see;
@@ -204,9 +204,9 @@ void add(const Norm& norm, float* added, float* to, long size) {
   for (long i = 0; i < size; i++) to[i] += added[i];
 }
 
-constexpr long PARTS = 9;  // of a layer
+constexpr long PARTS = 9;  // parts of a layer
 
-// A layer's share of a thread, in PARTS parts from ``part`` on: from the residual stream to the residual stream.
+// A thread's share of a layer, in PARTS parts from ``part`` on; reads and updates the residual stream.
 template <class A>
 void layer_parts(const Seat& seat, long part, const Sight& see, const Space& space, const Layer& layer, const Shares& shares,
                  const A* cosine, const A* sine, long turned, float* mine, A* out) {
@@ -236,7 +236,7 @@ void layer_parts(const Seat& seat, long part, const Sight& see, const Space& spa
   each_row(seat, part + 8, rows, [&](long row) {
     float* to = residual + row * size;
     add(layer.after_mlp, product + row * size, to, size);
-    // Between two layers numbers have the model's precision, whether anyone reads them there or not.
+    // Between two layers numbers are rounded to the model's precision, even if the output is not read.
     for (long i = 0; i < size; i++) to[i] = rounded<A>(to[i]);
     if (out) narrow(to, out + row * size, size);
   });
@@ -271,7 +271,7 @@ extern "C" {
 Work* work_new() { return new (std::nothrow) Work(); }
 void work_free(Work* work) { delete work; }
 
-// Says who sees whom in the layers that follow; 0, or 1 where there is no memory.
+// Set which rows see which in the next layers. Returns 0, or 1 if memory runs out.
 int work_aim(Work* work, const Sight* see) try {
   work->see = *see;
   work->run.resize(see->rows);
@@ -286,8 +286,8 @@ int work_aim(Work* work, const Sight* see) try {
   return 1;
 }
 
-// Runs some layers, one after the other. hidden: [rows, hidden]; outs: of each layer where to write its output, which
-// is of that form, or null; cosine, sine: [rows, turned].
+// Run some layers one after the other. hidden: [rows, hidden]; outs: memory for each layer's output [rows, hidden], or
+// null; cosine, sine: [rows, turned].
 int layers_run(Work* work, const Layer* layers, long count, const void* hidden, void* const* outs, const void* cosine,
                const void* sine, long turned, int threads) try {
   if (layers->type == FLOAT32)
@@ -301,7 +301,7 @@ int layers_run(Work* work, const Layer* layers, long count, const void* hidden, 
   return 1;
 }
 
-// out = the norm of each row of x, both [rows, size] of the given type.
+// out = norm of each row of x, both [rows, size] with the given type.
 int norm_run(Work* work, const Norm* norm, const void* x, int type, void* out, long rows, long size) try {
   if (type == FLOAT32) {
     for (long row = 0; row < rows; row++)
@@ -319,7 +319,7 @@ int norm_run(Work* work, const Norm* norm, const void* x, int type, void* out, l
   return 1;
 }
 
-// out [rows, linear.out] = x [rows, linear.in] through a linear layer; x is of the given type, out is float.
+// out [rows, linear.out] = linear layer of x [rows, linear.in]; x has the given type, out is float.
 int linear_run(Work* work, const Linear* linear, const void* x, int type, float* out, long rows, int threads) try {
   const float* from = static_cast<const float*>(x);
   if (type != FLOAT32) {

@@ -1,4 +1,4 @@
-"""Library: the C++ of this folder as Python calls it. Structures are those of ``layer.cpp``, field by field."""
+"""Python interface of the C++ in this folder; structures must match those of the C++ field by field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specbench.common import EnvironmentRefused
 from specbench.engine.cpu.source import CPU_SOURCE
 from specbench.engine.layers.parts import Unlike
 
-#: Kinds of numbers, as the C++ counts them.
+#: Numbers of dtypes and activations in the C++.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 NUMBERS = {number: dtype for dtype, number in TYPES.items()}
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
@@ -24,13 +24,13 @@ _pointer, _long, _int, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ct
 
 
 class Norm(ctypes.Structure):
-    """A root-mean-square norm; a weight of None is none."""
+    """An RMSNorm; a weight of None means no norm."""
 
     _fields_ = [("weight", _pointer), ("eps", _float)]
 
 
 class Linear(ctypes.Structure):
-    """A product."""
+    """A linear layer."""
 
     _fields_ = [
         ("weight", _pointer), ("bias", _pointer), ("scale", _pointer), ("out", _long), ("in_", _long), ("type", _int),
@@ -38,7 +38,7 @@ class Linear(ctypes.Structure):
 
 
 class Heads(ctypes.Structure):
-    """What a layer's attention is."""
+    """Sizes of a layer's attention."""
 
     _fields_ = [
         ("heads", _long), ("kv_heads", _long), ("size", _long), ("value_size", _long), ("window", _long),
@@ -59,7 +59,7 @@ class Layer(ctypes.Structure):
 
 
 class Sight(ctypes.Structure):
-    """Who sees whom in a forward."""
+    """Which rows see which in a forward."""
 
     _fields_ = [
         ("rows", _long), ("slots", _long), ("capacity", _long),
@@ -69,20 +69,20 @@ class Sight(ctypes.Structure):
 
 
 def address(tensor: Tensor, dtype: torch.dtype, count: int) -> int:
-    """Where the C++ finds a tensor; every pointer that it gets comes from here.
+    """Return a tensor's address for the C++; all pointers that it gets come from here.
 
-    Raises Unlike unless the tensor is contiguous, on the CPU, of this dtype and of ``count`` values.
+    Raises Unlike unless the tensor is contiguous and on the CPU, with this dtype and ``count`` values.
     """
-    # In this order, and without another call: it is on the clock a dozen times in each step.
+    # In this order and without further calls, because each step calls this a dozen times while it is timed.
     if tensor.dtype is dtype and tensor.numel() == count and tensor.is_cpu and tensor.is_contiguous():
         return tensor.data_ptr()
     raise Unlike(
-        f"a contiguous tensor of {count:,} values in {dtype} on the CPU is needed, not {[*tensor.shape]} in "
+        f"our own layers need a contiguous CPU tensor of {count:,} values in {dtype}, not {[*tensor.shape]} in "
         f"{tensor.dtype} on {tensor.device}"
     )
 
 
-_failed: list[str] = []  # why it could not be had, so that it is tried once in a process
+_failed: list[str] = []  # why the library cannot be built, so that a process tries only once
 
 
 @cache
@@ -99,7 +99,7 @@ def _loaded() -> Any:
 
 
 def open_cpu_library(say: Callable[[str], None] = lambda line: None) -> Any:
-    """The library, built where it has not been; ``say`` takes a line before that."""
+    """Return the library; build it first if needed, after a line to ``say``."""
     if _failed:
         raise EnvironmentRefused(_failed[0])
     try:
@@ -112,7 +112,7 @@ def open_cpu_library(say: Callable[[str], None] = lambda line: None) -> Any:
 
 
 class Work:
-    """Buffers of a forward, and the calls that use them."""
+    """Buffers of a forward, and the calls into the library that use them."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -123,7 +123,7 @@ class Work:
         self._sight = Sight()
 
     def aim(self, tensors: tuple[Tensor, ...], slots: int, capacity: int) -> None:
-        """Says who sees whom in the layers that follow.
+        """Set which rows see which in the next layers.
 
         ``tensors``: slot [N], first, count, length [S], depth [N], all int32; reach bool [N, N].
         """
@@ -139,10 +139,10 @@ class Work:
     def layers(
         self, layers: ctypes.Array[Layer], hidden: Tensor, outputs: Sequence[Tensor | None], rotary: Sequence[Tensor]
     ) -> None:
-        """Runs some layers one after the other.
+        """Run some layers one after the other.
 
-        ``hidden``: [1, N, hidden size]; ``outputs``: where each layer's output goes, or None; ``rotary``: cosine and
-        sine [1, N, turned].
+        ``hidden``: [1, N, hidden size]; ``outputs``: memory for each layer's output, or None; ``rotary``: cosine and
+        sine [1, N, rotated size].
         """
         dtype, size = NUMBERS[layers[0].type], self._sight.rows * layers[0].hidden
         outs = (_pointer * len(layers))(
@@ -159,10 +159,10 @@ class Work:
         )  # fmt: skip
 
     def norm(self, norm: Norm, x: Tensor) -> Tensor:
-        """The norm of each row of ``x`` [..., size], alike."""
+        """Normalize each row of ``x`` [..., size]; the result of a row does not depend on the number of rows."""
         x = x.contiguous()
         dtype, count, size = x.dtype, x.numel(), x.shape[-1]
-        out = torch.empty_like(x)  # whatever torch's defaults are
+        out = torch.empty_like(x)
         _check(
             self._library.norm_run(
                 self._at, ctypes.byref(norm), address(x, dtype, count), TYPES[dtype], address(out, dtype, count),
@@ -172,7 +172,7 @@ class Work:
         return out
 
     def linear(self, linear: Linear, x: Tensor) -> Tensor:
-        """float32 [..., out], a product with ``x`` [..., in] in float32 or bfloat16."""
+        """Run ``x`` [..., in] in float32 or bfloat16 through a linear layer: float32 [..., out]."""
         x = x.contiguous()
         rows = x.shape[:-1].numel()
         out = x.new_empty(*x.shape[:-1], linear.out, dtype=torch.float32)
@@ -190,4 +190,4 @@ class Work:
 
 def _check(failed: int) -> None:
     if failed:
-        raise EnvironmentRefused("no memory for the rows of this step; lower --concurrency, or choose smaller trees")
+        raise EnvironmentRefused("no memory for the rows of this step; lower --concurrency, or use smaller trees")

@@ -1,5 +1,5 @@
-// Products: rows of input times rows of weights. Weights stay as torch has them, [out, in], and each of their rows is
-// read from memory once for all rows of a draft.
+// Products of input rows and weight rows. Weights keep torch's layout [out, in], and each weight row is read from
+// memory once for all rows of a draft.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@ enum Type { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 struct Linear {
   const void* weight;  // [out, in]
   const float* bias;   // [out], or null
-  const float* scale;  // [out], of int8; else null
+  const float* scale;  // [out] for int8, else null
   long out, in;
   int type;
 };
 
-// Part of the sums of W rows of weights by X rows of input, lane by lane: from..to of their length, whole vectors.
-// Meanwhile P rows of weights are fetched that lie ``ahead`` of w, so that memory is never idle while sums are computed.
+// Add elements from..to (whole vectors) to the sums of W weight rows and X input rows, lane by lane. Meanwhile prefetch
+// P weight rows at ``ahead``, so that memory is busy while sums are computed.
 template <int W, int X, int P, class T>
 static inline void add_products(vec (&sum)[W][X], const T* w, long w_stride, const float* x, long x_stride, long from,
                                 long to, const T* ahead) {
@@ -37,7 +37,7 @@ static inline void add_products(vec (&sum)[W][X], const T* w, long w_stride, con
   }
 }
 
-// The sums over all lanes, with what is left of the length from ``rest`` on: out[x * out_stride + w].
+// Add up all lanes and the remaining elements from ``rest`` on: out[x * out_stride + w].
 template <int W, int X, class T>
 static inline void finish(const vec (&sum)[W][X], const T* w, long w_stride, const float* x, long x_stride, long rest,
                           long k, float* out, long out_stride) {
@@ -55,7 +55,7 @@ static inline void finish(const vec (&sum)[W][X], const T* w, long w_stride, con
   }
 }
 
-// All of it, of W rows of weights by X rows of input.
+// Dot products of W weight rows and X input rows.
 template <int W, int X, int P, class T>
 static inline void dots(const T* w, long w_stride, const float* x, long x_stride, long k, float* out, long out_stride,
                         const T* ahead) {
@@ -65,7 +65,7 @@ static inline void dots(const T* w, long w_stride, const float* x, long x_stride
   finish<W, X>(sum, w, w_stride, x, x_stride, rest, k, out, out_stride);
 }
 
-// The same of up to three rows of input.
+// The same for up to three input rows.
 template <int W, int P, class T>
 static inline void dots_of(long rows, const T* w, long w_stride, const float* x, long x_stride, long k, float* out,
                            long out_stride, const T* ahead) {
@@ -74,9 +74,9 @@ static inline void dots_of(long rows, const T* w, long w_stride, const float* x,
   else dots<W, 1, P>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
 }
 
-// A stretch of the same sums, which wait in ``kept`` between two stretches.
+// A part of the same sums, which are saved in ``kept`` until the next part.
 template <int X, int P, class T>
-static inline void stretch(vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from, long to,
+static inline void chunk(vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from, long to,
                            long k, float* out, long out_stride, const T* ahead) {
   vec sum[TILE_W][X] = {};
   if (from) std::memcpy(sum, kept, sizeof sum);
@@ -86,27 +86,27 @@ static inline void stretch(vec* kept, const T* w, long w_stride, const float* x,
 }
 
 template <int P, class T>
-static inline void stretch_of(long rows, vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from,
+static inline void chunk_of(long rows, vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from,
                               long to, long k, float* out, long out_stride, const T* ahead) {
-  if (rows >= 3) stretch<3, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
-  else if (rows == 2) stretch<2, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
-  else stretch<1, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  if (rows >= 3) chunk<3, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  else if (rows == 2) chunk<2, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  else chunk<1, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
 }
 
-constexpr long ROWS = 96;                         // of input at a time: they fit a core's second cache
-constexpr long STRETCH = 24576 / TILE_W / 4;      // of TILE_W rows of weights: they fit its first
-static_assert(STRETCH % LANES == 0, "whole vectors");
+constexpr long ROWS = 96;                         // input rows at a time: they fit a core's L2 cache
+constexpr long CHUNK = 24576 / TILE_W / 4;        // elements of TILE_W weight rows at a time: they fit its L1 cache
+static_assert(CHUNK % LANES == 0, "whole vectors");
 
-// TILE_W rows of weights by up to ROWS rows of input, three at a time. Each time fetches its share of the TILE_W rows
-// that come next, so that memory is read as evenly as sums are computed: a core has few requests open at a time.
+// TILE_W weight rows by up to ROWS input rows, three at a time. Each time, a share of the next TILE_W weight rows is
+// prefetched, so that memory is read evenly during the computation: a core can have only few open memory requests.
 template <class T>
 static inline void band(const T* w, long w_stride, const float* x, long x_stride, long rows, long k, float* out,
                         long out_stride) {
   vec kept[(ROWS + 2) / 3][TILE_W * 3];
   const long tiles = (rows + 2) / 3, whole = k / LANES * LANES;
-  const long stretch_size = tiles == 1 ? std::max<long>(whole, 1) : STRETCH;
-  for (long from = 0; from == 0 || from < whole; from += stretch_size) {
-    const long to = std::min(whole, from + stretch_size);
+  const long chunk_size = tiles == 1 ? std::max<long>(whole, 1) : CHUNK;
+  for (long from = 0; from == 0 || from < whole; from += chunk_size) {
+    const long to = std::min(whole, from + chunk_size);
     for (long tile = 0, row = 0; tile < tiles; tile++) {
       const long some = (rows - row + tiles - tile - 1) / (tiles - tile);
       const float* mine = x + row * x_stride;
@@ -115,15 +115,15 @@ static inline void band(const T* w, long w_stride, const float* x, long x_stride
       const T* next = w + (TILE_W + first) * w_stride;
       vec* sums = kept[tile];
       if (fetched == 0)
-        stretch_of<0>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+        chunk_of<0>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
       else if (fetched == 1)
-        stretch_of<1>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+        chunk_of<1>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
       else if (fetched == 2)
-        stretch_of<2>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+        chunk_of<2>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
       else if (fetched <= 4)
-        stretch_of<4>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+        chunk_of<4>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
       else
-        stretch_of<8>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+        chunk_of<8>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
       row += some;
     }
   }
@@ -150,7 +150,7 @@ static void outputs(const Linear& linear, long begin, long end, const float* x, 
   }
 }
 
-// Outputs begin to end of a linear layer for some rows: out[row * out_stride + output].
+// Compute outputs begin..end of a linear layer for some rows: out[row * out_stride + output].
 static inline void linear_part(const Linear& linear, long begin, long end, const float* x, long x_stride, long rows,
                                float* out, long out_stride) {
   if (linear.type == FLOAT32) outputs<float>(linear, begin, end, x, x_stride, rows, out, out_stride);
@@ -158,8 +158,8 @@ static inline void linear_part(const Linear& linear, long begin, long end, const
   else outputs<int8_t>(linear, begin, end, x, x_stride, rows, out, out_stride);
 }
 
-// Pieces of a product: some outputs for some rows. Rows of input that fit a core's cache, weights enough to be worth
-// the taking.
+// Pieces of a product, each with some outputs for some rows: input rows that fit a core's cache, and enough weights
+// that the overhead of a piece does not matter.
 struct Pieces {
   static constexpr long BYTES = 96 << 10;
 

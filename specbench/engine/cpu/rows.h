@@ -1,4 +1,4 @@
-// Rows: what is done to a row of numbers between two products.
+// Operations on a row of numbers between two products.
 #pragma once
 
 #include "vectors.h"
@@ -6,7 +6,7 @@
 enum Activation { SILU = 0, GELU_TANH = 1 };
 
 struct Norm {
-  const float* weight;  // null is no norm
+  const float* weight;  // null: no norm
   float eps;
 };
 
@@ -34,7 +34,7 @@ static inline void narrow(const float* from, A* to, long size) {
   for (long i = 0; i < size; i++) store_one(to + i, from[i]);
 }
 
-// A number as A holds it.
+// Round a number to the type A.
 template <class A>
 static inline float rounded(float value) {
   A held;
@@ -42,7 +42,7 @@ static inline float rounded(float value) {
   return load_one(&held);
 }
 
-// Rotary embedding of a head by halves (Su et al., 2021), of its first ``turned`` numbers.
+// Rotary embedding by halves (Su et al., 2021) of the first ``turned`` numbers of a head.
 template <class A>
 static inline void rotate(float* head, const A* cosine, const A* sine, long turned) {
   const long half = turned / 2;

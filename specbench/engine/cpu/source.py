@@ -1,4 +1,4 @@
-"""Source: the C++ of this folder, and how it is compiled. No torch."""
+"""C++ source of this folder and its compiler flags."""
 
 from __future__ import annotations
 

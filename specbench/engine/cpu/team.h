@@ -1,8 +1,9 @@
-// Team: threads that do the parts of a job one after the other, each part together, piece by piece.
+// Threads that work through the parts of a job together: each part is divided into pieces, and a part starts when the
+// one before it is done.
 //
-// They are torch's own OpenMP threads: a second pool would fight with it for the cores. A part is done when its pieces
-// are, whoever did them. So a thread that lost its core to another process holds the rest up for the piece that it has,
-// and not at all where it has none. Who has to wait spins a moment and then gives its core away.
+// They are torch's own OpenMP threads: a second pool would compete with it for the cores. A part is done when all its
+// pieces are, regardless of which thread did them. So a thread that lost its core to another process delays the others
+// by at most one piece. A waiting thread spins for a moment and then yields its core.
 #pragma once
 
 #include <sched.h>
@@ -22,8 +23,9 @@ class Team {
  public:
   Team(long parts, int threads) : threads_(threads), taken_(parts * threads), done_(parts) {}
 
-  // Called by every thread for the same parts in the same order: does pieces of one, and returns when all are done.
-  // A thread has a stretch of pieces, so that what it fetches ahead is its own; then it helps the others with theirs.
+  // Every thread calls this for the same parts in the same order. It does pieces of the part and returns when all are
+  // done. A thread starts with its own contiguous range of pieces, so that it prefetches its own data, and then helps
+  // the other threads.
   template <class Do>
   void share(int thread, long part, long pieces, Do piece) {
     std::atomic<long>& done = done_[part].count;
@@ -47,7 +49,7 @@ class Team {
   struct alignas(64) Counter {
     std::atomic<long> count{0};
   };
-  static constexpr int SPINS = 2000;  // some ten microseconds, longer than a piece takes
+  static constexpr int SPINS = 2000;  // about ten microseconds, longer than a piece takes
   const int threads_;
   std::vector<Counter> taken_, done_;
 };

@@ -1,7 +1,7 @@
-// Vectors: as many floats as a register of this machine holds, and how weights of each type become floats.
+// Vectors of floats that fill a register of this machine, and conversion of each weight type to floats.
 //
-// GCC's and Clang's vector types, so that one source serves AVX-512, AVX2, NEON and SSE. All sums here go lane by lane
-// and then through hsum(), in an order that depends on the length of the sum alone and never on how many rows are
+// Uses the vector types of GCC and Clang, so that one source works for AVX-512, AVX2, NEON and SSE. All sums go lane by
+// lane and then through hsum(), in an order that depends only on the length of the sum, not on how many rows are
 // computed together: a row's result has the same bits alone and in a tree.
 #pragma once
 
@@ -23,7 +23,7 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 
-// Registers for sums: TILE_W rows of weights by TILE_X rows of input.
+// Sums held in registers: TILE_W weight rows by TILE_X input rows.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int TILE_W = 8, TILE_X = 3;
 #else
@@ -45,7 +45,7 @@ struct bf16 {
 
 static inline vec load(const float* from) { return *reinterpret_cast<const loose_vec*>(from); }
 
-// Compilers widen small integers badly by themselves.
+// Compilers generate slow code for widening small integers.
 #if defined(__AVX512F__)
 static inline vec load(const bf16* from) {
   const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -69,7 +69,7 @@ static inline vec load(const int8_t* from) {
 #else
 static inline vec load(const bf16* from) {
   const halves packed = *reinterpret_cast<const loose_halves*>(from);
-  return (vec)(__builtin_convertvector(packed, words) << 16);  // the bits as they are
+  return (vec)(__builtin_convertvector(packed, words) << 16);  // reinterprets the bits
 }
 
 static inline vec load(const int8_t* from) {
@@ -93,15 +93,15 @@ static inline void store(float* to, vec value) { *reinterpret_cast<loose_vec*>(t
 
 static inline void store_one(float* to, float value) { *to = value; }
 
-// To nearest, ties to even; a NaN stays one.
+// Round to nearest, ties to even; NaN stays NaN.
 static inline void store_one(bf16* to, float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
   to->bits = std::isnan(value) ? 0x7FC0 : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// a * b + c, rounded once where the machine can. Left to a compiler it may be rounded once in one loop and twice in
-// another, which are other bits.
+// a * b + c, rounded once if the machine supports it. A compiler might round once in one loop and twice in another,
+// which would give different bits.
 static inline vec fused(vec a, vec b, vec c) {
 #if defined(__AVX512F__)
   return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -122,7 +122,7 @@ static inline float fused(float a, float b, float c) {
 #endif
 }
 
-// Keeps a compiler from loading a number again for each use, of which a core does too few at a time.
+// Keep the compiler from loading a value again for each use: a core can do only few loads at a time.
 static inline void in_register(vec& value) {
 #if defined(__AVX512F__)
   asm("" : "+v"(value));
@@ -135,7 +135,7 @@ static inline void in_register(vec& value) {
 
 static inline vec splat(float value) { return vec{} + value; }
 
-// The sum of all lanes: the upper half onto the lower one, again and again.
+// Sum of all lanes: repeatedly adds the upper half to the lower half.
 template <int N>
 struct Lanes {
   typedef float type __attribute__((vector_size(N * 4)));
@@ -156,8 +156,8 @@ struct Lanes<1> {
 
 static inline float hsum(vec value) { return Lanes<LANES>::sum(value); }
 
-// The same of N vectors: where they are as many as half a register has lanes, by folding two at a time, which is the
-// same additions in fewer instructions.
+// Sums of N vectors. If N is half the number of lanes, two vectors are folded at a time: the same additions in fewer
+// instructions.
 template <int N>
 static inline void hsums(const vec* values, float* sums) {
   for (int i = 0; i < N; i++) sums[i] = hsum(values[i]);
@@ -194,8 +194,8 @@ inline void hsums<4>(const vec* v, float* sums) {
 }
 #endif
 
-// e^x to two units in the last place; 0 below -87, and x is never above 88 here (Cody and Waite's reduction, and the
-// polynomial of Cephes' expf).
+// e^x with an error of up to two units in the last place; 0 below -87, and x is clamped to 88 (Cody and Waite's
+// reduction, and the polynomial of Cephes' expf).
 static inline vec exponential(vec x) {
   const vec low = splat(-87.0f), high = splat(88.0f);
   const ints under = x < low;

@@ -1,1 +1,1 @@
-"""Draft heads in the engine: the passes of a small model that drafts."""
+"""Run draft heads: small models that draft, with their own KV cache."""

@@ -1,9 +1,9 @@
-"""The passes of a small model that drafts, over all slots at once, with a KV cache of its own.
+"""Passes of a draft head over all slots at once, with its own KV cache.
 
-A round is one launch and one host read: it stores what the target's last step brought and drafts after it, in one pass
-or in several that depend on each other. What it needs to know is data on the device, so the round is captured in a CUDA
-graph where steps are. There it is launched after the step itself (:meth:`HeadPass.follow`): what the step accepts and
-the features along it are read where they are, and the host waits once, for both.
+A round is one launch and one host read: it stores the results of the target's last step and drafts after them, in one
+pass or in several dependent passes. All its inputs are data on the device, so the round is captured in a CUDA graph if
+steps are. Then it is launched directly after the step (:meth:`HeadPass.follow`), reads the accepted path and its
+features on the device, and the host waits only once, for both.
 """
 
 from __future__ import annotations
@@ -40,34 +40,36 @@ from specbench.engine.sampler import Stream, uniforms
 
 CHUNK = 1024  # rows of a prompt that are read at a time
 
-#: New rows of the text, whose keys and values it stores -> what drafting needs of them.
+#: New rows of the text, whose keys and values it stores -> data for drafting.
 Read = Callable[[HeadRows], Any]
-#: (those rows, what reading them gave) -> tensors [S, …] for the host: integers, or numbers taken as float32.
+#: (the new rows, the result of Read) -> tensors [S, …] for the host: integers, or numbers converted to float32.
 Draft = Callable[[HeadRows, Any], Sequence[Tensor]]
 
 
 class HeadPass:
     """Rounds of a head for the sequences of a run.
 
-    Each sequence has its own slot: :meth:`append` what a step of the target brought, then :meth:`draft`. Sequences ask
-    one after the other; the first that does starts the round for all that have brought something.
+    Each sequence has its own slot: :meth:`append` the results of a target step, then call :meth:`draft`. Methods call
+    :meth:`draft` for one sequence after the other; the first call runs the round for all sequences with new rows.
 
-    A row of a head's text is a token, with the target's features where the head reads them; a head of EAGLE's kind
-    pairs the features of a token with the token after it: a step's ``hidden`` and ``emitted``. Draft rows are scratch:
-    the next round overwrites them, unless :meth:`keep` makes some of them text.
+    A row of a head's text is a token, with the target's features if the head reads them; a head like EAGLE's pairs the
+    features of a token with the token after it, i.e. a step's ``hidden`` and ``emitted``. Draft rows are scratch: the
+    next round overwrites them, unless :meth:`keep` makes some of them text.
 
     Args:
-        target: what is drafted for: its slots, capacity, precision, attention backend and capture.
-        read: the head's work on new rows of a text. Prompts come in parts, and only the last part is drafted from.
-        draft: its work after them, in as many passes as it wants. Both launch the same operations whatever the data
-            and read nothing on the host.
-        shapes: what each layer stores: (KV heads, key size, value size).
-        new_rows: rows that a step of the target brings at most: those of the longest path.
-        draft_rows: rows that ``draft`` computes after the text, at most.
-        features: numbers in the features of a row; 0 is a head that reads tokens only.
-        draws: drafts drawn from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes the best.
-        modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
-        layers: its decoder layers, where its forward is written over :attr:`HeadRows.pieces`: few kernels on a GPU.
+        target: the target to draft for, with its slots, capacity, precision, attention backend and capture.
+        read: runs the head on new rows of a text. Prompts come in chunks, and drafts start only after the last one.
+        draft: drafts after the new rows, in any number of passes. ``read`` and ``draft`` must launch the same
+            operations for any data and must not wait for the device.
+        shapes: (KV heads, key size, value size) that each layer stores.
+        new_rows: most rows that a target step adds: those of the longest path.
+        draft_rows: most rows that ``draft`` computes after the text.
+        features: size of a row's features; 0 for a head that reads only tokens.
+        draws: most draft tokens that :meth:`HeadRows.drawn` samples; 0 for a head that takes the best tokens.
+        modules: the head's modules: their linear layers, and the attention of a transformers model, are replaced by the
+            engine's.
+        layers: the head's decoder layers, if its forward uses :attr:`HeadRows.pieces`; on a GPU they run in few
+            kernels.
     """
 
     def __init__(
@@ -94,8 +96,8 @@ class HeadPass:
         self._attentions = Attentions(target.attention, target.model)
         self._attentions.check_shapes(shapes, _query_heads(layers))
         self._ops: Ops = self._attentions.ops()
-        # A last step may reach a tree beyond the capacity. A slot that does not wait steps along after its drafts, and
-        # a block that looks ahead is followed by as many cells again.
+        # The last step may add a whole path of rows after the capacity. A slot without new rows writes after its
+        # drafts, and a block with look-ahead is followed by the same number of cells again.
         scratch = 2 * new_rows + 3 * draft_rows
         try:
             self._cache = StaticCache(shapes, slots, target.capacity + scratch, dtype, device)
@@ -128,36 +130,38 @@ class HeadPass:
             target.note(self.report())
         self._capture_all(target.capture)
         target.at_close(self.release)
-        if self._launches and not draws:  # what is drawn by is keyed by how long the text has become
+        if self._launches and not draws:  # random numbers depend on the new length of the text, unknown to the host
             self._take_nothing()
             target.follow(self.follow)
 
     def release(self) -> None:
-        """Frees its cache and its graphs, when the target's engine is closed: nothing is drafted any more."""
+        """Free the cache and the graphs when the target's engine is closed; no drafts are possible afterwards."""
         self._launches.clear()
         del self._cache, self._features, self._kernels, self._read, self._draft
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its cache and of the features that wait."""
+        """Bytes of the cache and of the buffered features."""
         return self._cache.nbytes + self._features.nbytes
 
     # ------------------------------------------------------------------ sequences
 
     @torch.inference_mode()
     def append(self, slot: int, tokens: Sequence[int], features: Tensor | None = None) -> None:
-        """Takes what the last forward of the target brought; drafts before it that were not kept are forgotten.
+        """Add the results of the target's last forward; earlier drafts that were not kept are dropped.
 
-        One token a row. ``features`` [rows, size] are read at once: they are the engine's, and only until its next
-        step.
+        ``tokens``: one per row. ``features``: [rows, size], read immediately, since the engine overwrites them in its
+        next step.
         """
         seat = self._seats[slot]
         size = self._features.shape[2]
         given = self._features.new_zeros(len(tokens), 0) if features is None else features
         if not len(tokens) or given.shape != (len(tokens), size):
-            raise ValueError(f"{len(tokens)} tokens come with features {[*given.shape]}; a row of this head has {size}")
+            raise ValueError(
+                f"{len(tokens)} tokens with features {[*given.shape]} do not fit this head, whose rows have {size}"
+            )
         seat.lazy = False
-        if seat.followed:  # the round has read them from the step
+        if seat.followed:  # the round has already read these rows from the step
             self._settle_seat(slot, len(tokens))
             return
         if len(seat.new) + len(tokens) > self._new_rows:  # a prompt
@@ -171,9 +175,9 @@ class HeadPass:
 
     @torch.inference_mode()
     def keep(self, slot: int, rows: Sequence[int]) -> None:
-        """Makes draft rows of the last round text, and forgets the others; for heads whose rows need no features.
+        """Make some draft rows of the last round text and drop the rest; for heads whose rows have no features.
 
-        Nothing was appended since the slot drafted. ``rows``: those on the accepted path, ascending, counted from the
+        Call it before the next :meth:`append`. ``rows``: those on the accepted path, ascending, counted from the
         round's first pass on.
         """
         seat = self._seats[slot]
@@ -184,14 +188,14 @@ class HeadPass:
         seat.length, seat.drafted = seat.length + len(rows), False
 
     def draft(self, slot: int) -> tuple[Tensor, ...]:
-        """What the head computed after a slot's text, on the host; runs the round if it has not run yet.
+        """Return a slot's results of ``draft`` on the host; run the round if it has not run yet.
 
-        Returns the tensors of ``draft``, without their first dimension.
+        They are the tensors that ``draft`` returned, without the first dimension.
         """
         seat = self._seats[slot]
         if seat.outcome is None:
             if not seat.new:
-                raise ValueError(f"slot {slot} asks for a draft without new rows of its text")
+                raise ValueError(f"slot {slot} cannot draft without new rows of its text")
             self._run()
         assert seat.outcome is not None
         parts = seat.outcome.split(self._widths)
@@ -203,7 +207,7 @@ class HeadPass:
 
     @torch.inference_mode()
     def follow(self, step: Running) -> None:
-        """Launches the round of all sequences that wait for nothing but this step of the target's."""
+        """Launch the round of all sequences that need only the results of this target step."""
         following = [slot for slot, tree in step.batch.trees.items() if self._seats.follows(slot, tree)]
         if not following:
             return
@@ -217,7 +221,7 @@ class HeadPass:
         self._launches[slots]()
 
     def _take(self, outcome: Outcomes, firsts: Tensor, hidden: Tensor, slots: int) -> None:
-        """Reads what a step leaves for the first ``slots`` slots, as far as the device is told that they follow it."""
+        """Read a step's results for those of the first ``slots`` slots that are marked as following it."""
         _, new, anchor, follows = self._device_in[:FIGURES, :slots]
         next_token, path, count, bonus = outcome
         self._ops.take(
@@ -227,7 +231,7 @@ class HeadPass:
 
     @torch.inference_mode()
     def _take_nothing(self) -> None:
-        """Reads an empty step for no slot: what compiles at its first launch does so now, not in a timed request."""
+        """Read an empty step for no slot, so that kernels are compiled now and not during a timed request."""
         slots, _, size = self._features.shape
         none = torch.zeros(slots, dtype=torch.int32, device=self._device)
         self._take((none, none, none, none), none, self._features.new_zeros(slots, size), slots)
@@ -238,9 +242,9 @@ class HeadPass:
     # ------------------------------------------------------------------ the round
 
     def _kernels_of(self, layers: Sequence[nn.Module], native: bool | None) -> HeadKernels | None:
-        """What runs its layers on a GPU; None where torch does, and ``_why_plain`` says why."""
+        """Return the kernels for the layers on a GPU, or None if torch runs them; ``_why_plain`` is then the reason."""
         wanted = OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
-        self._why_plain = "" if wanted else "not asked for"
+        self._why_plain = "" if wanted else "not requested"
         if not layers or not wanted:
             return None
         try:
@@ -250,7 +254,7 @@ class HeadPass:
             return None
 
     def _multiply(self, modules: Sequence[nn.Module], kernels: HeadKernels, target: Target) -> None:
-        """Has the products of a few rows computed as the target's are."""
+        """Compute the head's products of few rows with the target's choice of products."""
         merged = list(kernels.products)
         parts = {id(part) for product in merged for part in product.linears}
         linears = [each for module in modules for each in module.modules() if type(each) is nn.Linear]
@@ -265,13 +269,13 @@ class HeadPass:
             serve(linear, by)
 
     def report(self) -> dict[str, Any]:
-        """Which pieces of its layers are kernels', and why the others are not."""
+        """Which pieces of the layers run as kernels, and why the others do not."""
         if self._kernels is None:
             return {"fusions": [], "not_fused": {"all": self._why_plain}}
         return self._kernels.report()
 
     def _measure(self) -> None:
-        """Run a round whose result is dropped, to learn what it hands to the host, and which kernels its layers get."""
+        """Run a round and ignore its result, to learn the shapes of its results and which kernels its layers get."""
         slots = len(self._seats)
         if self._kernels is not None:
             self._device_in[1] = self._new_rows
@@ -288,7 +292,7 @@ class HeadPass:
         self._host_out = torch.zeros(slots, sum(self._widths), dtype=torch.int32, pin_memory=self._pinned)
 
     def _capture_all(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
-        """Captures the round for every number of slots, where rounds are captured at all."""
+        """Capture the round for every bucket of slots, if steps are captured."""
         slots, self._extent = len(self._seats), None
         for bucket in sorted({min(slots, bucket) for bucket in (*SLOT_BUCKETS, slots) if bucket < 2 * slots}):
             work = partial(self._work, bucket)
@@ -298,12 +302,12 @@ class HeadPass:
             self._launches[bucket] = launch
 
     def _run(self) -> None:
-        """One round for every slot that has new rows; those between them step along and keep nothing."""
+        """Run one round for every slot with new rows; slots in between are computed too, without any effect."""
         waiting = self._seats.waiting()
         slots = self._bucket(waiting[-1] + 1)
         columns = self._seats.columns(slots)
         if draws := self._numbers.shape[1]:
-            # By where a block begins, so that no two blocks of a text share a number.
+            # Keyed by the block's start, so that no two blocks of a text share random numbers.
             roots = [self.length(slot) for slot in waiting]
             self._host_numbers[waiting] = uniforms(self._sampling().seed, Stream.DRAFT, roots, draws)
         self._send(columns)
@@ -318,12 +322,12 @@ class HeadPass:
             self._settle_seat(slot, len(self._seats[slot].new))
 
     def _bucket(self, slots: int) -> int:
-        """Slots of the round that so many are a part of."""
+        """Number of slots of the captured round for ``slots`` slots."""
         return next((bucket for bucket in self._launches if bucket >= slots), slots)
 
     @torch.inference_mode()
     def _send(self, columns: Sequence[Sequence[int]]) -> None:
-        """Tells the device of each slot what it has to know."""
+        """Copy the numbers of each slot to the device."""
         slots = len(columns)
         numbers = np.fromiter(chain.from_iterable(columns), np.int32, slots * len(columns[0]))
         self._host_in.numpy()[:, :slots] = numbers.reshape(slots, -1).T
@@ -332,7 +336,7 @@ class HeadPass:
 
     @torch.inference_mode()
     def _work(self, slots: int) -> None:
-        """The device work of a round over the first ``slots`` slots, the copy to the host included."""
+        """Device work of a round over the first ``slots`` slots, including the copy to the host."""
         parts = [
             part.float().view(torch.int32) if part.is_floating_point() else part.int()
             for part in self._compute(slots)
@@ -345,21 +349,21 @@ class HeadPass:
         tokens = self._device_in[FIGURES:, :slots].T
         around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
         order = self._chain(slots, self._new_rows)
-        # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.
+        # Padding rows come last: no other row sees them, and drafts overwrite them.
         rows = HeadRows.of_text(around, order, tokens, self._features[:slots], length, new, anchor)
         rows = replace(rows, numbers=self._numbers[:slots])
         return self._draft(rows, self._read(rows))
 
     def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
-        """Puts many rows into the cache at once, eagerly; prompts differ in length."""
+        """Put many rows into the cache at once, eagerly, because prompts differ in length."""
         seat = self._seats[slot]
         for at in range(0, len(tokens), CHUNK):
             some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
             count, end = len(some), seat.length + len(some)
             ids = torch.tensor([some], dtype=torch.int64, device=self._device)
-            # In the type of a round's, so that it takes the same kernels.
+            # With the same dtype as in a round, so that the same kernels are used.
             length, new = torch.tensor([[seat.length], [count]], dtype=torch.int32, device=self._device)
-            # Not by pointer jumping over a thousand rows: a text is a chain.
+            # Pointer jumping over a thousand rows is not needed: a text is a chain.
             reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
             order = Ancestry(torch.arange(count, device=self._device), reach)
             layout = Layout.even(1, count, self._device)
@@ -375,7 +379,7 @@ class HeadPass:
         return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain, self._even, pieces)
 
     def _chain(self, slots: int, rows: int) -> Ancestry:
-        """Ancestry of rows that each hang under the one before; made once for each number of them."""
+        """Ancestry of rows whose parent is the row before; made once for each number of slots and rows."""
         if (slots, rows) not in self._orders:
             every = torch.arange(slots * rows, dtype=torch.int32, device=self._device)
             parents = torch.where(every % rows == 0, every, every - 1)
@@ -390,7 +394,7 @@ class HeadPass:
 
 
 def _query_heads(layers: Sequence[Any]) -> dict[int, int]:
-    """By layer."""
+    """Number of query heads of each layer."""
     attentions = [layer.self_attn for layer in layers]
     return {each.layer_idx: each.q_proj.out_features // each.head_dim for each in attentions}
 

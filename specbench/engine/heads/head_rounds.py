@@ -1,4 +1,4 @@
-"""Rounds of a draft head: the base of what a method's ``prepare`` makes of its head."""
+"""Base class for a method's drafting rounds with a draft head."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from specbench.engine.heads.head_rows import HeadRows
 
 
 class HeadRounds(ABC):
-    """Reads what the target computed and drafts after it, for the sequences of a run.
+    """Read the target's results and draft after them, for the sequences of a run.
 
-    A subclass writes :meth:`read` and :meth:`draft` over :class:`HeadRows`, see :class:`HeadPass`. It sets what they
-    use before ``super().__init__``, which runs both once to learn the shapes of their tensors.
+    A subclass implements :meth:`read` and :meth:`draft` over :class:`HeadRows`, see :class:`HeadPass`. It sets the
+    attributes they need before ``super().__init__``, which runs both once to learn the shapes of their tensors.
 
     Args:
-        head: its module, a :class:`specbench.models.Head`: ``config``, ``fc`` over the target's features, and
+        head: the head's module, a :class:`specbench.models.Head`: ``config``, ``fc`` over the target's features, and
             ``layers`` if it has decoder layers.
-        path: drafts on the longest path of a tree.
-        rows: rows that :meth:`draft` computes after the text, at most.
-        draws: drafts that it draws from distributions, at most.
-        scorer: the linear layer that makes its scores, where it is neither the target's nor in ``head``.
-        weights: what the record says of the head.
+        path: draft tokens on the longest path of a tree.
+        rows: most rows that :meth:`draft` computes after the text.
+        draws: most draft tokens that are sampled from distributions.
+        scorer: the linear layer that computes the head's scores, if it is neither the target's nor in ``head``.
+        weights: description of the head for the run's record.
     """
 
-    forwards = 1  # of the head in a round
+    forwards = 1  # forwards of the head in a round
 
     def __init__(
         self,
@@ -65,29 +65,31 @@ class HeadRounds(ABC):
 
     @abstractmethod
     def read(self, rows: HeadRows) -> Any:
-        """The head's work on new rows of a text; what it returns goes to :meth:`draft`."""
+        """Run the head on new rows of a text; the result is passed to :meth:`draft`."""
 
     @abstractmethod
     def draft(self, rows: HeadRows, found: Any) -> Sequence[Tensor]:
-        """Its work after them: tensors [S, …] for the host, integers or float32."""
+        """Draft after the new rows; return tensors [S, …] for the host, integers or float32."""
 
     def append(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
-        """Take what the last forward of the target brought.
+        """Add the results of the target's last forward to a slot.
 
         Args:
-            tokens: n ids, each the one after the token that its features belong to; the last is the next root.
-            features: [n, T × H] of the tapped layers.
+            tokens: n ids, each the token after the one that its features belong to; the last is the next root.
+            features: [n, T × H], hidden states of the T tapped layers.
         """
         self._passes.append(slot, tokens, features)
         self._roots[slot] = tokens[-1]
 
     def drafted(self, slot: int) -> tuple[int, tuple[Tensor, ...]]:
-        """The root of a slot's next tree, and what :meth:`draft` computed there; runs the round if needed."""
+        """Return the root of a slot's next tree and the results of :meth:`draft`; run the round if it has not run."""
         return self._roots[slot], self._passes.draft(slot)
 
     def marginals(self, slot: int) -> Marginals:
-        """Candidates of each depth after a slot's text, of a head whose :meth:`draft` begins with [S, D, K] tokens
-        and their log-probabilities over all that it can draft, at temperature 1.
+        """Return candidates for each depth after a slot's text.
+
+        The first results of :meth:`draft` must be tokens [S, D, K] and their log-probabilities over the head's
+        vocabulary, at temperature 1.
         """
         root, (tokens, logp, *_) = self.drafted(slot)
         return Marginals(root, tokens.tolist(), logp.tolist())

@@ -1,8 +1,8 @@
-"""Head rows: what a draft head computes at a time, with the cells that its rows are stored in and those that they see.
+"""Rows of one pass of a draft head, with the cache cells that they are stored in and that they see.
 
-A head's cache of a slot holds the text so far; its drafts come after it as scratch that the next round overwrites.
-Attention backends take as many queries as a tree has rows, so a tree that grows from pass to pass is attended to as a
-whole, with empty queries for the rows of earlier passes: those are a few, and matrix products never see them.
+A head's cache holds each slot's text so far, followed by draft rows, which are scratch that the next round overwrites.
+Attention backends need one query for every row of a tree. So when a tree grows from pass to pass, rows of earlier
+passes get empty queries in attention; those rows are few, and matrix products do not compute them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from specbench.engine.sampler import drawn
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all rows of a round share.
+    """Context that all rows of a round share.
 
     Attributes:
         slots: the S slots of the round, contiguous.
-        extent: cells visible to attention, from 0; None is all, as capture needs it.
-        limit: draft rows of a slot at most.
-        chain: (S, n) -> ancestry of n rows of each slot, each under the one before.
-        even: (S, n) -> the layout of n rows of each slot.
-        pieces: rows -> what computes a layer over them; None is torch.
+        extent: number of cells visible to attention; None is all, as capture requires.
+        limit: most draft rows of a slot.
+        chain: (S, n) -> ancestry of n rows per slot, where each row's parent is the row before it.
+        even: (S, n) -> layout of n rows per slot.
+        pieces: rows -> implementation of a layer's operations over them; None is torch.
     """
 
     cache: StaticCache
@@ -47,24 +47,24 @@ class Surroundings:
     pieces: Callable[[HeadRows], Pieces] | None = None
 
     def seen(self, slots: int, rows: int, lengths: Tensor, order: Ancestry) -> Visibility:
-        """What so many rows of each slot see after ``lengths`` [S]."""
+        """Visibility for ``rows`` rows per slot after ``lengths`` [S] cells."""
         return Visibility(self.even(slots, rows).seeing(self.extent), lengths, order.depth, order.rows)
 
 
 @dataclass(frozen=True)
 class HeadRows:
-    """Rows of one pass of a head: S slots, n rows of each.
+    """Rows of one pass of a head: S slots with n rows each.
 
-    New rows of the text are as many as the longest path; where a slot has fewer, what comes after them fills up. A
-    layer stores its keys and values here and attends through :meth:`attend`. A transformers model takes these rows as
+    For new rows of a text, n is the number of rows of the longest path; a slot with fewer new rows is padded at the
+    end. A layer stores its keys and values and attends through :meth:`attend`. Call a transformers model with
     ``**rows.arguments()``.
 
     Attributes:
         tokens: integer [S, n].
         positions: integer [S, n], in the text.
-        features: [S, n, size] what the target's tapped layers put out; None of drafts and of a head that reads none.
+        features: [S, n, size], outputs of the target's tapped layers; None for draft rows and for a head without them.
         anchor: integer [S], the last token of each text.
-        numbers: float64 [S, draws] by which drafts are drawn; None where none are.
+        numbers: float64 [S, draws], random numbers for sampling draft tokens.
     """
 
     tokens: Tensor
@@ -74,9 +74,9 @@ class HeadRows:
     _around: Surroundings
     _see: Visibility
     _start: Tensor  # integer [S], cell of the first row
-    _end: Tensor  # integer [S], cells of the text, its new rows included
-    _new: Tensor  # integer [S], its new rows
-    _parents: Tensor | None = None  # int32 [S, R], of the draft rows up to these
+    _end: Tensor  # integer [S], cells of the text, new rows included
+    _new: Tensor  # integer [S], number of new rows
+    _parents: Tensor | None = None  # int32 [S, R], parents of the draft rows so far, these included
     numbers: Tensor | None = None
 
     @classmethod
@@ -90,7 +90,7 @@ class HeadRows:
         new: Tensor,
         anchor: Tensor,
     ) -> HeadRows:
-        """New rows [S, n] of texts, after the ``length`` [S] rows that are stored; ``new`` [S] of them are real."""
+        """New rows [S, n] of texts, after ``length`` [S] stored rows; ``new`` [S] of them are not padding."""
         return cls(
             tokens=tokens,
             positions=length[:, None] + order.depth.view(tokens.shape),
@@ -106,7 +106,7 @@ class HeadRows:
     # ------------------------------------------------------------------ inside a layer
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keeps a layer's keys and values [S, KV heads, n, size] of these rows; returns those of all cells."""
+        """Store a layer's keys and values [S, KV heads, n, size] of these rows; return those of all cells."""
         keys, values, layout, lengths = self.place(layer)
         self._around.ops.write(_flat(key), _flat(value), keys, values, layout, lengths)
         return keys, values
@@ -118,7 +118,7 @@ class HeadRows:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """What computes a layer over these rows."""
+        """Implementation of a layer's operations over these rows."""
         return self._around.pieces(self) if self._around.pieces else PLAIN
 
     def attend(
@@ -131,18 +131,18 @@ class HeadRows:
         scale: float | None = None,
         window: int | None = None,
     ) -> Tensor:
-        """Attention of these rows to their text and to the rows that they hang under, themselves included.
+        """Attend from these rows to their text, to their ancestors and to themselves.
 
-        ``query``: [S, heads, n, size], rotated where the head does that, as keys are; ``key``, ``value``: [S, KV heads,
-        n, size], which are stored; ``window``: a row sees only what is less than so many positions before it, None is
-        no limit. Returns [S, n, heads, value size].
+        ``query``: [S, heads, n, size], rotated if the head rotates queries and keys; ``key``, ``value``: [S, KV heads,
+        n, size], which are stored in the cache; ``window``: a row sees only keys less than this many positions before
+        it, None is no limit. Returns [S, n, heads, value size].
         """
         attended = self.step(_flat(query), *self.store(layer, key, value), scale, window)
         return attended[0].unflatten(0, self.tokens.shape)
 
     @cached_property
     def step(self) -> Backend:
-        """Attention [1, S × n, heads, size] of these rows' queries [1, heads, S × n, size], as a step of the engine."""
+        """Backend of the engine for these rows: queries [1, heads, S × n, size] -> [1, S × n, heads, size]."""
         attention = self._around.backend(self._see)
         slots, rows = self.tokens.shape
         before = len(self._see.depth) // slots - rows
@@ -159,7 +159,7 @@ class HeadRows:
         return attend
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of a transformers causal LM whose attention is the engine's, for these rows."""
+        """Keyword arguments to run these rows through a transformers causal LM with the engine's attention."""
         return {
             "input_ids": self.tokens,
             "position_ids": self.positions.long(),
@@ -169,37 +169,39 @@ class HeadRows:
         }
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """:meth:`store`, as transformers' layers call it."""
+        """:meth:`store` with the signature that transformers' layers call."""
         return self.store(layer_idx, key, value)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Asked by models that make their own position ids; ours always come with the call."""
+        """Return 0: models call this to make their own position ids, and position ids are always passed here."""
         return 0
 
     # ------------------------------------------------------------------ from rows to rows
 
     def last(self, outputs: Tensor) -> Tensor:
-        """The output of each text's last token, [S, 1, …], of those of its new rows [S, n, …]."""
+        """Select the output of each text's last token, [S, 1, …], from those of its new rows [S, n, …]."""
         at = (self._new.long() - 1).clamp(min=0).view(-1, *[1] * (outputs.dim() - 1))
         return outputs.gather(1, at.expand(-1, 1, *outputs.shape[2:]))
 
     def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The best drafts after each row of ``scores`` [..., V]: (log-probabilities float32 [..., count] over all V,
-        ids).
+        """Find the best draft tokens for each row of ``scores`` [..., V].
+
+        Returns (log-probabilities float32 [..., count] over all V tokens, ids).
         """
         return self._around.ops.best(scores, count)
 
     def drawn(self, probabilities: Tensor, place: int) -> Tensor:
-        """A draft of each text, int64 [S], drawn from ``probabilities`` [S, V] for block verification; ``place``: which
-        draft of the block it is, from 0.
+        """Sample a draft token for each text, int64 [S], from ``probabilities`` [S, V], for block verification.
+
+        ``place``: index of the draft token in its block.
         """
-        assert self.numbers is not None, "a head pass draws as many drafts as it was made for"
+        assert self.numbers is not None, "a head pass samples at most as many draft tokens as it was made for"
         return drawn(probabilities, self.numbers[:, place])
 
     def block(self, tokens: Tensor, *, look_ahead: bool = False) -> HeadRows:
-        """Rows after the text that one pass computes together.
+        """Return rows after the text that one pass computes together.
 
-        ``look_ahead``: each row sees all of the block, and not only the rows before it.
+        ``look_ahead``: whether each row sees the whole block instead of only the rows before it.
         """
         slots, rows = tokens.shape
         self._check(rows)
@@ -207,23 +209,23 @@ class HeadRows:
         order = around.chain(slots, rows)
         see = around.seen(slots, rows, end, order)
         if look_ahead:
-            # Backends may rely on parents coming before children, so a row of a tree never sees a later one. The
-            # block's own cells are therefore counted as text, and its rows as rows that see none.
+            # Backends may rely on parents coming before children, so a tree row cannot see a later row. Therefore the
+            # block's cells count as text, and its rows do not see each other as tree rows.
             none = Ancestry(torch.zeros_like(order.depth), torch.zeros_like(order.rows))
             see = around.seen(slots, rows, end + rows, none)
         positions = end[:, None] + order.depth.view(slots, rows)
         return replace(self, tokens=tokens, positions=positions, features=None, _see=see, _start=end, _parents=None)
 
     def branch(self, tokens: Tensor, parents: Tensor | None = None) -> HeadRows:
-        """Draft rows of the next pass, after those of the passes before it.
+        """Return draft rows of the next pass, after those of earlier passes.
 
-        ``parents``: [S, n], the draft row that each hangs under, counted from the first pass on; None hangs them under
-        the end of the text. Rows of one pass are not each other's parents.
+        ``parents``: [S, n], the draft row that is each row's parent, counted from the first pass on; None makes each
+        row a child of the text's last token. A parent must be from an earlier pass.
         """
         slots, rows = tokens.shape
         before = 0 if self._parents is None else self._parents.shape[1]
         self._check(before + rows)
-        if parents is None:  # a root names itself
+        if parents is None:  # a root is its own parent
             own = torch.arange(before, before + rows, dtype=torch.int32, device=tokens.device)
             parents = own.expand(slots, -1)
         known = [] if self._parents is None else [self._parents]
@@ -247,7 +249,7 @@ class HeadRows:
 
 
 def _by_slots(rows: HeadRows) -> Backend:
-    """:attr:`HeadRows.step` of what a transformers model has: queries [S, heads, n, size]."""
+    """:attr:`HeadRows.step` for a transformers model, whose queries are [S, heads, n, size]."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         return rows.step(_flat(query), key, value, scale, window)[0].unflatten(0, rows.tokens.shape)
@@ -256,5 +258,5 @@ def _by_slots(rows: HeadRows) -> Backend:
 
 
 def _flat(rows: Tensor) -> Tensor:
-    """[S, heads, n, size] as the engine has rows, [1, heads, S × n, size]; a view of what a linear layer made."""
+    """Reshape [S, heads, n, size] to the engine's [1, heads, S × n, size]; a view if it is a linear layer's output."""
     return rows.transpose(0, 1).flatten(1, 2)[None]

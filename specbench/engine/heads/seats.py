@@ -1,4 +1,4 @@
-"""Seats: the sequences that draft with a head, and what the device has to know of each."""
+"""State of each sequence that drafts with a head, and the numbers that the device needs for it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from torch import Tensor
 
 from specbench.decoding import TokenTree
 
-FIGURES = 4  # of a slot, before its tokens: length, number of new rows, the last of their tokens, whether it follows
+FIGURES = 4  # numbers per slot before its tokens: length, new rows, last new token, whether it follows the step
 
 
 @dataclass
 class Seat:
-    """A sequence that drafts. ``length`` rows are in the cache; the new ones wait in the buffers after them."""
+    """A sequence that drafts. ``length`` rows are in the cache; new rows are in the buffers until the next round."""
 
     length: int = 0
     new: list[int] = field(default_factory=list)  # tokens of the new rows
-    known: bool = False  # its slot is the target's
-    lazy: bool = False  # the round after the next step is not sure to be asked for
-    followed: bool = False  # its round runs after the target's step, which brings as many rows as it says
+    known: bool = False  # the sequence has the same slot in the target
+    lazy: bool = False  # the method may not need the round after the next step
+    followed: bool = False  # a round that reads its new rows from the target's step was launched
     drafted: bool = False  # draft rows are in the scratch cells after the text
-    outcome: Tensor | None = None  # of the last round, until it is fetched
+    outcome: Tensor | None = None  # result of the last round, until it is fetched
 
     def settle(self, new: int, outcome: Tensor) -> None:
-        """Take the outcome of a round that has run: so many new rows are text now."""
+        """Record the outcome of a finished round, which stored ``new`` rows of the text."""
         self.length, self.new, self.followed = self.length + new, [], False
         self.drafted, self.outcome = True, outcome
 
 
 class Seats:
-    """One seat, or none, of each slot; ``new_rows`` and ``draft_rows`` are those of a round at most."""
+    """The seat of each occupied slot; ``new_rows`` and ``draft_rows``: most rows of a round."""
 
     def __init__(self, slots: int, new_rows: int, draft_rows: int) -> None:
         self._seats: list[Seat | None] = [None] * slots
@@ -46,25 +46,23 @@ class Seats:
         return seat
 
     def open(self, slot: int | None = None) -> int:
-        """Take a slot: the one that the sequence has in the target, so that rounds follow its steps, or the lowest free
-        one.
-        """
+        """Occupy the sequence's slot in the target, so that rounds can follow its steps, or the lowest free slot."""
         place = self._seats.index(None) if slot is None else slot
         if self._seats[place] is not None:
-            raise ValueError(f"slot {place} of this head pass is taken")
+            raise ValueError(f"slot {place} of this head pass is occupied")
         self._seats[place] = Seat(known=slot is not None)
         return place
 
     def close(self, slot: int) -> None:
-        """Give a slot back; its cells are overwritten by the next sequence."""
+        """Release a slot; the next sequence overwrites its cells."""
         self._seats[slot] = None
 
     def length(self, slot: int) -> int:
-        """Rows of a slot's text so far."""
+        """Number of rows of a slot's text so far, new rows included."""
         return self[slot].length + len(self[slot].new)
 
     def hold(self, slot: int) -> None:
-        """Run the round after the next step only when it is asked for: others have drafted, and may again."""
+        """Run the round after the next step only on demand: another drafter was used, and may be used again."""
         self[slot].lazy = True
 
     def waiting(self) -> list[int]:
@@ -72,20 +70,20 @@ class Seats:
         return [slot for slot, seat in enumerate(self._seats) if seat is not None and seat.new]
 
     def follows(self, slot: int, tree: TokenTree) -> bool:
-        """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
+        """Whether a sequence's next round needs only the results of the step over ``tree``."""
         seat = self._seats[slot] if slot < len(self._seats) else None
         if seat is None or seat.lazy or not seat.known:
             return False
         return seat.length > 0 and not seat.new and tree.depth < self._new_rows
 
     def columns(self, slots: int) -> list[list[int]]:
-        """What the device has to know of each of the first slots."""
+        """Numbers that the device needs for each of the first ``slots`` slots."""
         return [self._column(seat) for seat in self._seats[:slots]]
 
     def _column(self, seat: Seat | None) -> list[int]:
         if seat is None:
             return [0] * (FIGURES + self._new_rows)
-        # A slot that does not wait writes after its own text and drafts, where nothing is kept.
+        # A slot without new rows writes to scratch cells after its text and drafts.
         length = seat.length + (self._draft_rows if seat.drafted else 0)
         filling = [0] * (self._new_rows - len(seat.new))
         return [length, len(seat.new), seat.new[-1] if seat.new else 0, 0, *seat.new, *filling]

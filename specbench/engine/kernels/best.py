@@ -1,7 +1,7 @@
-"""The best tokens of each row with their log-probabilities, in one launch: what a draft head asks of its scores.
+"""Find the best tokens of each row of a draft head's scores, with their log-probabilities, in one launch.
 
-A program takes a tile of a row, whatever rows there are, and leaves the tile's best and the sum of its exponentials.
-The last of a row to arrive joins them, in the order of the tiles: a row's result depends on no other row and repeats.
+A program works on a tile of a row, and stores the tile's best tokens and its sum of exponentials. The last program of a
+row to finish joins the tiles in a fixed order: a row's result does not depend on other rows and is reproducible.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -17,16 +17,16 @@ from specbench.engine.kernels.dependent import counters
 from specbench.engine.kernels.filters import _value
 from specbench.engine.kernels.sample import _order
 
-MOST = 16  # tokens of a row: a program that joins holds so many of every tile
+MOST = 16  # most tokens to find per row: the program that joins holds this many of every tile
 _BLOCK = 1024  # tokens of a tile
-_TILES = 256  # of a row, at most
+_TILES = 256  # most tiles of a row
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 _NONE = tl.constexpr(-0x8000000000000000)
 
 
 @triton.jit
 def _weight(score, largest):
-    """``exp(score - largest)``, 1 where both are the same infinity."""
+    """``exp(score - largest)``, 1 if both are the same infinity."""
     return tl.exp(tl.where(score == largest, 0.0, score - largest))
 
 
@@ -35,7 +35,7 @@ def _best(
     scores, logp, tokens, tops, maxima, sums, arrived, vocab, row_stride,
     K: tl.constexpr, WIDE: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, tile). A token is an int64 that orders by score, then by lowest id."""
+    """Program (row, tile). Each token is an int64 ordered by score, then by lowest id."""
     row, tile, tiles = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     token, place = tile * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = token < vocab
@@ -52,10 +52,10 @@ def _best(
     tl.store(tops + at_tile * WIDE + place, best)
     tl.store(maxima + at_tile, largest)
     tl.store(sums + at_tile, tl.sum(tl.where(inside, _weight(score, largest), 0.0), 0))
-    tl.debug_barrier()  # all threads have stored before one of them says so
+    tl.debug_barrier()  # all threads must have stored before one of them increments the counter
     if tl.atomic_add(arrived + row, 1, sem="acq_rel", scope="gpu") < tiles - 1:
         return
-    # From L2, where the others' are.
+    # From L2, where the results of other programs are.
     every = tl.arange(0, TILES)
     highest = tl.load(maxima + row * tiles + every, mask=every < tiles, other=float("-inf"), cache_modifier=".cg")
     each = tl.load(sums + row * tiles + every, mask=every < tiles, other=0.0, cache_modifier=".cg")
@@ -73,21 +73,21 @@ def _best(
 
 
 def takes(scores: Tensor, count: int) -> bool:
-    """Whether the kernel is made for so many tokens of rows of such scores."""
+    """Whether the kernel supports these scores and this number of tokens per row."""
     small = scores.dtype in (torch.bfloat16, torch.float16, torch.float32)
     return small and count <= min(MOST, scores.shape[-1]) and scores.shape[-1] <= _BLOCK * _TILES
 
 
 def best(scores: Tensor, count: int, site: int) -> tuple[Tensor, Tensor]:
-    """The tokens of the largest scores, in order; of equal ones the lowest id first. NaN is above all others.
+    """Find the tokens with the largest scores, in order; equal scores by lowest id. NaN is the largest score.
 
     Args:
-        scores: [..., V] in bf16, fp16 or fp32, of which :func:`takes` is true.
-        count: K, tokens of each row.
-        site: address that no other launch site that may run at the same time has.
+        scores: [..., V] in bf16, fp16 or fp32, for which :func:`takes` is true.
+        count: K, tokens per row.
+        site: address that identifies this launch site among all sites that may run at the same time.
 
     Returns:
-        (log-probabilities float32 [..., K] over all V, tokens int64 [..., K]).
+        (log-probabilities float32 [..., K] over all V tokens, tokens int64 [..., K]).
     """
     flat = scores.flatten(0, -2)
     if flat.stride(-1) != 1:

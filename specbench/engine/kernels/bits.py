@@ -1,7 +1,7 @@
-"""Ancestor bitmasks: which rows of its own slot each row sees, 32 of them to a word.
+"""Ancestor bitmasks: which rows of its own slot each row sees, 32 rows per word.
 
-Equal to :func:`specbench.engine.ops.ancestors`. Bits count from the slot's first row, so that what attention and
-acceptance read of a row is as long as its own tree.
+Equal to :func:`specbench.engine.ops.ancestors`. Bits are counted from the slot's first row, so that attention and
+acceptance read only as many words of a row as its own tree has.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -16,20 +16,20 @@ from torch import Tensor
 from specbench.engine.layout import Layout
 
 WORD = 32  # rows per word of a bitmask
-MOST_ROWS = 512  # of a slot, that a program holds on the chip
-_BLOCKS = (32, 128, MOST_ROWS)  # rows that a program holds: each is a compilation of its own
+MOST_ROWS = 512  # most rows of a slot, which a program holds on the chip
+_BLOCKS = (32, 128, MOST_ROWS)  # numbers of rows that a program can hold, one compilation each
 OPTIONS = {"enable_fp_fusion": True}  # triton's default depends on its version
-# What is packed into one array lies where the number of rows says, so its alignment would be a compilation too.
+# These are packed in one array, at offsets that depend on the number of rows: another alignment would be compiled anew.
 UNALIGNED = ("parents", "slot_of", "firsts", "counts", "lengths")
 
 
 def block_of(rows: int) -> int:
-    """Rows that a program holds, for slots of up to so many."""
+    """Rows that a program holds, for slots of up to ``rows`` rows."""
     return next(block for block in _BLOCKS if block >= rows)
 
 
 def widest_slot(layout: Layout) -> int:
-    """Rows of a slot, at most: what the host knows of the layout, and all rows where it knows nothing (a capture)."""
+    """Most rows of a slot; all rows if the host does not know the layout (during a capture)."""
     if layout.groups is None:
         return len(layout.slot)
     return max(
@@ -41,12 +41,12 @@ def widest_slot(layout: Layout) -> int:
 def _tree_bits(
     parents, slot_of, firsts, counts, bits, depth, rows, words, ROUNDS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Program (slot, word): pointer doubling on one word of the mask of each of the slot's rows.
+    """Program (slot, word): do pointer doubling on one word of the mask of each of the slot's rows.
 
-    After round k a row's word holds the ancestors nearer than 2^k, and ``hop`` is the ancestor 2^k above, or the root;
-    more rounds than a tree is deep change nothing. Words do not depend on each other, so they are programs of their
-    own: all state is one value per row, which ``tl.gather`` exchanges on the chip, and nothing passes through global
-    memory. The programs of one slot more than there are give padding its depth.
+    After round k a row's word holds the ancestors at distances below 2^k, and ``hop`` is the ancestor at distance 2^k,
+    or the root; additional rounds change nothing. Words do not depend on each other, so each has its own program: the
+    state is one value per row, which ``tl.gather`` exchanges on the chip without global memory. The programs of one
+    additional slot set the depth of padding.
     """
     slot, word = tl.program_id(0), tl.program_id(1)
     if slot == tl.num_programs(0) - 1:
@@ -62,7 +62,7 @@ def _tree_bits(
     inside = row < count
     hop = tl.load(parents + first + row, mask=inside, other=first) - first
     reach = tl.where(row // 32 == word, 1 << (row % 32), 0)
-    above = (hop != row).to(tl.int32)  # ancestors nearer than 2^k, counted; the root adds none when met again
+    above = (hop != row).to(tl.int32)  # number of ancestors at distances up to 2^k; the root adds 0 when met again
     for _ in tl.static_range(ROUNDS):
         reach |= tl.gather(reach, hop, 0)
         above += tl.gather(above, hop, 0)
@@ -73,17 +73,17 @@ def _tree_bits(
 
 
 def tree_bits(parents: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Which rows of its slot each row may attend to, as bits.
+    """Find which rows of its slot each row may attend to, as bits.
 
     Args:
-        parents: int32 [N] parent row, before its children; roots and padding rows name themselves. Contiguous.
-        layout: of the rows, at most :data:`MOST_ROWS` of a slot.
+        parents: int32 [N], parent row, before its children; roots and padding rows are their own parents. Contiguous.
+        layout: layout of the rows, at most :data:`MOST_ROWS` per slot.
 
     Returns:
         (bits, depth): ``bits`` int32 [N, W], where bit j % 32 of word j // 32 of a row is set when the j-th row of its
-        slot is this row or one of its ancestors. W is that of the widest slot, or of all N rows where the host does not
-        know it; words behind a slot's own rows, and those of padding, are not written and nobody reads them. ``depth``
-        int32 [N], the number of ancestors, 0 of padding.
+        slot is this row or one of its ancestors. W is enough for the widest slot, or for all N rows if the host does
+        not know the layout; words after a slot's own rows, and words of padding, are neither written nor read.
+        ``depth`` int32 [N], the number of ancestors, 0 for padding.
 
     Raises:
         ValueError: the parents are not contiguous.
@@ -102,7 +102,7 @@ def tree_bits(parents: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def tree_bits_by_torch(parents: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """What :func:`tree_bits` returns, for slots of any number of rows: pointer doubling on whole masks."""
+    """:func:`tree_bits` for slots with any number of rows: pointer doubling on whole masks, in torch."""
     hop, rank, most = parents.long(), layout.rank, widest_slot(layout)
     bits = torch.zeros(len(parents), triton.cdiv(most, WORD), dtype=torch.int32, device=parents.device)
     bits.scatter_(1, (rank // WORD)[:, None], (1 << (rank % WORD)).to(torch.int32)[:, None])
@@ -113,7 +113,7 @@ def tree_bits_by_torch(parents: Tensor, layout: Layout) -> tuple[Tensor, Tensor]
 
 
 def reach_of(bits: Tensor, layout: Layout) -> Tensor:
-    """bool [N, N], element (i, j): row j is row i or one of its ancestors; without meaning for padding."""
+    """bool [N, N], element (i, j): row j is row i or one of its ancestors; meaningless for padding."""
     rank = layout.rank
     seen = (bits[:, rank // WORD] >> (rank % WORD).to(torch.int32)) & 1
     return (seen != 0) & (layout.slot[:, None] == layout.slot)

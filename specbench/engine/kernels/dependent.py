@@ -1,8 +1,8 @@
-"""Programmatic dependent launch: a kernel starts while the one before it ends, and waits for its results itself.
+"""Programmatic dependent launch: a kernel starts while the previous one ends, and waits for its results itself.
 
-What a kernel does before it waits (its start, and the first weights of a product) then costs no time of its own. It
-takes a GPU of compute capability 9.0 or more and a triton that has it; elsewhere the kernels are compiled without it.
-No card has run it yet, so it is off unless the environment variable :data:`SWITCH` is ``on``.
+Work that a kernel does before it waits (its start, loading the first weights of a product) then takes no additional
+time. This needs a GPU with compute capability 9.0 or more and a triton version that supports it; otherwise kernels are
+compiled without it. It has not run on a GPU yet, so it is off unless the environment variable :data:`SWITCH` is ``on``.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -30,9 +30,9 @@ _CAPABILITY = (9, 0)
 
 @triton.jit
 def wait_for_inputs(PDL: tl.constexpr):
-    """Lets the next kernel start, and waits until the one before has finished; before any other read or write.
+    """Let the next kernel start, and wait until the previous one has finished; call it before any read or write.
 
-    A kernel that is launched so and does not wait would let the next one overtake the kernels before it.
+    A kernel that is launched in this way without waiting would let the next kernel overtake earlier kernels.
     """
     if PDL:
         gdc_launch_dependents()
@@ -40,7 +40,7 @@ def wait_for_inputs(PDL: tl.constexpr):
 
 
 def why_not(device: torch.device) -> str:
-    """Why kernels on a device are launched one after the other; empty where they are not."""
+    """Return why dependent launches are off on a device, or an empty string if they are on."""
     if os.environ.get(SWITCH, "").lower() != "on":
         return f"{SWITCH} is not on"
     return _lacks(device)
@@ -57,7 +57,7 @@ def _lacks(device: torch.device) -> str:
 
 @cache
 def available() -> bool:
-    """Whether the installed triton has the instructions and the option of a launch."""
+    """Whether the installed triton has the instructions and the launch option."""
     try:
         from triton.backends.nvidia.compiler import CUDAOptions
     except ImportError:
@@ -67,19 +67,19 @@ def available() -> bool:
 
 @cache
 def counters(device: torch.device, site: int, count: int) -> Tensor:
-    """int32 [count], zeros, for the programs of one launch site to count themselves in; each launch leaves zeros.
+    """int32 [count], zeros, in which the programs of one launch site count arrivals; each launch leaves zeros.
 
-    Kept for good, because captured launches hold its address; made at a site's first launch, which therefore may not be
-    inside a capture. No two sites share one, so that launches of different sites may overlap.
+    Never freed, because captured launches use its address; allocated at a site's first launch, which therefore must not
+    be inside a capture. Each site has its own counters, so that launches of different sites may overlap.
 
     Args:
-        device: of the launch.
-        site: address of what this site alone reads, such as a weight.
-        count: programs that count apart.
+        device: device of the launch.
+        site: address of data that only this site reads, such as a weight.
+        count: number of counters.
     """
     return torch.zeros(count, dtype=torch.int32, device=device)
 
 
 def options(device: torch.device) -> dict[str, Any]:
-    """What a launch is given: the kernel's ``PDL``, and the option of the launch."""
+    """Arguments of a launch: the kernel's ``PDL``, and the launch option."""
     return {"PDL": False} if why_not(device) else {"PDL": True, "launch_pdl": True}

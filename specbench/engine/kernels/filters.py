@@ -1,11 +1,12 @@
-"""Top-k and top-p without sorting: the cut that :mod:`specbench.engine.sampler` finds by sorting, searched for.
+"""Top-k and top-p with a search instead of sorting, with the same cut as :mod:`specbench.engine.sampler`.
 
-A search is a few launches over the logits. Each adds up, per row, what the tokens weigh that share the digits of the
-cut's key found so far, by the next digit: for top-k they weigh 1 each, for top-p their integer masses. Sums of integers
-have no order, so pieces of a row are added up apart, without atomics, and the cut is exact. Tokens that have the very
-key of the cut stay in the order of their ids: they weigh the same, so that the last sums tell how many each piece has.
+The key of the cut is found digit by digit, in a few launches over the logits. Each launch considers, per row, the
+tokens whose keys start with the digits found so far, and adds up their weights by their next digit. Weights are 1 for
+top-k and integer masses for top-p. Integer sums do not depend on their order, so pieces of a row are added up
+separately, without atomics, and the cut is exact. Among tokens with exactly the key of the cut, those with the lowest
+ids are kept; all of them weigh the same, so the last sums give their number in each piece.
 
-Nothing is read on the host, and k, p and the temperature lie on the device: one graph serves all their values.
+Nothing is read on the host, and k, p and the temperature are on the device: one graph serves all their values.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -19,26 +20,26 @@ from torch import Tensor
 
 from specbench.engine.kernels.sample import Limits, _order, _within, most_pieces, span_of, strides_of
 
-_BLOCK = 512  # tokens of a tile; 16 sums of 64 bits for each of them are in registers
-# Without fused multiply-add every operation rounds as IEEE says, here as in the interpreter.
+_BLOCK = 512  # tokens of a tile; 16 sums of 64 bits per token are in registers
+# Without fused multiply-add, every operation follows IEEE rounding, as it does in the interpreter.
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}
 _SETTLE = {"num_warps": 4, "enable_fp_fusion": False}
-_MOST_PIECES = 256  # of a row: every program of a launch reads the sums of all pieces of its row
-#: Digits of 4 bits, from the first one on, in which keys of logits differ.
+_MOST_PIECES = 256  # most pieces of a row: every program of a launch reads the sums of all pieces of its row
+#: Number of leading 4-bit digits in which keys of logits can differ.
 _DIGITS = {torch.bfloat16: 4, torch.float16: 5, torch.float32: 8}
 
 
 @triton.jit
 def _value(key):
-    """The float32 that has a key; ``_order`` backwards."""
+    """The float32 of a key: the inverse of ``_order``."""
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _mass(score, largest):
-    """``sampler._masses``: int64, ``exp(score - largest)`` with 40 bits behind the point."""
+    """``sampler._masses``: int64, ``exp(score - largest)`` with 40 fractional bits."""
     gap = score - largest
-    gap = tl.where(gap > -32.0, gap, -32.0)  # of NaN too
+    gap = tl.where(gap > -32.0, gap, -32.0)  # also replaces NaN
     gap = tl.where((score == largest) | (score != score), 0.0, gap)
     turns = (gap * 1.44269504 + 12582912.0) - 12582912.0
     rest = gap - turns * 0.693359375
@@ -53,17 +54,17 @@ def _mass(score, largest):
 
 @triton.jit
 def _largest(maxima, row, pieces, PIECES: tl.constexpr):
-    """The largest key of a row."""
+    """Largest key of a row."""
     piece = tl.arange(0, PIECES)
     return tl.max(tl.load(maxima + row.to(tl.int64) * pieces + piece, mask=piece < pieces, other=-0x80000000), 0)
 
 
 @triton.jit
 def _found(sums, state, wanted, row, pieces, FIRST: tl.constexpr, MASS: tl.constexpr, PIECES: tl.constexpr):
-    """(digits found, what is still wanted of the tokens that have them), both int64, from the sums of a launch.
+    """Find the next digit from the sums of a launch; return (digits so far, weight still wanted of them), both int64.
 
-    The next digit is the largest that, with those above it, weighs what is wanted. Behind the first launch that follows
-    from the sum of all: ``sampler._outside`` has the formula.
+    The next digit is the largest one for which the tokens with this or a larger digit have the wanted weight. After the
+    first launch, the wanted weight is computed from the total, with the formula of ``sampler._outside``.
     """
     piece, digit = tl.arange(0, PIECES)[:, None], tl.arange(0, 16)
     at = sums + (row.to(tl.int64) * pieces + piece) * 16 + digit[None, :]
@@ -87,7 +88,7 @@ def _found(sums, state, wanted, row, pieces, FIRST: tl.constexpr, MASS: tl.const
 
 @triton.jit(do_not_specialize=["queries"])
 def _largest_of_piece(logits, maxima, vocab, queries, slot_stride, row_stride, span, BLOCK: tl.constexpr):
-    """Program (row, piece): the largest key."""
+    """Program (row, piece): find the largest key."""
     row, piece = tl.program_id(0), tl.program_id(1)
     source = logits + (row // queries).to(tl.int64) * slot_stride + (row % queries).to(tl.int64) * row_stride
     most = tl.full([BLOCK], -0x80000000, tl.int32)
@@ -105,10 +106,10 @@ def _weigh(
     row_stride, span, shift,
     LAUNCH: tl.constexpr, MASS: tl.constexpr, FLOOR: tl.constexpr, PIECES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, piece): what the tokens of the piece weigh, by the digit at ``shift`` of their keys.
+    """Program (row, piece): add up the weights of the piece's tokens by the digit at ``shift`` of their keys.
 
-    Of tokens that have the digits found before it. ``LAUNCH`` is 0, 1, or 2 for all behind. ``FLOOR``: those whose keys
-    are below the row's ``floor`` weigh nothing.
+    Only tokens with the digits found so far count. ``LAUNCH``: 0, 1, or 2 for all later launches. ``FLOOR``: whether
+    tokens whose keys are less than the row's ``floor`` weigh 0.
     """
     row, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     source = logits + (row // queries).to(tl.int64) * slot_stride + (row % queries).to(tl.int64) * row_stride
@@ -135,7 +136,7 @@ def _weigh(
         if LAUNCH > 0:
             weighed = weighed & ((place >> (shift + 4)).to(tl.int64) == digits)
         its = ((place >> shift) & 15).to(tl.int32)
-        # Behind the first digits most tiles have no token that counts.
+        # After the first digits, most tiles have no token that counts.
         if tl.max(weighed.to(tl.int32), 0) > 0:
             among = weighed[None, :] & (its[None, :] == digit[:, None])
             if MASS:
@@ -150,10 +151,10 @@ def _settle(
     temperature, maxima, wanted, last_sums, last_state, limits, shares, pieces, shift,
     MASS: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Program (row): the key of its cut, and how many tokens of each piece that have this key stay."""
+    """Program (row): find the key of its cut, and how many tokens with this key are kept in each piece."""
     row, piece = tl.program_id(0), tl.arange(0, PIECES)
     digits, left = _found(last_sums, last_state, wanted, row, pieces, False, MASS, PIECES)
-    # Bits that were not searched are 0 in keys of positive numbers, and 1 in those of negative ones and of NaN.
+    # Bits that were not searched are 0 in keys of positive numbers, and 1 in keys of negative numbers and of NaN.
     rest = (1 << shift) - 1
     place = digits << shift
     place = tl.where((place < 0x80000000) | (place + rest == 0xFFFFFFFF), place + rest, place)
@@ -168,7 +169,7 @@ def _settle(
         before = tl.cumsum(count, 0) - count
         stay = tl.minimum(tl.maximum((left + mass - 1) // mass - before, 0), 0x7FFFFFFF).to(tl.int32)
     else:
-        key = tl.where(key == 0x7FFFFFFF, -0x80000000, key)  # where the k-th is NaN, all stay
+        key = tl.where(key == 0x7FFFFFFF, -0x80000000, key)  # if the k-th is NaN, all tokens are kept
     tl.store(limits + row, key)
     tl.store(shares + row.to(tl.int64) * pieces + piece, stay, mask=piece < pieces)
 
@@ -177,7 +178,7 @@ def _settle(
 def _keep(
     logits, temperature, limits, shares, kept, vocab, queries, slot_stride, row_stride, span, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Program (row, piece): logits over the temperature, -inf for those outside the limits."""
+    """Program (row, piece): divide logits by the temperature; -inf for tokens outside the limits."""
     row, piece = tl.program_id(0), tl.program_id(1)
     source = logits + (row // queries).to(tl.int64) * slot_stride + (row % queries).to(tl.int64) * row_stride
     limit, divisor, at_limit = tl.load(limits + row), tl.load(temperature), 0
@@ -199,17 +200,17 @@ def limits_of(
     top_p: Tensor | None = None,
     processors: int | None = None,
 ) -> Limits:
-    """What filters leave of each row; ``sampler.filtered`` keeps the same tokens.
+    """Find the limits of the tokens to keep in each row; ``sampler.filtered`` keeps the same tokens.
 
     Args:
         logits: [S, Q, V] in bf16, fp16 or fp32; only the last dimension has to be contiguous.
         temperature: float32 [1] on the device, above 0.
         top_k: int64 [1], 1 or more.
         top_p: float64 [1], above 0 and below 1.
-        processors: multiprocessors to fill; default is what the device has.
+        processors: multiprocessors to fill; default is all of the device.
 
     Raises:
-        ValueError: no filter, or a row of logits is not contiguous.
+        ValueError: no filter is given, or a row of logits is not contiguous.
     """
     if logits.stride(-1) != 1:
         raise ValueError("limits_of needs logits that are contiguous in their last dimension")
@@ -227,7 +228,7 @@ def limits_of(
     for wanted, mass in ((top_k, False), (None if top_p is None else top_p.view(torch.int64), True)):
         if wanted is None:
             continue
-        # Of every launch their own: the programs of one read what the last one's wrote.
+        # Separate memory for each launch, since its programs read the sums of the previous launch.
         sums = torch.empty(digits, rows, pieces, 16, dtype=torch.int64, device=device)
         states = torch.empty(digits, rows, 2, dtype=torch.int64, device=device)
         floor = limits and limits.keys
@@ -251,7 +252,7 @@ def limits_of(
 
 
 def keep(logits: Tensor, limits: Limits, *, temperature: Tensor) -> Tensor:
-    """``sampler.filtered``: float32 [S, Q, V], logits over the temperature, -inf for tokens outside the limits."""
+    """``sampler.filtered``: float32 [S, Q, V], logits divided by the temperature, -inf for tokens outside limits."""
     slots, queries, vocab = logits.shape
     kept = torch.empty(slots, queries, vocab, dtype=torch.float32, device=logits.device)
     _keep[(slots * queries, limits.shares.shape[1])](

@@ -1,4 +1,4 @@
-"""The middle of a gated MLP: the activation of one half of a row times the other half."""
+"""Middle part of a gated MLP: activation of one half of a row times the other half."""
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
 
@@ -18,7 +18,7 @@ _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
 @triton.jit
 def _sigmoid(x):
-    """Of float32; 0 far below zero and never NaN."""
+    """Sigmoid of float32; 0 for large negative numbers, never NaN."""
     return tl.div_rn(1.0, 1.0 + tl.exp(-x))
 
 
@@ -42,7 +42,7 @@ def _gated(
 
 
 def gated(both: Tensor, activation: str) -> Tensor:
-    """Activation of the first half of each row times its second half.
+    """Compute the activation of the first half of each row times its second half.
 
     Args:
         both: [N, 2 x size], gate before up; the last dimension contiguous.

@@ -1,6 +1,6 @@
-"""What a step does to the static KV cache: store its rows in scratch cells, then move the accepted ones together.
+"""Update the static KV cache in a step: store its rows in scratch cells, then move the accepted rows together.
 
-Offsets are int64 throughout: a cache of many slots has more than 2^31 elements.
+All offsets are int64: a cache of many slots has more than 2^31 elements.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -16,19 +16,19 @@ from torch import Tensor
 from specbench.engine.kernels.bits import OPTIONS, UNALIGNED
 from specbench.engine.layout import Layout
 
-_TILE = 2048  # elements of a tile: 16 of each of 128 threads
+_TILE = 2048  # elements of a tile: 16 for each of 128 threads
 _MAX_TILE_ROWS = 16
 
 
 def _tile(size: int) -> tuple[int, int]:
-    """(rows, elements) of a tile over cells of ``size`` elements, whatever rows there are; powers of two."""
+    """(rows, elements) of a tile over cells of ``size`` elements, both powers of two; the same for any rows."""
     wide = triton.next_power_of_2(size)
     return min(_MAX_TILE_ROWS, max(1, _TILE // wide)), wide
 
 
 @triton.jit
 def _copy_rows(source, target, inside, SIZE: tl.constexpr, WIDE: tl.constexpr):
-    """Elements of the rows that ``source`` and ``target`` [rows] point to."""
+    """Copy the rows that ``source`` [rows] points to, to the rows that ``target`` [rows] points to."""
     column = tl.arange(0, WIDE)[None, :]
     mask = inside[:, None] & (column < SIZE)
     tl.store(target[:, None] + column, tl.load(source[:, None] + column, mask=mask), mask=mask)
@@ -41,7 +41,7 @@ def _write(
     keys_slot, keys_head, keys_cell, values_slot, values_head, values_cell,
     KEY: tl.constexpr, KEY_WIDE: tl.constexpr, VALUE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Program (head, tile of rows, of one slot or of several): their keys, then their values."""
+    """Program (head, tile of rows of one or several slots): store their keys, then their values."""
     head, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     slot = tl.load(slot_of + row, mask=row < rows, other=slots)
     real = slot < slots
@@ -60,15 +60,15 @@ def _write(
 
 
 def write_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor) -> None:
-    """Stores a layer's new keys and values: row i of a slot goes to its cell ``lengths + i``, padding goes nowhere.
+    """Store a layer's new keys and values: row i of a slot goes to its cell ``lengths + i``; padding is not stored.
 
     Args:
-        key: [1, KV heads, N, D], any strides, the last dimension contiguous.
-        value: [1, KV heads, N, Dv], likewise.
-        keys: the layer's cache, [S, KV heads, L, D], likewise; that all rows fit in it is not checked.
-        values: [S, KV heads, L, Dv], likewise.
-        layout: of the rows over the S slots.
-        lengths: integer [S] cached tokens of each slot, on the device, contiguous.
+        key: [1, KV heads, N, D]; the last dimension of this and all other tensors is contiguous.
+        value: [1, KV heads, N, Dv].
+        keys: the layer's cache, [S, KV heads, L, D]; whether all rows fit in it is not checked.
+        values: [S, KV heads, L, Dv].
+        layout: layout of the rows over the S slots.
+        lengths: integer [S], cached tokens of each slot, on the device.
 
     Raises:
         ValueError: a last dimension is not contiguous.
@@ -92,18 +92,18 @@ def _commit(
     buffer, firsts, lengths, count, path, slots, heads, layer_stride, slot_stride, head_stride, cell_stride,
     SIZE: tl.constexpr, WIDE: tl.constexpr, TILE_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Program (layer, slot, head): all moves of its cells, which are no one else's.
+    """Program (layer, slot, head): move all its cells, which no other program touches.
 
-    In place, because the path ascends and ``path[d] >= d``. A cell is written at its depth d and would be read later
-    only as some ``path[e]`` with e > d, but ``path[e] >= e > d``: nothing that was written is read again, so loads may
-    run ahead of stores. A store may not run ahead of the loads before it: cell d may be the source of an earlier
-    depth, of another thread's in the same tile. That is what the barrier is for.
+    In-place moves are safe because the path ascends and ``path[d] >= d``. Cell d is written for depth d and would be
+    read later only as ``path[e]`` with e > d, but ``path[e] >= e > d``: a written cell is never read again, so loads
+    may run ahead of stores. A store must not run ahead of earlier loads: cell d may be the source of an earlier depth,
+    for another thread in the same tile. Therefore there is a barrier.
     """
     program = tl.program_id(0)
     slot = program // heads % slots
     path += tl.load(firsts + slot)
     kept = tl.load(count + slot)
-    # An ascending path that ends at row kept - 1 is 0 .. kept - 1: every row is in its place. The usual case.
+    # An ascending path that ends at row kept - 1 is 0 .. kept - 1: every row is already in place. The usual case.
     if tl.load(path + kept - 1, mask=kept > 0, other=-1) != kept - 1:
         head, layer = (program % heads).to(tl.int64), (program // heads // slots).to(tl.int64)
         start = tl.load(lengths + slot).to(tl.int64)
@@ -119,15 +119,15 @@ def _commit(
 
 
 def commit_rows(buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor) -> None:
-    """Moves the accepted rows of a step to the front of its scratch cells, in every layer; a launch per buffer.
+    """Move the accepted rows of a step to the front of its scratch cells in every layer; one launch per buffer.
 
     Args:
         buffers: cache buffers [layers, S, KV heads, L, size], the last dimension contiguous.
-        layout: of the step's rows over the S slots.
-        lengths: integer [S] cached tokens of each slot before the step.
-        count: integer [S] accepted rows, from :func:`specbench.engine.kernels.accept.accept_paths`.
-        path: integer [N] from the same: cell ``lengths + path[d]`` of a slot moves to ``lengths + d`` for d < count,
-            where its path begins at the slot's first row. Ascending, with ``path[d] >= d``.
+        layout: layout of the step's rows over the S slots.
+        lengths: integer [S], cached tokens of each slot before the step.
+        count: integer [S], accepted rows, from :func:`specbench.engine.kernels.accept.accept_paths`.
+        path: integer [N], from :func:`specbench.engine.kernels.accept.accept_paths`: a slot's path starts at its first
+            row, and cell ``lengths + path[d]`` moves to ``lengths + d`` for d < count. Ascending, ``path[d] >= d``.
 
     Raises:
         ValueError: a last dimension is not contiguous.

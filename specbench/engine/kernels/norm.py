@@ -1,8 +1,8 @@
-"""Residual and norm in one pass: what a layer adds to its residual stream, and the norm of the sum.
+"""Add a branch to the residual stream and normalize the sum, in one pass.
 
-Rounded where transformers' layers round: the branch's own norm, the sum and the normalised row are each brought to the
-model's dtype, and what is summed inside a norm is float32. Compiled without fused multiply-add, so that a product is
-rounded before it is added.
+Rounds where transformers' layers round: the branch's own norm, the sum and the normalised row are each rounded to the
+model's dtype, and sums inside a norm are float32. Compiled without fused multiply-add, so that a product is rounded
+before it is added.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -23,10 +23,10 @@ _OPTIONS = {"enable_fp_fusion": False}
 
 @triton.jit
 def _scaled(x, weight, at, inside, eps, SIZE: tl.constexpr, OFFSET: tl.constexpr, DTYPE: tl.constexpr):
-    """A row in float32 by its root mean square and ``weight``, in ``DTYPE``."""
+    """Divide a float32 row by its root mean square and multiply by ``weight``; the result is in ``DTYPE``."""
     normed = x * (1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + eps))
     factor = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    if OFFSET:  # Gemma's: not rounded between
+    if OFFSET:  # Gemma's norm, without rounding in between
         return (normed * (1.0 + factor)).to(DTYPE)
     else:
         return (normed.to(DTYPE).to(tl.float32) * factor).to(DTYPE)
@@ -38,7 +38,7 @@ def _add_norm(
     SIZE: tl.constexpr, ADDS: tl.constexpr, BRANCH_NORM: tl.constexpr, OFFSET: tl.constexpr,
     BRANCH_OFFSET: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (row): so that the order of its sum depends on no other row."""
+    """Program (row): one program per row, so that the order of its sum does not depend on other rows."""
     wait_for_inputs(PDL)
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE)
     inside = at < SIZE
@@ -57,16 +57,16 @@ def _add_norm(
 def add_norm(
     residual: Tensor, branch: Tensor | None, norm: Norm, branch_norm: Norm | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The norm of a residual stream to which a branch has been added.
+    """Add a branch to a residual stream and normalize the sum.
 
     Args:
         residual: [N, size], the last dimension contiguous.
-        branch: [N, size] of the same dtype, likewise; None where there is nothing to add.
-        norm: of the sum.
-        branch_norm: of the branch, before it is added.
+        branch: [N, size] of the same dtype, the last dimension contiguous; None to add nothing.
+        norm: norm of the sum.
+        branch_norm: norm of the branch, before it is added.
 
     Returns:
-        (the norm of the sum, the sum), [N, size] each; the second is ``residual`` itself where nothing was added.
+        (norm of the sum, the sum), [N, size] each; without a branch, the second is ``residual`` itself.
 
     Raises:
         ValueError: rows are not contiguous, or differ in dtype.
@@ -90,5 +90,5 @@ def add_norm(
 
 
 def warps_for(wide: int) -> int:
-    """Warps of a program over a row: a thread has 16 elements, as two loads of 16 bytes."""
+    """Warps of a program for a row: a thread has 16 elements, in two loads of 16 bytes."""
     return min(16, max(1, wide // 512))

@@ -1,4 +1,4 @@
-"""The device work of a step by Triton kernels; equal to :class:`specbench.engine.ops.TorchOps` in every call."""
+"""Device work of a step with Triton kernels; equal to :class:`specbench.engine.ops.TorchOps` in every call."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from specbench.engine.sampler import Sampling, filtered
 
 
 class TritonOps(TorchOps):
-    """A handful of launches a step, beside the one per layer that stores its keys and values.
+    """A few launches per step, and one more per layer that stores its keys and values.
 
     Args:
-        device: where steps run; seed, temperature, k and p are kept there, so that one graph serves all of them.
+        device: device that steps run on; it holds seed, temperature, k and p, so that one graph serves all values.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -95,11 +95,11 @@ class TritonOps(TorchOps):
         take(outcome, firsts, hidden, follows, new, anchor, tokens, features)
 
     def best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        # Those of one head's round follow from each other, so they are one site.
+        # Calls in one head's round depend on each other, so they never overlap and can be one site.
         return best(scores, count, self._seed.data_ptr()) if takes(scores, count) else TorchOps().best(scores, count)
 
     def same_graph(self, sampling: Sampling) -> Sampling:
-        """Of a sampling only which of its parts there are is baked in."""
+        """Only whether sampling, top-k and top-p are on is baked in, not their values."""
         if sampling.greedy:
             return Sampling()
         return Sampling(temperature=1.0, top_k=min(sampling.top_k, 1), top_p=1.0 if sampling.top_p == 1 else 0.5)
@@ -113,5 +113,5 @@ class TritonOps(TorchOps):
 
 
 def _cut(sampling: Sampling) -> bool:
-    """Whether tokens are left out."""
+    """Whether top-k or top-p removes tokens."""
     return sampling.filters and not sampling.greedy

@@ -1,6 +1,6 @@
-"""Between a layer's first product and its attention: norms of single heads, rotary embedding, the store to the cache.
+"""Operations between a layer's first product and its attention: norms per head, rotary embedding, store to the cache.
 
-Rounded where transformers' layers round: a head's norm, each of the two products of the rotation and their sum.
+Rounds where transformers' layers round: a head's norm, each of the two products of the rotation, and their sum.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -18,13 +18,13 @@ from specbench.engine.kernels.dependent import wait_for_inputs
 from specbench.engine.layers.parts import Attention
 from specbench.engine.layout import Layout
 
-_TILE = 1024  # elements of a tile, whatever rows there are: the order of a norm's sum depends on no other row
+_TILE = 1024  # elements of a tile for any number of rows: the order of a norm's sum does not depend on other rows
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 @triton.jit
 def _scaled(normed, weight, at, inside, OFFSET: tl.constexpr, DTYPE: tl.constexpr):
-    """float32 [T, W] times ``weight``, of values in ``DTYPE``."""
+    """float32 [T, W] times ``weight``, rounded to ``DTYPE``."""
     factor = tl.load(weight + at, mask=inside, other=0.0)[None, :].to(tl.float32)
     if OFFSET:
         return (normed * (1.0 + factor)).to(DTYPE).to(tl.float32)
@@ -37,7 +37,7 @@ def _turned(
     source, at, mask, weight, cos, sin, row, eps,
     SIZE: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr, OFFSET: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Heads [T, W] of rows, normed and rotated: element i goes with the one half a rotation further on."""
+    """Heads [T, W] of rows, normalized and rotated: element i is paired with element i + ROTARY / 2."""
     half: tl.constexpr = ROTARY // 2
     turns = at < ROTARY
     partner = tl.where(at < half, at + half, tl.where(turns, at - half, at))
@@ -55,7 +55,7 @@ def _turned(
     return tl.where(turns[None, :], turned, x).to(DTYPE)
 
 
-# A prompt of any length, without another compilation.
+# Not specialized, so that prompts of any length need no other compilation.
 @triton.jit(do_not_specialize=["rows", "slots"], do_not_specialize_on_alignment=UNALIGNED)
 def _rotate(
     query, key, value, cos, sin, query_weight, key_weight, turned, keys, values, slot_of, firsts, lengths,
@@ -65,7 +65,7 @@ def _rotate(
     QUERY_OFFSET: tl.constexpr, KEY_OFFSET: tl.constexpr, TILE_ROWS: tl.constexpr, WIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (head, tile of rows): heads of queries first, then of keys, then of values."""
+    """Program (head, tile of rows): query heads first, then key heads, then value heads."""
     wait_for_inputs(PDL)
     head, row = tl.program_id(0), tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     at = tl.arange(0, WIDE)
@@ -107,24 +107,24 @@ def rotate(
     layout: Layout,
     lengths: Tensor,
 ) -> Tensor:
-    """Rotated queries; rotated keys, and values, go to the cells behind each slot's length. Padding goes nowhere.
+    """Return rotated queries; store rotated keys, and values, in the cells after each slot's length, without padding.
 
     Args:
         products: queries [N, heads x size], keys [N, KV heads x size], values [N, KV heads x value size]; the last
-            dimension contiguous. Parts of one tensor, as a rule.
-        attention: whose.
-        rotary: cos and sin [1, N, R] of the rows, the last dimension contiguous, of the first R elements of a head: of
-            halves, as Llama's.
-        keys: the layer's cache [S, KV heads, L, size].
-        values: [S, KV heads, L, value size], likewise.
-        layout: of the rows over the S slots.
-        lengths: integer [S] cached tokens of each slot.
+            dimension contiguous. Usually parts of one tensor.
+        attention: the layer's attention.
+        rotary: cos and sin [1, N, R] of the rows, contiguous, for the first R elements of a head, rotated by halves as
+            in Llama.
+        keys: the layer's cache [S, KV heads, L, size], the last dimension contiguous.
+        values: [S, KV heads, L, value size], the last dimension contiguous.
+        layout: layout of the rows over the S slots.
+        lengths: integer [S], cached tokens of each slot.
 
     Returns:
         [1, heads, N, size], a head's elements contiguous.
 
     Raises:
-        ValueError: a last dimension is not contiguous, or the rotary embedding has another form.
+        ValueError: a last dimension is not contiguous, or the shape of the rotary embedding does not fit.
     """
     query, key, value = products
     heads, (cos, sin) = attention.heads, rotary

@@ -1,8 +1,8 @@
-"""The next token of each row in one pass over the logits: what ``sampler.scores(...).argmax(-1)`` chooses.
+"""Choose the next token of each row in one pass over the logits, like ``sampler.scores(...).argmax(-1)``.
 
-The Gumbel noise is computed where it is added, by the hash of :func:`specbench.engine.sampler.gumbel`, so neither a
-table of noise nor a float32 copy of the logits exists. The kernels are compiled without fused multiply-add and use
-IEEE operations alone: the noise has the same bits on every device, and in the interpreter that the tests run in.
+The Gumbel noise is computed where it is added, with the hash of :func:`specbench.engine.sampler.gumbel`, so that no
+noise table and no float32 copy of the logits is needed. The kernels are compiled without fused multiply-add and use
+only IEEE operations: the noise has the same bits on every device, and in the interpreter that the tests use.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -17,18 +17,18 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024  # tokens of a tile: one 16-byte load of bf16 for each of 128 threads
-# Without fused multiply-add every operation rounds as IEEE says, here as in the interpreter.
+# Without fused multiply-add, every operation follows IEEE rounding, as it does in the interpreter.
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
-_PROGRAMS_EACH = 4  # programs wanted per multiprocessor: enough loads in flight to saturate memory
+_PROGRAMS_EACH = 4  # programs to launch per multiprocessor: enough loads in flight to saturate memory
 
 
 class Limits(NamedTuple):
-    """What filters leave of R rows, each cut into pieces of a span.
+    """Tokens that filters keep in R rows, each divided into pieces of ``span`` tokens.
 
     Attributes:
-        keys: int32 [R]; tokens whose logit has a larger key stay, those with a smaller one go.
-        shares: int32 [R, pieces]; so many tokens of each piece that have this very key stay, the first ones.
-        span: tokens of a piece.
+        keys: int32 [R]; tokens whose logit has a larger key are kept, tokens with a smaller key are removed.
+        shares: int32 [R, pieces]; how many tokens with exactly this key are kept in each piece, from the first one on.
+        span: number of tokens in a piece.
     """
 
     keys: Tensor
@@ -38,7 +38,7 @@ class Limits(NamedTuple):
 
 @triton.jit
 def _mix(x):
-    """``sampler._mix`` on uint32, whose arithmetic wraps where that one masks."""
+    """``sampler._mix`` on uint32, whose arithmetic wraps, so that no mask is needed."""
     x = (x ^ (x >> 17)) * 0xED5AD4BB
     x = (x ^ (x >> 11)) * 0xAC4C1B51
     x = (x ^ (x >> 15)) * 0x31848BAB
@@ -56,7 +56,7 @@ def _keys(seed, position):
 
 @triton.jit
 def _bits(first, second, token):
-    """32 random bits of each token id, given the keys of its position."""
+    """32 random bits for each token id, from the keys of its position."""
     return _mix(_mix(token.to(tl.uint32) + first) ^ second)
 
 
@@ -76,8 +76,8 @@ def _power(k):
 def _log_of(f, k):
     """``log((1 + f) * 2**k)`` for f in [-1/3, 1/3], within an ulp.
 
-    ``f - f²/2 + f³·q(f)`` with q of degree 7, a minimax fit of ours (relative error of the whole 6e-9, a tenth of the
-    rounding). ln 2 comes in two parts, the first short enough that its product with k is exact.
+    ``f - f²/2 + f³·q(f)`` with q of degree 7, our own minimax fit (relative error of the result 6e-9, a tenth of the
+    rounding error). ln 2 is split into two parts; the first has so few bits that its product with k is exact.
     """
     q = f * -0.12891703844070435 + 0.13984458148479462
     q = q * f - 0.12184257060289383
@@ -102,9 +102,9 @@ def _log(x):
 def _log1m(u):
     """``log(1 - u)`` for u in [2^-33, 1 - 2^-24].
 
-    The power of two is taken from the rounded ``1 - u``, but f is made of u itself. ``scale * u`` and ``scale - 1`` are
-    exact, and so is their difference (for scale 1 trivially, above it they are within a factor of two of each other:
-    Sterbenz), so that nothing of a small u is lost.
+    The power of two comes from the rounded ``1 - u``, but f is computed from u itself. ``scale * u`` and ``scale - 1``
+    are exact, and so is their difference (for scale 1 trivially; for larger scales they are within a factor of two of
+    each other, Sterbenz's lemma), so a small u keeps all its bits.
     """
     k = _exponent(1.0 - u)
     scale = _power(-k)
@@ -113,14 +113,14 @@ def _log1m(u):
 
 @triton.jit
 def _gumbel(bits):
-    """Standard Gumbel noise of 32 random bits; the formula of ``sampler.gumbel``."""
+    """Standard Gumbel noise from 32 random bits, with the formula of ``sampler.gumbel``."""
     u = tl.minimum((bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.999999940395355224609375)
     return -_log(-_log1m(u))
 
 
 @triton.jit
 def _order(score):
-    """int32 keys in the order of float32 scores: -0 equals +0, and NaN is above all others, as in ``torch.argmax``."""
+    """int32 keys in the order of float32 scores: -0 equals +0, and NaN is the largest, as in ``torch.argmax``."""
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the larger a negative float's magnitude, the larger its bits
     return tl.where(score != score, 0x7FFFFFFF, key)
@@ -128,7 +128,10 @@ def _order(score):
 
 @triton.jit
 def _within(key, inside, limit, share, before):
-    """Which tokens of a tile stay, and how many of the piece so far have the limit's key; ``before`` the tile."""
+    """Which tokens of a tile are kept, and how many tokens of the piece have the limit's key so far.
+
+    ``before``: the number of such tokens before the tile.
+    """
     equal = inside & (key == limit)
     count = before + tl.cumsum(equal.to(tl.int32), 0)
     return inside & (key > limit) | equal & (count <= share), tl.max(count, 0)
@@ -139,7 +142,7 @@ def _best_of_split(
     logits, positions, seed, temperature, limits, shares, partial, vocab, queries, slot_stride, row_stride,
     position_stride, span, GREEDY: tl.constexpr, FILTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, split): the best token among ``span`` ids, as one int64 that orders by score, then by lowest id."""
+    """Program (row, split): find the best token among ``span`` ids, as an int64 ordered by score, then by lowest id."""
     row, split = tl.program_id(0), tl.program_id(1)
     slot, query = row // queries, row % queries
     source = logits + slot.to(tl.int64) * slot_stride + query.to(tl.int64) * row_stride
@@ -151,18 +154,18 @@ def _best_of_split(
         share = tl.load(shares + row.to(tl.int64) * tl.num_programs(1) + split)
         at_limit = 0
     begin = split * span
-    # Below the key of -inf, so that any token replaces it. A lane sees its ids in ascending order and keeps the first
-    # of equal ones.
+    # Less than the key of -inf, so that any token replaces it. A lane sees its ids in ascending order and keeps the
+    # first of equal ones.
     best = tl.full([BLOCK], -0x80000000, tl.int32)
     best_token = tl.zeros([BLOCK], tl.int32)
     for start in range(begin, tl.minimum(begin + span, vocab), BLOCK):
         token = start + tl.arange(0, BLOCK)
-        inside = token < vocab  # a span is whole tiles; and a bound that is an argument leaves the loads vectorised
+        inside = token < vocab  # enough, since a span is whole tiles; comparing with an argument keeps loads vectorised
         score = tl.load(source + token, mask=inside, other=0.0).to(tl.float32)
         if FILTER:
             inside, at_limit = _within(_order(score), inside, limit, share, at_limit)
         if not GREEDY:
-            # The division of IEEE, as torch divides; the operator's is approximate.
+            # IEEE division, as in torch; the / operator is approximate.
             score = tl.div_rn(score, divisor) + _gumbel(_bits(first, second, token))
         key = _order(score)
         better = inside & (key > best)
@@ -174,7 +177,7 @@ def _best_of_split(
 
 @triton.jit(do_not_specialize=["splits"])
 def _best_of_row(partial, chosen, splits, BLOCK: tl.constexpr):
-    """Program (row): the best of its splits."""
+    """Program (row): find the best token of its splits."""
     row = tl.program_id(0)
     split = tl.arange(0, BLOCK)
     worst = -0x8000000000000000
@@ -183,7 +186,7 @@ def _best_of_row(partial, chosen, splits, BLOCK: tl.constexpr):
 
 
 def span_of(rows: int, vocab: int, device: torch.device, processors: int | None, most: int | None = None) -> int:
-    """Tokens of a piece when rows are cut into enough pieces, but ``most`` at most, to fill the multiprocessors."""
+    """Tokens of a piece, for enough pieces per row to fill the multiprocessors, but no more than ``most``."""
     if processors is None:
         processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type != "cpu" else 1
     tiles = triton.cdiv(vocab, _BLOCK)
@@ -192,13 +195,14 @@ def span_of(rows: int, vocab: int, device: torch.device, processors: int | None,
 
 
 def most_pieces(vocab: int) -> int:
-    """Pieces of a row at most, a power of two: whatever the rows, so that they share a compilation."""
+    """Most pieces of a row, a power of two; independent of the number of rows, so that one compilation serves all."""
     return int(triton.next_power_of_2(triton.cdiv(vocab, _BLOCK)))
 
 
 def strides_of(logits: Tensor) -> tuple[int, int]:
-    """Of slots and rows. Only one slot needs none: with what its rows add up to each number of them would be compiled
-    anew, where a vocabulary is no multiple of 16.
+    """Strides of slots and rows; the slot stride is 0 for a single slot, which does not need it.
+
+    Otherwise, if the vocabulary is not a multiple of 16, another number of rows could cause another compilation.
     """
     return (0 if len(logits) == 1 else logits.stride(0)), logits.stride(1)
 
@@ -213,19 +217,19 @@ def choose(
     limits: Limits | None = None,
     processors: int | None = None,
 ) -> Tensor:
-    """The next token of each row: ``argmax(logits)``, or ``argmax(logits / T + g)`` when sampling.
+    """Choose the next token of each row: ``argmax(logits)``, or ``argmax(logits / T + g)`` when sampling.
 
-    The lowest id among equal maxima. NaN counts as the largest value, as in ``torch.argmax``: an id in the vocabulary
-    comes out whatever the row holds, and a broken row is broken alike in every backend.
+    Among equal maxima the lowest id wins. NaN counts as the largest value, as in ``torch.argmax``: the result is always
+    an id in the vocabulary, and it is the same in every backend even for a row with NaN.
 
     Args:
         logits: [S, Q, V] in bf16, fp16 or fp32; only the last dimension has to be contiguous.
         positions: int64 or int32 [S, Q], the position that the chosen token will have; last dimension contiguous.
         seed: int64 [1] on the device, below 2^63; not read when greedy.
         temperature: float32 [1] on the device, above 0; not read when greedy.
-        greedy: no noise.
-        limits: of the S * Q rows; tokens outside of them are not chosen. Default is none.
-        processors: multiprocessors to fill; default is what the device has. Limits have their own pieces.
+        greedy: whether to choose without noise.
+        limits: limits of the S * Q rows; tokens that they remove are not chosen.
+        processors: multiprocessors to fill; default is all of the device. With limits, their pieces are used.
 
     Returns:
         int32 [S, Q].

@@ -1,6 +1,6 @@
-"""Sharing of tree attention's work: which program does what, and how a slot's cells are divided among splits.
+"""Divide the work of tree attention: which program does what, and how a slot's cells are divided among splits.
 
-Device code: lengths and rows of slots are data there, so one captured grid serves all of them.
+This is device code: lengths and rows of slots are data there, so one captured grid serves all of them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ def plan(
     length, count, tiles, window, share, most,
     has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr, direct: tl.constexpr,
 ):  # fmt: skip
-    """Divides a slot's cells among the splits of each of its tiles: first the prefix in blocks, then the tree's rows.
+    """Divide a slot's cells among the splits of each of its tiles: first the prefix in blocks, then the tree's rows.
 
-    The tree starts a block of its own, so that its mask words line up with the block's columns. Everything follows from
-    the slot itself and from figures of the engine, so no other slot can change how a row's sums are ordered. Of one
-    slot, or of a tensor of them.
+    The tree starts a new block, so that its mask words are aligned with the block's columns. The result depends only on
+    the slot itself and on constants of the engine, so no other slot can change the order of a row's sums. Works for one
+    slot or for a tensor of slots.
 
     Returns:
         (first, prefix_blocks, per_split, splits, room): the first visible cell, blocks of the prefix, blocks per split,
-        splits that have any, and the splits that partial results have room for.
+        number of splits that are not empty, and number of splits that the buffers of partial results can hold.
     """
     first = 0
     if has_window:
-        first = tl.maximum(length + 1 - window, 0)  # the root sees furthest back, and its depth is 0
+        first = tl.maximum(length + 1 - window, 0)  # the root sees furthest back; its depth is 0
     prefix_blocks = (length - first + block_n - 1) // block_n
     blocks = prefix_blocks + (count + block_n - 1) // block_n
     if direct:
@@ -43,11 +43,12 @@ def place_of(
     has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr, direct: tl.constexpr,
     block_s: tl.constexpr,
 ):  # fmt: skip
-    """What a program does, of what all slots together need.
+    """Find which slot a program works on.
 
     Returns:
-        (slot, place): the program's number among those of its slot. Behind all slots': less than zero by one and the
-        number of their rows in place of the slot, and the program's number among those that are left.
+        (slot, place): the slot, and the program's index among the programs of this slot. For the programs after those
+        of all slots, ``slot`` is -1 minus the number of all slots' rows, and ``place`` is the program's index among
+        these remaining programs.
     """
     every = tl.arange(0, block_s)
     count = tl.load(counts + every, mask=every < slots, other=0)

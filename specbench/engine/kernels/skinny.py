@@ -1,12 +1,12 @@
-"""Product of few rows and a weight: reads the weight once, as fast as memory gives it.
+"""Multiply few rows by a weight, reading the weight once at the full memory bandwidth.
 
-The rows are padded to the 16 of a matrix instruction whatever their number, and all numbers of rows run the same code
-on the same tiles: what comes out for a row does not depend on the rows beside it. Where the outputs alone make too few
-programs for a card, several share the inputs of a tile; the last of them to arrive adds the parts, in the order of the
-parts and not of the arrivals, so that a product repeats bit by bit. One launch, that is one node of a graph.
+Rows are always padded to the 16 rows of a matrix instruction, and any number of rows runs the same code on the same
+tiles: the result of a row does not depend on other rows. If the outputs make too few programs for the GPU, several
+programs divide the inputs of a tile. The last of them to finish adds the partial sums in a fixed order, so that a
+product has the same bits each time. A product is one launch, i.e. one node of a graph.
 
-With programmatic dependent launch a program asks for its first weights before it waits for its rows: no kernel before
-it writes them. They come to L2, and what is computed, and in which order, is the same.
+With programmatic dependent launch, a program prefetches its first weights into L2 before it waits for its rows, which
+is safe because no earlier kernel writes weights. The computation and its order stay the same.
 """
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
@@ -27,13 +27,13 @@ from specbench.engine.layers.skinny import MOST_ROWS, Config
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _MOST_CONFIGS = 6
-_ALIKE = 0.9  # what a configuration is worth less for each that has the same tiles: a guess may be wrong of all of them
-_IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for, to be served as fast as memory can
-_SHARED = 160 << 10  # bytes of shared memory of a multiprocessor, of the cards that have least but are used most
-_THREADS = 2048  # of a multiprocessor
-_OPTIONS = {"enable_fp_fusion": True}  # of exact fp32, which has no matrix unit
-# (outputs, bytes of inputs, warps, stages) of a tile: 8 to 32 KiB of weights a stage, each row in pieces of 128 bytes
-# and more, and below the 99 KiB that the smallest cards give a program.
+_ALIKE = 0.9  # factor on a configuration's worth for each chosen one with the same tiles, as the guess may be wrong
+_IN_FLIGHT = 32 << 10  # bytes of loads in flight that a multiprocessor needs for the full memory bandwidth
+_SHARED = 160 << 10  # bytes of shared memory per multiprocessor, the least of all widely used data-centre GPUs
+_THREADS = 2048  # most threads of a multiprocessor
+_OPTIONS = {"enable_fp_fusion": True}  # for exact fp32, which has no matrix unit
+# (outputs, bytes of inputs, warps, stages) of a tile: 8 to 32 KiB of weights per stage, each row in pieces of at least
+# 128 bytes, and less than the 99 KiB of shared memory that the smallest GPUs give a program.
 _TILES = (
     (128, 128, 4, 5),
     (64, 256, 4, 5),
@@ -49,7 +49,7 @@ _LINE = 128  # bytes that one prefetch asks for
 
 @triton.jit
 def _prefetch(at):
-    """Asks for the lines that pointers are in; nothing waits for them."""
+    """Prefetch the cache lines that contain the pointers."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -61,15 +61,16 @@ def _skinny(
     BIAS: tl.constexpr, WHOLE: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, LINE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile of outputs, split): over ``span`` inputs, which are whole tiles; with ``WHOLE`` all inputs are.
+    """Program (tile of outputs, split): multiply over ``span`` inputs, which are whole tiles.
 
-    ``AHEAD`` tiles of the weight are asked for before the rows are there, lines of ``LINE`` elements.
+    ``WHOLE``: whether all inputs are a multiple of a tile. ``AHEAD``: tiles of the weight to prefetch before the rows
+    are ready, in lines of ``LINE`` elements.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     first, begin = tile * BLOCK_N, split * span
     at_row, at_n, at_k = tl.arange(0, ROWS), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     alive = (at_row < rows)[:, None]
-    # Behind the last output its weights are read again, from a cache, which needs no mask.
+    # After the last output, its weights are read again (from a cache), so that no mask is needed.
     near = tl.minimum(at_n, outputs - 1 - first)
     few_from = x + at_row[:, None] * x_row + at_k[None, :]
     weight_from = weight + first.to(tl.int64) * weight_row + near[:, None] * weight_row + at_k[None, :]
@@ -97,12 +98,12 @@ def _skinny(
     if SPLITS > 1:
         size = rows * outputs
         tl.store(parts + split * size + to, acc, mask=inside)
-        tl.debug_barrier()  # all threads have stored before one of them says so
+        tl.debug_barrier()  # all threads must have stored before one of them increments the counter
         if tl.atomic_add(arrived + tile, 1, sem="acq_rel", scope="gpu") < SPLITS - 1:
             return
         acc = tl.zeros([ROWS, BLOCK_N], tl.float32)
         for part in tl.static_range(SPLITS):
-            # From L2, where the others' parts are.
+            # From L2, where the parts of other programs are.
             acc += tl.load(parts + part * size + to, mask=inside, other=0.0, cache_modifier=".cg")
         tl.store(arrived + tile, 0)
     if BIAS:
@@ -111,23 +112,23 @@ def _skinny(
 
 
 def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Tensor:
-    """``nn.functional.linear`` of up to 16 rows: summed in float32, the bias too, and rounded once.
+    """Compute ``nn.functional.linear`` of up to 16 rows: summed in float32, bias included, and rounded once.
 
-    Programs that share their inputs leave parts in memory that all launches share, which is written after the launches
-    before have finished, and count themselves in for this weight alone. Both are made at a weight's first launch, which
-    therefore may not be inside a capture.
+    Splits store partial sums in memory that all launches share (launches never overlap there), and count their arrivals
+    in counters of this weight. Both are allocated at a weight's first launch, which therefore must not be inside a
+    capture.
 
     Args:
         x: [n, K], n from 1 to 16, in bf16, fp16 or fp32; the last dimension contiguous.
-        weight: [N, K] of the same dtype, likewise.
+        weight: [N, K] of the same dtype; the last dimension contiguous.
         bias: [N], contiguous.
-        config: how it is cut; some splits may be too many for K, and are then fewer.
+        config: tiles and splits; there are fewer splits if K is too small for them.
 
     Returns:
         [n, N], contiguous.
 
     Raises:
-        ValueError: shapes, dtypes or strides are others.
+        ValueError: shapes, dtypes or strides do not fit.
     """
     rows, inputs = x.shape
     outputs = len(weight)
@@ -137,7 +138,7 @@ def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Te
         raise ValueError("skinny needs rows and a weight of one dtype and width that are contiguous")
     if bias is not None and (bias.shape != (outputs,) or not bias.is_contiguous()):
         raise ValueError(f"skinny needs a bias of {outputs} that is contiguous")
-    # Exact fp32 fills the registers: what it would keep while it waits goes to memory.
+    # Exact fp32 uses all registers: values held while waiting would be spilled to memory.
     launch = dependent.options(x.device) if x.element_size() == 2 else {"PDL": False}
     span, splits = _spans(inputs, config)
     tiles = triton.cdiv(outputs, config.block_n)
@@ -157,22 +158,22 @@ def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Te
 
 
 def _spans(inputs: int, config: Config) -> tuple[int, int]:
-    """(inputs of a split, splits that have any)."""
+    """Return (inputs of a split, number of splits that are not empty)."""
     span = triton.cdiv(triton.cdiv(inputs, config.block_k), config.splits) * config.block_k
     return span, triton.cdiv(inputs, span)
 
 
 @cache
 def _parts(device: torch.device, count: int) -> Tensor:
-    """float32 [count] for the parts of outputs; kept for good, because captured launches hold its address."""
+    """float32 [count] for partial sums; never freed, because captured launches use its address."""
     return torch.empty(count, dtype=torch.float32, device=device)
 
 
 def configs(outputs: int, inputs: int, dtype: torch.dtype, processors: int) -> list[Config]:
-    """A few configurations for a weight [outputs, inputs], by what they let a card do, the best guess first.
+    """Choose a few configurations to measure for a weight [outputs, inputs], the most promising first.
 
     Args:
-        processors: multiprocessors of the card.
+        processors: multiprocessors of the GPU.
     """
     left = {
         each: _worth(each, outputs, inputs, dtype, processors)
@@ -196,16 +197,16 @@ def _candidates(outputs: int, inputs: int, dtype: torch.dtype, processors: int) 
         for splits in _SPLITS:
             config = Config(block_n, block_k, splits, warps, stages)
             span, used = _spans(inputs, config)
-            # A split that does not fill its pipeline waits more than it reads; better that than a card without work.
+            # A split that does not fill its pipeline mostly waits; allow it only if multiprocessors would be idle.
             few = triton.cdiv(outputs, block_n) * splits <= processors
             if used == splits and (splits == 1 or few or span >= stages * block_k):
                 yield config
 
 
 def _worth(config: Config, outputs: int, inputs: int, dtype: torch.dtype, processors: int) -> float:
-    """Share of a card's bandwidth that a configuration may get; a guess that orders what is measured."""
+    """Estimate the share of a GPU's bandwidth that a configuration may reach, to decide which ones are measured."""
     weights, rows = (each * config.block_k * dtype.itemsize for each in (config.block_n, MOST_ROWS))
-    # Of a pipeline's stages the one that is computed has no memory, and one more may just have been waited for.
+    # The stage that is being computed needs no shared memory, and the loads of another one may just have finished.
     fit = max(1, min(_SHARED // ((config.stages - 1) * (weights + rows)), _THREADS // (32 * config.warps)))
     programs = triton.cdiv(outputs, config.block_n) * config.splits
     waves = programs / (processors * fit)
@@ -214,7 +215,7 @@ def _worth(config: Config, outputs: int, inputs: int, dtype: torch.dtype, proces
     full = min(1.0, min(programs, processors * fit) * ahead * weights / (processors * _IN_FLIGHT))
     last = 1.0 if waves <= 1 else waves / -(-waves // 1)
     padded = triton.cdiv(outputs, config.block_n) * config.block_n * splits * span
-    # What goes through L2 beside the weight, at 16 rows: the rows again for each tile, and parts, written and read.
+    # Traffic through L2 other than the weight, for 16 rows: the rows once per tile, and partial sums written and read.
     beside = MOST_ROWS / config.block_n
     if splits > 1:
         beside += 2 * splits * MOST_ROWS * 4 / (inputs * dtype.itemsize)

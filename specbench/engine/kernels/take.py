@@ -1,4 +1,4 @@
-"""What a draft head reads of a step that is still running: features along each path, and the tokens behind them."""
+"""Inputs of a draft head from a step that is still running: features along each path, and the tokens after them."""
 
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
 
@@ -14,7 +14,7 @@ _OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 @triton.jit(
     do_not_specialize=["rows", "hidden_row", "tokens_row"],
-    do_not_specialize_on_alignment=[  # parts of arrays that are as large as the rows of a step
+    do_not_specialize_on_alignment=[  # parts of arrays whose offsets depend on the rows of a step
         "next_token", "path", "count", "bonus", "firsts", "follows", "new", "anchor", "tokens", "features",
     ],
 )  # fmt: skip
@@ -22,7 +22,7 @@ def _take(
     hidden, next_token, path, count, bonus, firsts, follows, new, anchor, tokens, features,
     rows, size, hidden_row, tokens_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (block of columns, place, slot); grid's second is the new rows that a text has at most."""
+    """Program (block of columns, place, slot); the grid's second dimension is the most new rows of a text."""
     slot, place = tl.program_id(2), tl.program_id(1)
     if tl.load(follows + slot) == 0:
         return
@@ -53,7 +53,7 @@ def take(
     tokens: Tensor,
     features: Tensor,
 ) -> None:
-    """:meth:`specbench.engine.ops.TorchOps.take`, in one launch."""
+    """:meth:`specbench.engine.ops.TorchOps.take` in one launch."""
     next_token, path, count, bonus = outcome
     slots, places, size = features.shape
     _take[(max(1, triton.cdiv(size, _BLOCK)), places, slots)](

@@ -1,13 +1,13 @@
-"""Split-KV tree attention over the static cache, in Triton: its launch.
+"""Launch of split-KV tree attention over the static cache, in Triton.
 
-The prefix is read once per KV head and tile: the query heads that share it and the rows of the tree are packed into the
-M side of the tile (grouped-query packing, as in FlashAttention-2's decoding kernels, arXiv 2307.08691). Its cells are
-shared out to several programs (Flash-Decoding, Dao et al. 2023), because a decode step has far fewer rows than a GPU
-has multiprocessors. Their partial softmaxes are combined by the last of them to be done, where they are few rows, and
-by a second kernel where they are many. Only the tree's own cells look at a mask, one bit per pair of rows.
+The prefix is read once per KV head and tile: the query heads that share a KV head and the rows of the tree are packed
+into the M side of the tile (grouped-query packing, as in FlashAttention-2's decoding kernels, arXiv 2307.08691). Its
+cells are divided among several programs (Flash-Decoding, Dao et al. 2023), because a decode step has far fewer rows
+than a GPU has multiprocessors. The partial softmaxes of few rows are combined by the program that finishes last, those
+of many rows by a second kernel. Only the tree's own cells need a mask, one bit per pair of rows.
 
-Nothing here reads the device from the host, so a captured launch serves every cache length and every layout of its
-rows: grids are functions of shapes and of two device figures alone.
+The host never reads the device here, so a captured launch serves every cache length and every layout of its rows: grids
+depend only on shapes and on two properties of the device.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from specbench.engine.kernels.tree_attention_kernels import attend, combine
 from specbench.engine.layout import Layout
 
 _LOG2_E = math.log2(math.e)
-_CPU_SHARED, _CPU_MULTIPROCESSORS = 99 * 1024, 4  # the interpreter has no device to ask
+_CPU_SHARED, _CPU_MULTIPROCESSORS = 99 * 1024, 4  # for the interpreter, which has no device to query
 _COMBINE_COLUMNS = 64
-_FEW_SLOTS = 64  # one kernel serves up to so many
-# Packed rows whose splits one program joins. It reads about 60 bytes a cycle: 16 rows of 128 numbers, split 16 times,
-# take it a microsecond, less than a launch; 64 rows would take four.
+_FEW_SLOTS = 64  # one compilation serves up to this many slots
+# Most packed rows whose splits one program joins. It reads about 60 bytes per cycle: 16 rows of 128 numbers with 16
+# splits take a microsecond, which is less than a launch; 64 rows would take four.
 _JOINED_ROWS = 16
 
 
 @lru_cache(maxsize=16)
 def _figures(device: torch.device) -> tuple[int, int]:
-    """(shared bytes that a program may take, multiprocessors)."""
+    """Return (bytes of shared memory that a program may use, multiprocessors)."""
     if device.type != "cuda":
         return _CPU_SHARED, _CPU_MULTIPROCESSORS
     index = torch.cuda.current_device() if device.index is None else device.index
-    # triton's own figures: what a launch asks for is held against them
+    # from triton, which checks a launch against these numbers
     found = driver.active.utils.get_device_properties(index)
     return found["max_shared_mem"], found["multiprocessor_count"]
 
 
 def _arrivals(keys: Tensor, count: int) -> Tensor:
-    """int32 zeros, of each layer's cache its own; launches leave them as they find them."""
+    """int32 zeros, separate for each layer's cache; every launch leaves zeros."""
     return counters(keys.device, keys.data_ptr(), count)
 
 
 def tile_height(rows: int, group: int, tall: bool, device: torch.device, kv_heads: int = 1) -> int:
-    """Rows of an entry of a layout's list of tiles, on a device; the rest as :func:`tiles.height_for` has it."""
+    """Rows of a tile on a device; the other arguments are those of :func:`tiles.height_for`."""
     return tiles.height_for(rows, group, kv_heads, tall, _figures(device)[1])
 
 
@@ -71,21 +71,22 @@ def tree_attention(
     tile: Tile | None = None,
     joins: bool | None = None,
 ) -> Tensor:
-    """Attention of tree rows to their slot's cache and to their ancestors.
+    """Attend from tree rows to their slot's cache and to their ancestors.
 
-    The i-th row of a slot sees every cell below the slot's length, and the cell ``length + j`` where bit j of its mask
-    is set. The keys and values of the tree's rows are in those cells already. What lies behind them is never read.
+    The i-th row of a slot sees every cell before the slot's length, and the cell ``length + j`` if bit j of its mask is
+    set. The keys and values of the tree's rows are already in those cells. Cells after them are never read.
 
-    N rows, S slots, H query heads, Hkv KV heads (H a multiple of Hkv), L cells, D and Dv head sizes. All on one device;
-    one dtype for query, keys and values. Reads nothing back to the host and may be captured in a CUDA graph. What a row
-    gets depends on its own slot and on S, L, the heads, the layout's height and the device, and on no other row.
+    N rows, S slots, H query heads, Hkv KV heads (H a multiple of Hkv), L cells, D and Dv head sizes. All tensors are on
+    one device; query, keys and values have one dtype. Does not wait for the device and may be captured in a CUDA graph.
+    A row's result depends on its own slot and on S, L, the heads, the layout's height and the device, but not on rows
+    of other slots.
 
     Args:
         query: [1, H, N, D], last dimension contiguous.
-        keys: [S, Hkv, L, D], last dimension contiguous; that all rows fit in it is not checked.
+        keys: [S, Hkv, L, D], last dimension contiguous; whether all rows fit in it is not checked.
         values: [S, Hkv, L, Dv], last dimension contiguous.
-        layout: of the rows, with the height of tiles: a program takes the query heads of so many rows of a slot, or
-            several programs do where that is more than one takes.
+        layout: layout of the rows, with the height of tiles: the query heads of that many rows of a slot are the work
+            of one program, or of several programs if they are too many for one.
         lengths: integer [S], cached tokens of each slot.
         bits: int32 [N, W], contiguous. Bit j % 32 of word j // 32 of a row is set when the j-th row of its slot is this
             row or one of its ancestors; parents come before their children, so no bit above the row's own is set.
@@ -93,10 +94,10 @@ def tree_attention(
         scale: factor on the scores; None is ``D ** -0.5``.
         window: a row sees only keys less than this many positions before it; None is no limit. A position is the cell
             in the cache, and ``length + depth`` in the tree.
-        splits: programs for one slot and KV head; None asks :func:`tiles.share_for`.
-        tile: the shape of a program; None asks :func:`tiles.tile_for`.
-        joins: whether the last split of a tile joins all of its splits; else a second kernel does. None is for tiles of
-            few rows.
+        splits: programs for one slot and KV head; default from :func:`tiles.share_for`.
+        tile: shape of a program; default from :func:`tiles.tile_for`.
+        joins: whether the last split of a tile joins all of its splits, rather than a second kernel; by default for
+            tiles of few rows.
 
     Returns:
         [1, N, H, Dv], contiguous, in the dtype of ``query``; zeros for padding.
@@ -119,7 +120,7 @@ def tree_attention(
     out = query.new_empty(1, rows, heads, value_size)
     direct = most == 1
     joins = not direct and (tile.block_m <= _JOINED_ROWS if joins is None else joins)
-    # With one split the partial buffers are only arguments; `out` stands in, so that nothing is allocated.
+    # With one split the partial buffers are not used; pass `out` instead of allocating them.
     partial = maxima = totals = arrivals = out
     if joins:
         arrivals = _arrivals(keys, slots * kv_heads * share)
@@ -128,7 +129,7 @@ def tree_attention(
         partial, maxima, totals = (
             torch.empty(count, dtype=torch.float32, device=query.device) for count in (lines * value_size, lines, lines)
         )
-    # Tiles are of one slot, so a layout of few rows each has more of them; and a slot that splits has its share.
+    # A tile has rows of one slot only, so slots with few rows make more tiles; and a slot may use its share of splits.
     grid = tiles.most_tiles(rows, slots, height) * programs_each + (0 if direct else slots * share)
     by_slot = layout.first, layout.count, lengths
     shape = {
@@ -212,7 +213,7 @@ def _check(
     window: int | None,
     splits: int | None,
 ) -> None:
-    """Raises ValueError for what the kernels would misread. Shapes only: values stay on the device."""
+    """Raise ValueError for tensors that the kernels would misread; values are on the device and are not checked."""
     one, heads, rows, key_size = query.shape
     slots, kv_heads = keys.shape[:2]
     if one != 1 or keys.shape[3] != key_size or values.shape[:3] != keys.shape[:3]:

@@ -1,9 +1,9 @@
-"""The device code of :mod:`specbench.engine.kernels.tree_attention`: partial softmaxes of splits, and their sum.
+"""Device code of :mod:`specbench.engine.kernels.tree_attention`: partial softmaxes of splits, and their sum.
 
-Of a short tile the last split to arrive joins them all. Each counts itself in behind a barrier, with the order of a
-release and an acquire: whoever finds all others counted sees what they stored. Splits are summed in their own order,
-whichever came last. A tall tile's partial results are more than one program should read alone: there a second kernel
-does it, with a program for each row.
+For a short tile, the last split to finish joins all splits. Each split increments a counter after a barrier, with
+acquire-release ordering, so that the split that finds all others counted sees their stores. Splits are always summed in
+the same order, whichever finishes last. A tall tile's partial results are too many for one program: a second kernel
+joins them, with a program for each row.
 """
 
 # ruff: noqa: N803 - the one compile-time argument that all kernels have is upper case
@@ -17,8 +17,8 @@ from specbench.engine.kernels.bits import UNALIGNED
 from specbench.engine.kernels.dependent import wait_for_inputs
 from specbench.engine.kernels.sharing import place_of, plan
 
-# In place of -inf where a maximum starts: the difference of two of them is 0 and not NaN, and a row that sees nothing
-# of a split leaves a weight of 0.
+# Start of a maximum instead of -inf: the difference of two such values is 0, not NaN, and a row that sees no cell of a
+# split gets the weight 0.
 _LOWEST = tl.constexpr(-1.0e30)
 _HIDDEN = tl.constexpr(float("-inf"))
 
@@ -37,15 +37,15 @@ def _products(
     block_k: tl.constexpr,
     chunk: tl.constexpr,
 ):
-    """fp32 [M, N]: the tile's queries times its keys.
+    """fp32 [M, N]: products of the tile's queries and keys.
 
     Args:
-        q: [M, block_k], the queries, where one chunk is all of a head.
+        q: [M, block_k], the queries; used if one chunk is a whole head.
         q_from: pointers [M] to column 0 of each query.
         k_tile, k_at: pointer to the tile's first key, and the offset [N] of each of its keys from there.
-        alive, there: bool [M] and [N], rows that exist.
-        chunk: columns taken at a time. Exact fp32 keeps both sides of a product in registers, which a whole head
-            overflows; its queries are read again for every tile, from L1.
+        alive, there: bool [M] and [N], whether queries and keys exist.
+        chunk: columns per product. Exact fp32 keeps both operands in registers, which a whole head would overflow; its
+            queries are read again for every tile, from L1.
     """
     if chunk == block_k:
         at = tl.arange(0, block_k)
@@ -64,12 +64,12 @@ def _products(
 
 @triton.jit
 def _absorb(scores, v, acc, highest, total):
-    """One step of the online softmax in base 2.
+    """Do one step of the online softmax in base 2.
 
     Args:
-        scores: fp32 [M, N], -inf where hidden.
-        v: [N, Dv], zero where there is no cell.
-        acc, highest, total: fp32 [M, Dv], [M] and [M] so far.
+        scores: fp32 [M, N], -inf for hidden cells.
+        v: [N, Dv], zero for cells that do not exist.
+        acc, highest, total: fp32 [M, Dv], [M] and [M], the results so far.
     """
     above = tl.maximum(highest, tl.max(scores, 1))
     weights = tl.exp2(scores - above[:, None])
@@ -129,15 +129,15 @@ def attend(
     stages: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Packed rows of one tile of one slot and one KV head, over one split of the slot's cells.
+    """Attend from the packed rows of one tile of one slot and KV head to one split of the slot's cells.
 
-    Grid (as many as any layout of the rows needs, KV heads): which program does what follows from the slots' rows and
-    lengths, and those that read the same cells are neighbours, for L2's sake. A tile is ``height`` rows of a slot; more
-    than ``block_m`` packed rows are shared by ``programs_each`` programs. ``scale`` includes log2(e). A tile with one
-    split, as all have with ``direct``, puts its result into ``out`` [N, H, Dv]; else it goes to ``partial``
-    fp32 [S, Hkv, share, height x G, Dv] with ``maxima`` and ``totals`` [S, Hkv, share, height x G]. With ``joins`` the
-    last split of the tile brings it from there to ``out``; ``arrivals`` int32 [S, Hkv, share] is zero before the launch
-    and behind it.
+    Grid (enough programs for any layout of the rows, KV heads): the slots' rows and lengths determine what each program
+    does, and programs that read the same cells are adjacent, so that they share L2. A tile is ``height`` rows of a
+    slot; ``programs_each`` programs divide its packed rows if these are more than ``block_m``. ``scale`` includes
+    log2(e). A tile with a single split (always with ``direct``) stores its result in ``out`` [N, H, Dv]; other tiles
+    store it in ``partial`` fp32 [S, Hkv, share, height x G, Dv] with ``maxima`` and ``totals``
+    [S, Hkv, share, height x G]. With ``joins`` the last split of a tile reads these and writes ``out``; ``arrivals``
+    int32 [S, Hkv, share] is zero before and after the launch.
     """
     wait_for_inputs(PDL)
     kv_head = tl.program_id(1)
@@ -149,7 +149,7 @@ def attend(
     at_v = tl.arange(0, block_v)
     in_v = (at_v < value_size)[None, :]
     at_m = tl.arange(0, block_m)
-    if slot < 0:  # what is left has the rows that are padding, as far as there are any
+    if slot < 0:  # the remaining programs clear the padding rows, if there are any
         packed = place * block_m + at_m
         mine = -1 - slot + packed // group
         to = out + (mine.to(tl.int64) * heads + kv_head * group + packed % group) * value_size
@@ -179,12 +179,12 @@ def attend(
     q = tl.load(q_from[:, None] + at_k[None, :], mask=alive[:, None] & (at_k < key_size)[None, :], other=0.0)
     row_depth = tl.load(depth + root + row, mask=alive, other=0).to(tl.int32)
 
-    # A slot of a long cache, times its stride, passes 2^31; the rows of a step do not.
+    # A slot times the stride of a long cache can exceed 2^31; offsets of a step's rows cannot.
     k_base = keys + slot.to(tl.int64) * k_slot + kv_head.to(tl.int64) * k_head
     v_base = values + slot.to(tl.int64) * v_slot + kv_head.to(tl.int64) * v_head
     k_at = at_n * k_cell
     v_at = at_n[:, None] * v_cell + at_v[None, :]
-    # Parents come before their children: no row of these sees a row behind their last.
+    # Parents come before their children: no row of this tile sees a row after the tile's last one.
     last = begin + tl.minimum((packed_from + block_m - 1) // group, height - 1)
     seen = prefix_blocks + tl.minimum(last, count - 1) // block_n + 1
 
@@ -199,7 +199,7 @@ def attend(
         k_tile = k_base + at.to(tl.int64) * k_cell
         products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
         v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
-        # every row sees every cell of the prefix, so hiding what lies behind it is one addend per column
+        # every row sees every cell of the prefix, so cells after it are hidden by adding one number per column
         scores = products * scale + tl.where(there, 0.0, _HIDDEN)[None, :]
         if has_window:
             near = (at - length + at_n)[None, :] > (row_depth - window)[:, None]
@@ -217,7 +217,7 @@ def attend(
         scores = products * scale
         visible = tl.full([block_m, block_n], 0, tl.int32)
         for part in tl.static_range((block_n + 31) // 32):
-            at_word = tl.minimum(column // 32 + part, (count - 1) // 32)  # `there` hides what a last word repeats
+            at_word = tl.minimum(column // 32 + part, (count - 1) // 32)  # `there` hides bits of a repeated last word
             word = tl.load(bits + (root + row) * words + at_word, mask=alive, other=0)
             bit = (word[:, None] >> ((column + at_n) % 32)[None, :]) & 1
             visible = tl.where((at_n // 32 == part)[None, :], bit, visible)
@@ -234,20 +234,20 @@ def attend(
         tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
     else:
         pair = (slot * tl.num_programs(1) + kv_head) * share
-        lines = height * group  # of a split
+        lines = height * group  # lines of a split
         line = (pair + tile * room + split) * lines + packed
         tl.store(partial + line[:, None] * value_size + at_v[None, :], acc, mask=stored)
         tl.store(maxima + line, highest, mask=alive)
         tl.store(totals + line, total, mask=alive)
         if joins:
-            tl.debug_barrier()  # all threads' stores before the count of one of them
+            tl.debug_barrier()  # all threads must have stored before one of them increments the counter
             arrived = tl.atomic_add(arrivals + pair + place % tiles, 1, sem="acq_rel", scope="gpu")
             if arrived == splits - 1:
                 line = (pair + tile * room) * lines + packed
                 acc = tl.full([block_m, block_v], 0.0, tl.float32)
                 highest = tl.full([block_m], _LOWEST, tl.float32)
                 total = tl.full([block_m], 0.0, tl.float32)
-                # Unrolled, so that some loads are under way at a time; past this program's own L1: others stored it.
+                # Unrolled, so that several loads are in flight; bypasses L1, since other programs stored the data.
                 for _ in tl.range(0, splits, loop_unroll_factor=8):
                     found = tl.load(maxima + line, mask=alive, other=_LOWEST, cache_modifier=".cg")
                     sums = tl.load(
@@ -294,10 +294,10 @@ def combine(
     min_tiles: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Joins the splits of one row and query head, ``block_v`` columns of it.
+    """Join the splits of one row and query head, for ``block_v`` columns.
 
-    Grid (N x G, blocks of columns, KV heads); of a tile with one split nothing is left to do. All splits are loaded at
-    once, ``block_c`` is as many or more: at one row per program nothing else hides the latency.
+    Grid (N x G, blocks of columns, KV heads). A tile with one split is already done. All splits are loaded at once
+    (``block_c`` is at least their number): with one row per program, nothing else hides the latency.
     """
     wait_for_inputs(PDL)
     mine = tl.program_id(0) // group

@@ -1,4 +1,4 @@
-"""Layers: what runs a model's decoder layers and the products in them.
+"""Implementations of a model's decoder layers and of their matrix products.
 
-Our own C++ on a CPU, few kernels on a GPU, a compiler's code, or transformers' own (:mod:`.code` chooses).
+Our own C++ on a CPU, a few Triton kernels on a GPU, torch.compile, or transformers' own code (:mod:`.code` chooses).
 """

@@ -1,4 +1,4 @@
-"""Layer code: what runs a model's layers: our own on a CPU, few kernels on a GPU, a compiler's, or transformers'."""
+"""Choose the code that runs a model's layers: our C++ on a CPU, kernels on a GPU, torch.compile, or transformers'."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from specbench.engine.layers.parts import Unlike
 from specbench.engine.layers.rotary import HeldRotary
 from specbench.engine.layers.skinny import SkinnyProducts
 
-#: Layers of our own, by the kind of device.
+#: Our own layers, by device type.
 OF_DEVICE: dict[str, type[OwnLayers] | type[FusedLayers]] = {"cpu": OwnLayers, "cuda": FusedLayers}
 
 
 class LayerCode:
-    """Switches a model between its own attention and layers and the engine's.
+    """Switch a model between its own attention and layers and the engine's.
 
     Args:
-        native: run them by our own code (:mod:`specbench.engine.layers`); None is
-            where that can be had.
-        captured: whether steps are captured, which on a CPU holds operations of torch alone.
-        products: what multiplies few rows.
+        native: run layers with our own code (:mod:`specbench.engine.layers`); None: if it is available.
+        captured: whether steps are captured; a capture on a CPU can hold only torch operations.
+        products: computes products of few rows.
 
     Attributes:
-        native_attention: the model's own, by its name in transformers.
-        linears: what computes products: "own", "onednn" or "torch".
-        why: why the layers are not our own; empty where they are.
+        native_attention: name in transformers of the model's own attention.
+        linears: code that computes products: "own", "onednn" or "torch".
+        why: why the layers are not our own, or an empty string if they are.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class LayerCode:
         self.model, self._compile, self._asked = model, compile, native is True
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
-            raise ValueError("this model already serves an engine; close() that one first")
+            raise ValueError("this model is already attached to an engine; close() that one first")
         self._rotary = HeldRotary(model)
         self._parts: list[Any] = []
         self.products = products
@@ -62,18 +61,18 @@ class LayerCode:
         self.why = self._barred
 
     def _why_barred(self, native: bool | None, captured: bool) -> str:
-        """Why our own code is out of the question."""
+        """Return why our own code cannot be used at all, or an empty string."""
         if native is False:
-            return "not asked for"
+            return "not requested"
         if self._compile:
-            return "torch.compile was asked for"
+            return "torch.compile was requested"
         device = self.model.device.type
         if device not in OF_DEVICE:
-            return "our own layers are for CPUs and CUDA"
-        return "captured steps hold operations of torch alone" if captured and device == "cpu" else ""
+            return "our own layers need a CPU or CUDA"
+        return "captured steps can hold only torch operations" if captured and device == "cpu" else ""
 
     def choose(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
-        """Chooses, checks what is chosen against the model's own forward, and leaves it attached."""
+        """Choose the code, check it against the model's own forward, and leave it attached."""
         self._leave()
         self.why = self._barred
         if not self.why:
@@ -95,14 +94,14 @@ class LayerCode:
             except Exception as error:
                 if memory.ran_out(error):
                     raise
-                # Unless the layers are what is wrong, the check says so again.
+                # If our layers are not to blame, the check below raises the error again.
                 wrong = isinstance(error, UnsupportedAttention) and error.__cause__ is None
-                self.why = "its layers compute something else than their parts say" if wrong else reason(error)
+                self.why = "its layers do not compute what their modules suggest" if wrong else reason(error)
             self._leave()
         if self._asked:
-            raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
+            raise EnvironmentRefused(f"cannot run layers with our own code: {self.why}; leave --native out")
         kind = linear_kind(self.model)
-        with self.detached():  # products are found by a forward without an engine
+        with self.detached():  # products are found with a forward without an engine
             linears = Linears(self.model, kind)
         self._take([linears, compiled.Fused(self.model, self._compile)], kind)
         try:
@@ -113,7 +112,7 @@ class LayerCode:
                 raise
             self._leave()
             self._take([linears], kind)
-            check()  # raises again what is no fault of the compiler's
+            check()  # raises the error again if the compiler is not to blame
             why = f"cannot compile this model's layers: {reason(error)}; leave --compile out"
             raise EnvironmentRefused(why) from error
 
@@ -128,20 +127,20 @@ class LayerCode:
         self._parts = []
 
     def attach(self) -> None:
-        """Runs the engine's attention and layers from now on."""
+        """Use the engine's attention and layers from now on."""
         self.model.set_attn_implementation(interface.NAME)
         for part in (self._rotary, *self._parts):
             part.attach()
 
     def detach(self) -> None:
-        """Gives the model its own attention and layers back."""
+        """Give the model its own attention and layers back."""
         for part in (*reversed(self._parts), self._rotary):
             part.detach()
         self.model.set_attn_implementation(self.native_attention)
 
     @contextmanager
     def detached(self) -> Iterator[None]:
-        """The model as it is without an engine."""
+        """Context manager in which the model runs its own attention and layers."""
         self.detach()
         try:
             yield
@@ -149,15 +148,15 @@ class LayerCode:
             self.attach()
 
     def release(self) -> None:
-        """Drops the engine's layers, which hold its cache; they are detached."""
+        """Drop the engine's layers, which refer to its cache; they must be detached."""
         self._parts, self._fused = [], None
 
     def weights(self) -> dict[tuple[int, int], list[Tensor]]:
-        """By shape the weights of products that ``products`` computes."""
+        """Weights of the products that ``products`` computes, by shape."""
         return self._fused.weights() if self._fused is not None and self._fused in self._parts else {}
 
     def report(self) -> dict[str, Any]:
-        """What was chosen, for the records."""
+        """The choice, for the run's record."""
         device = self.model.device.type
         found: dict[str, Any] = {"linears": self.linears}
         if self._fused is not None and self._fused in self._parts:

@@ -1,10 +1,10 @@
-"""Decoder layers through torch.compile, the engine's cache and attention being a single call in each.
+"""Run decoder layers through torch.compile, with the engine's cache and attention as a single call in each.
 
-A layer is compiled and not the model: all layers then share what was compiled, within seconds. The cache and the
-attention, which are Python, stand in a layer's graph as one opaque operation; between handing keys and values to the
-cache and calling its attention a layer may therefore do nothing.
+Layers are compiled, not the model: all layers then share the compiled code, which takes only seconds. The cache and the
+attention are Python, so they are one opaque operation in a layer's graph. Therefore a layer must do nothing between
+passing keys and values to the cache and calling its attention.
 
-No CUDA graphs of the compiler's own: those of the engine are captured around the whole forward.
+The compiler's own CUDA graphs are off: the engine captures graphs of the whole forward.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from specbench.engine.attention.interface import Backend, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.program import decoder_layers
 
-# Of one layer's code, all kinds of layers together: one row or many, the layer's index as a constant or as a number.
-# Beyond it torch runs a layer as it is.
+# Most compiled variants of a layer's code, over all kinds of layers: one row or many, the layer's index as a constant
+# or as a variable. After that torch runs a layer without compiling it.
 _VARIANTS = 32
-# Elements of work from which on the compiler takes another thread. 4096 and 32768 were timed: equal to 32 rows, at 64
-# the smaller was faster. Its own 512 would share out what a single row does between two products.
+# Elements of work per additional thread. 4096 and 32768 were timed: equal up to 32 rows, at 64 rows 4096 was faster.
+# The compiler's default of 512 would use several threads for the little work of a single row between two products.
 _CPU_CHUNK = 4096
 
 
 class Fused:
-    """Switches a model's decoder layers between running as they are and compiled."""
+    """Switch a model's decoder layers between their own and compiled code."""
 
     def __init__(self, model: Any, enabled: bool) -> None:
         self._layers = decoder_layers(model) if enabled else []
@@ -39,12 +39,12 @@ class Fused:
         self._restore: list[Any] = []
 
     def attach(self) -> None:
-        """Runs compiled layers from now on; each kind is compiled when it is first called."""
+        """Run compiled layers from now on; each kind is compiled when it is first called."""
         if not self._layers or self._restore:
             return
-        import torch._dynamo as dynamo  # seconds, which only who compiles shall wait
+        import torch._dynamo as dynamo  # takes seconds, so import it only when compiling
 
-        # Without the first, every layer's index would be a constant of its own code.
+        # Without allow_unspec_int_on_nn_module, each layer would be compiled separately with its index as a constant.
         config = dynamo.config.patch(allow_unspec_int_on_nn_module=True, recompile_limit=_VARIANTS)
         config.__enter__()
         self._restore.append(config)
@@ -55,7 +55,7 @@ class Fused:
             layer.__dict__["forward"] = MethodType(_Forward(self._compiled[kind]), layer)
 
     def detach(self) -> None:
-        """Gives the layers their own forward back."""
+        """Give the layers their own forward back."""
         for layer in self._layers:
             layer.__dict__.pop("forward", None)
         while self._restore:
@@ -63,14 +63,14 @@ class Fused:
 
 
 class _Serving:
-    """Cache and attention of the forward that is under way, for the opaque operation to find."""
+    """Cache and attention of the current forward, for the opaque operation."""
 
     cache: Any = None
     step: Backend | None = None
 
 
 class _Forward:
-    """A decoder layer's forward: compiled in a step of the engine, else the layer's own."""
+    """Forward of a decoder layer: compiled in a step of the engine, else the layer's own."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
@@ -78,7 +78,7 @@ class _Forward:
 
     def __call__(self, layer: nn.Module, *args: Any, step: Backend | None = None, calls: Any = None, **kw: Any) -> Any:
         cache = next((a for a in (*args, *kw.values()) if isinstance(a, StaticCache)), None)
-        if cache is None or calls is not None:  # transformers' own loop, or a check that listens to the layers' calls
+        if cache is None or calls is not None:  # transformers' own loop, or a check that records the layers' calls
             return type(layer).forward(layer, *args, step=step, calls=calls, **kw)
         _Serving.cache, _Serving.step = cache, step
         deferred = self._deferred
@@ -88,7 +88,7 @@ class _Forward:
 
 
 class _Deferred:
-    """Cache and attention in one, as a layer sees them while it is traced: storing waits for the attention."""
+    """Stand-in for both cache and attention while a layer is traced: storing is delayed until attention is called."""
 
     def __init__(self) -> None:
         self.stored: tuple[Tensor, Tensor, int] | None = None
@@ -104,7 +104,7 @@ class _Deferred:
         stored, self.stored = self.stored, None
         if stored is None or stored[0] is not key or stored[1] is not value:
             raise UnsupportedAttention(
-                "this model's layers change keys or values after the cache, which cannot be compiled; do without"
+                "cannot compile this model's layers: they change keys or values after storing them; leave --compile out"
             )
         result: Tensor = torch.ops.specbench.attend(query, key, value, stored[2], scale, window)
         return result

@@ -1,6 +1,6 @@
-"""A target's decoder layers on a CPU, by our own C++, and the switch between it and transformers' code.
+"""Run a target's decoder layers on a CPU with our own C++ instead of transformers' code.
 
-A decoder layer is taken over when its parts are those of a Llama (:mod:`specbench.engine.layers.parts`).
+Supported are decoder layers with the parts of a Llama layer (:mod:`specbench.engine.layers.parts`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from specbench.engine.program import decoder_layers
 
 
 class OwnLayers(Forwards):
-    """Switches a model's decoder layers and LM head between transformers' code and ours."""
+    """Switch a model's decoder layers and LM head between transformers' code and ours."""
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls) -> None:
         if model.dtype not in (torch.float32, torch.bfloat16):
-            raise Unlike(f"{model.dtype} is not computed in".replace("torch.", ""))
-        self._kept: list[Tensor] = []  # what the structures point to
+            raise Unlike(f"{model.dtype} is not supported".replace("torch.", ""))
+        self._kept: list[Tensor] = []  # tensors that the C++ structures point to
         self._layers = decoder_layers(model)
         self._capacity, self._slots = cache.capacity, len(cache.stored(next(iter(cache.shapes)))[0])
         parts = [parts_of(layer, cache.shapes, calls) for layer in self._layers]
@@ -44,10 +44,10 @@ class OwnLayers(Forwards):
             (head, partial(_without_module, partial(work.linear, product))),
         ]
         self._aimed: Any = None
-        # Layers that get the same rotary embedding are run together; which do shows in the first forward.
+        # Layers with the same rotary embedding run together; the first forward shows which layers these are.
         self._ropes: list[Any] = []
         self._ends: list[int] = []
-        self._ready: dict[int, Tensor] = {}  # outputs of layers that are still to be asked for
+        self._ready: dict[int, Tensor] = {}  # outputs of layers that have run but are not called yet
 
     def serves(self, step: Any, args: tuple[Any, ...]) -> bool:
         return isinstance(step, ReferenceAttention)
@@ -59,7 +59,7 @@ class OwnLayers(Forwards):
             self._aim(step)
         if at not in self._ready:
             end = self._ends[at] if self._ends else at + 1
-            # A layer whose output nothing reads hands on what the last one put out: the next layer is done already.
+            # A layer whose output is not read returns the output of the last one, since the next layers have run too.
             wanted = [at + 1 == end or bool(layer._forward_hooks) for at, layer in enumerate(self._layers)][at:end]
             hidden = hidden.contiguous()
             outputs = [torch.empty_like(hidden) if each else None for each in wanted]
@@ -71,7 +71,7 @@ class OwnLayers(Forwards):
         return self._ready.pop(at)
 
     def _learn(self, at: int, rotary: tuple[Tensor, Tensor]) -> None:
-        """Notes the rotary embedding of a layer in the first forward."""
+        """Record the rotary embedding of a layer in the first forward."""
         self._ropes = [*self._ropes[:at], rotary]
         if len(self._ropes) < len(self._layers):
             return
@@ -95,7 +95,7 @@ class OwnLayers(Forwards):
         attention, mlp, heads = parts.attention, parts.mlp, parts.attention.heads
         assert mlp is not None
         if max(heads.size, heads.value_size) > library.LARGEST_HEAD:
-            raise Unlike(f"its heads of {max(heads.size, heads.value_size)} are larger than {library.LARGEST_HEAD}")
+            raise Unlike(f"its head size {max(heads.size, heads.value_size)} is larger than {library.LARGEST_HEAD}")
         found = library.Layer()
         for field, norm in (
             ("before_attention", parts.before_attention), ("after_attention", parts.after_attention),
@@ -126,7 +126,7 @@ class OwnLayers(Forwards):
         return library.Norm(library.address(factor, torch.float32, factor.numel()), norm.eps)
 
     def _other_norms(self, model: nn.Module) -> list[tuple[nn.Module, library.Norm]]:
-        """Norms outside the layers, as that before the LM head: torch's sums depend on how many rows there are."""
+        """Norms outside the layers, e.g. the one before the LM head: torch's sums depend on the number of rows."""
         inside = {module for layer in self._layers for module in layer.modules()}
         found = []
         for module in model.modules():
@@ -136,7 +136,7 @@ class OwnLayers(Forwards):
 
     def _linear(self, module: nn.Linear) -> library.Linear:
         bias = None if module.bias is None else module.bias.detach().float().contiguous()
-        # Of a model that was loaded in int8: bytes and scales, the product of which the weights are.
+        # A model that was loaded in int8 has bytes and scales, whose product is the weight.
         weight, scale = getattr(module, "eight_bits", (module.weight.detach(), None))
         self._kept += [each for each in (weight, bias, scale) if each is not None]
         out, size = weight.shape
@@ -148,5 +148,5 @@ class OwnLayers(Forwards):
 
 
 def _without_module(compute: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Tensor:
-    """The forward of a module that is computed by something else."""
+    """Forward of a module that ``compute`` replaces."""
     return compute(x)

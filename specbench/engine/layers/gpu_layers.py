@@ -1,13 +1,12 @@
-"""A target's decoder layers on a GPU, each in few kernels: at few rows a kernel costs more than what it reads.
+"""Run a target's decoder layers on a GPU in few kernels: with few rows a launch costs more than the memory it reads.
 
-A layer of Llama's kind (:mod:`.layers.parts`) takes nine launches: residual add and norm, one product for
-query, key and value, norms of heads with the rotary embedding and the store to the cache, attention (two where many
-rows split a cache), the output product, residual add and norm, one product for gate and up, the activation, and the
-last product. What a layer adds to its residual stream is added where the next layer, or the norm after the last one,
-reads it.
+A layer like Llama's (:mod:`.layers.parts`) takes nine launches: residual add and norm, one product for query, key and
+value, norms of heads with the rotary embedding and the store to the cache, attention (two launches if many rows split a
+cache), the output product, residual add and norm, one product for gate and up, the activation, and the last product.
+A layer's last addition to the residual stream happens where the next layer, or the norm after the last layer, reads it.
 
-Which of it a model gets is settled at load (:meth:`FusedLayers.learn`): each layer is run over random rows as
-transformers has it and as we do, and what differs by more than rounding is left as it is.
+Which fusions a model gets is decided at load (:meth:`FusedLayers.learn`): each layer runs over random rows with
+transformers' code and with ours, and fusions that differ by more than rounding are not used.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from specbench.engine.program import decoder_layers
 
 Fusion = Literal["norm", "attention", "mlp"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
-# A layer that amplifies rounding may be off by _NOISE times as much as a rounding of its input moves it, but by no more
-# than _CEILING times the tolerance.
+# For a layer that amplifies rounding, the error may be _NOISE times the change that rounding its input causes, but no
+# more than _CEILING times the tolerance.
 _NOISE, _CEILING = 3.0, 3.0
 
 
 class FusedLayers(Forwards, Fusions[Fusion]):
-    """Switches a model's decoder layers between transformers' code and few kernels."""
+    """Switch a model's decoder layers between transformers' code and few kernels."""
 
     def __init__(self, model: Any, cache: StaticCache, calls: Calls, by: Linear = nn.functional.linear) -> None:
         if why := triton_fault(model.device):
@@ -49,16 +48,16 @@ class FusedLayers(Forwards, Fusions[Fusion]):
         self._head, self._by = (head if type(head) is nn.Linear else None), by
         self._forwards += [(layer, self.forward_of(at)) for at, layer in enumerate(self._layers)]
         if self._last is not None:
-            self._forwards.append((self._last.module, self._behind_the_last))
+            self._forwards.append((self._last.module, self._norm_after_layers))
         if self._head is not None:
             self._forwards.append((self._head, self._logits))
         self.on = {*FUSIONS}
         if not any(layer.parts.mlp for layer in self._fused):
-            self.leave("mlp", "its MLP is not of the kind")
+            self.leave("mlp", "its MLP is not a supported gated MLP")
         self._left: _Left | None = None
 
     def weights(self) -> dict[tuple[int, int], list[Tensor]]:
-        """By (outputs, inputs) the weights [outputs, inputs] of that shape that products read."""
+        """Weights [outputs, inputs] that products read, by shape."""
         last = [] if self._head is None else [self._head.weight.detach()]
         return by_shape([*(product.weight for layer in self._fused for product in layer.products), *last])
 
@@ -68,9 +67,9 @@ class FusedLayers(Forwards, Fusions[Fusion]):
         return step is not None and not args
 
     def run(self, at: int, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
-        """Output [1, N, size] of layer ``at``; what it adds at last may be left for its reader to add."""
+        """Output [1, N, size] of layer ``at``; its last addition may be left to the next layer."""
         if not isinstance(given.get("past_key_values"), StaticCache):
-            raise UnsupportedAttention("this model gives its layers another cache than the engine's")
+            raise UnsupportedAttention("this model does not pass the engine's cache to its layers")
         if self.learning:
             generator = torch.Generator(hidden.device).manual_seed(at)
             rows = torch.randn(hidden.shape, generator=generator, dtype=hidden.dtype, device=hidden.device)
@@ -100,15 +99,15 @@ class FusedLayers(Forwards, Fusions[Fusion]):
         return self._left.stream
 
     def _taken(self, hidden: Tensor, at: int) -> tuple[Tensor, Tensor | None, Norm | None]:
-        """The residual stream [N, size], and what is still to be added to it."""
+        """Return the residual stream [N, size], and the branch with its norm that is still to be added to it."""
         left, self._left = self._left, None
-        if left is None or at == 0:  # what a forward that was broken off has left is no longer wanted
+        if left is None or at == 0:  # at layer 0, drop what an interrupted forward has left
             return hidden[0], None, None
         if hidden is not left.stream:
-            raise UnsupportedAttention("this model changes what goes from layer to layer, unseen by fused layers")
+            raise UnsupportedAttention("this model changes hidden states between layers, which fused layers cannot see")
         return hidden[0], left.branch, left.norm
 
-    def _behind_the_last(self, module: nn.Module, x: Tensor) -> Tensor:
+    def _norm_after_layers(self, module: nn.Module, x: Tensor) -> Tensor:
         assert self._last is not None
         if self._left is None:
             own: Tensor = type(module).forward(module, x)
@@ -122,7 +121,7 @@ class FusedLayers(Forwards, Fusions[Fusion]):
     # ------------------------------------------------------------------ what a model gets
 
     def _try(self, at: int, rows: Tensor, given: Mapping[str, Any]) -> None:
-        """Turns off what computes something else than the layer itself, over ``rows``."""
+        """Turn off fusions whose results over ``rows`` differ from those of the layer itself."""
         layer = self._layers[at]
         own = _own(layer, rows, given)
 
@@ -134,15 +133,15 @@ class FusedLayers(Forwards, Fusions[Fusion]):
             return _NOISE * off(_own(layer, (rows.float() * (1 + step)).to(rows.dtype), given))
 
         def fault(on: Iterable[Fusion]) -> str:
-            """What is wrong with it; empty where nothing is."""
+            """Return what is wrong with these fusions, or an empty string."""
             self._left = None
             try:
                 ours = self._by_kernels(at, rows, given, set(on))
-            except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this model
+            except Exception as error:  # a compiler or a check of shapes may reject this model with any error
                 return f"layer {at}: {reason(error)}"
             found, bound = off(ours), TOLERANCE[rows.dtype]
             right = found <= bound or found <= min(noise(), _CEILING * bound)
-            return "" if right else f"layer {at} comes out {found:.2g} off"
+            return "" if right else f"layer {at} has a relative error of {found:.2g}"
 
         if not fault(self.on):
             return
@@ -153,17 +152,17 @@ class FusedLayers(Forwards, Fusions[Fusion]):
             for fusion in (*self.on,):
                 self.leave(fusion, why)
         if not self.on:
-            raise Unlike(f"its layers compute something else than their parts say: {self.why_not[FUSIONS[0]]}")
+            raise Unlike(f"its layers do not compute what their modules suggest: {self.why_not[FUSIONS[0]]}")
 
     def report(self) -> dict[str, Any]:
-        """Which fusions run, why the others do not, and whether kernels start while the one before ends."""
-        from specbench.engine.kernels import dependent  # triton is not everywhere
+        """Which fusions run, why the others do not, and whether a kernel may start while the previous one ends."""
+        from specbench.engine.kernels import dependent  # triton may not be installed
 
         return {**super().report(), "dependent_launches": dependent.why_not(self._device) or "on"}
 
 
 class _Left(NamedTuple):
-    """What a layer put out: the residual stream [1, N, size], and a branch [N, size] that is to be added to it."""
+    """Output of a layer: the residual stream [1, N, size], and a branch [N, size] that is still to be added to it."""
 
     stream: Tensor
     branch: Tensor
@@ -171,14 +170,14 @@ class _Left(NamedTuple):
 
 
 def _last_norm(model: Any, layers: Sequence[nn.Module]) -> Norm | None:
-    """The norm after the last layer, where it is the only one outside of layers."""
+    """Return the norm after the last layer if it is the only one outside the layers, else None."""
     inside = {module for layer in layers for module in layer.modules()}
     outside = [m for m in model.modules() if m not in inside and type(m).__name__.endswith("RMSNorm")]
     return norm_of(outside[0]) if len(outside) == 1 else None
 
 
 def _own(layer: nn.Module, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
-    """What the layer itself puts out."""
+    """Output of the layer's own forward."""
     output = type(layer).forward(layer, hidden, **given)
     found: Tensor = output[0] if isinstance(output, tuple) else output
     return found
@@ -187,7 +186,7 @@ def _own(layer: nn.Module, hidden: Tensor, given: Mapping[str, Any]) -> Tensor:
 def _norm(
     stream: Tensor, branch: Tensor | None, norm: Norm, after: Norm | None, on: set[Fusion]
 ) -> tuple[Tensor, Tensor]:
-    """(norm of the sum, sum)."""
+    """Return (norm of the sum, the sum) of ``stream`` and ``branch``."""
     if "norm" in on:
         return add_norm(stream, branch, norm, after)
     total = stream if branch is None else _sum(stream, branch, after)

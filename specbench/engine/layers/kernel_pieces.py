@@ -1,7 +1,7 @@
-"""Kernel pieces: a draft head's layers in few launches, by the kernels that fuse a target's layers.
+"""Run a draft head's layers in few launches, with the kernels that fuse a target's layers.
 
-What ``pieces`` says, over merged products. Each piece of each layer is tried once next to torch's,
-over random rows, before the first round; what differs by more than rounding stays torch's.
+Implements the protocol in ``pieces`` with merged products. Before the first round, each piece of each layer is compared
+with torch's once, over random rows; a piece that differs by more than rounding is computed by torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PIECES: tuple[Piece, ...] = get_args(Piece)
 
 
 class HeadKernels(Fusions[Piece]):
-    """A head's layers, as far as kernels take them.
+    """Kernels for those pieces of a head's layers that they support.
 
-    ``layers`` say ``layer_idx``, ``scaling`` and ``sliding_window`` of their attention.
+    The attention modules of ``layers`` must have ``layer_idx``, ``scaling`` and ``sliding_window``.
     """
 
     def __init__(self, layers: Sequence[nn.Module], cache: StaticCache) -> None:
@@ -44,14 +44,14 @@ class HeadKernels(Fusions[Piece]):
         self._norms: dict[nn.Module, Norm] = {}
 
     def of(self, rows: HeadRows) -> KernelPieces:
-        """The pieces over some rows."""
+        """Pieces over some rows."""
         return KernelPieces(self, rows)
 
     def choose(self, piece: Piece, own: Callable[[], Tensor], ours: Callable[[], Tensor]) -> Tensor:
-        """What computes a piece: of ``own``, by torch, and ``ours`` the one that is to."""
+        """Compute a piece with ``own`` (torch) or ``ours`` (kernels); while learning, compare both and use torch."""
         if not self.learning:
             return ours() if piece in self.on else own()
-        expected = own().clone()  # both may write to one place
+        expected = own().clone()  # both may write to the same memory
         if piece not in self.why_not:
             self.on.add(piece)
             if why := _fault(expected, ours):
@@ -59,7 +59,7 @@ class HeadKernels(Fusions[Piece]):
         return own()
 
     def norm(self, norm: nn.Module, stream: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(the norm of the sum, the sum) of rows [N, H]."""
+        """(norm of the sum, the sum) of ``stream`` and ``branch``, rows [N, H]."""
         if norm not in self._norms:
             self._norms[norm] = norm_of(norm)
         return add_norm(stream, branch, self._norms[norm])
@@ -114,7 +114,7 @@ class KernelPieces:
         return self._kernels.choose("mlp", lambda: PLAIN.mlp(module, inner), ours)
 
     def _kept(self, layer: int) -> Tensor:
-        """Keys and values of these rows, to be compared; of no meaning otherwise."""
+        """Stored keys and values of these rows, for the comparison; arbitrary unless learning."""
         keys, values, layout, lengths = self._rows.place(layer)
         if not self._kernels.learning:
             return keys
@@ -122,7 +122,7 @@ class KernelPieces:
         return torch.cat([each[layout.owner, :, cells].flatten(1) for each in (keys, values)], dim=1)
 
     def _wipe(self, layer: int) -> None:
-        """What is to be tried shall not find what torch has stored."""
+        """Clear the keys and values that torch stored, so that the kernels have to store them again."""
         if self._kernels.learning:
             *stored, layout, lengths = self._rows.place(layer)
             for each in stored:
@@ -130,14 +130,14 @@ class KernelPieces:
 
 
 def _fault(expected: Tensor, ours: Callable[[], Tensor]) -> str:
-    """What is wrong with a piece; empty where nothing is, as on a device that computes nothing."""
+    """Return what is wrong with a piece, or an empty string; the meta device cannot be checked."""
     try:
         if (got := ours()).is_meta:
             return ""
         found = float((got - expected).float().norm() / expected.float().norm().clamp_min(1e-30))
-    except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this head
+    except Exception as error:  # a compiler or a check of shapes may reject this head with any error
         return reason(error)
-    return "" if found <= TOLERANCE[expected.dtype] else f"it comes out {found:.2g} off"
+    return "" if found <= TOLERANCE[expected.dtype] else f"its relative error is {found:.2g}"
 
 
 def _parts(layer: nn.Module, cache: StaticCache) -> Parts:
@@ -153,5 +153,5 @@ def _flat(rotary: Rotary) -> Rotary:
 
 
 def _as(rows: Tensor, flat: Tensor) -> Tensor:
-    """[N, H] as [S, n, H]."""
+    """Reshape [N, H] to [S, n, H]."""
     return flat.view(*rows.shape[:2], -1)

@@ -1,13 +1,13 @@
-"""Linear layers on a CPU through oneDNN, for as long as the engine has the model.
+"""Run linear layers on a CPU through oneDNN while a model is attached to an engine.
 
-torch sends fp32 linears of few rows to its BLAS, which on many CPUs reads the weights far below memory bandwidth and
-loses its fast path above one row. oneDNN's inner product, which torch ships for its compiler, has neither fault:
+torch computes fp32 linears of few rows with its BLAS, which on many CPUs reads the weights far below memory bandwidth
+and has a fast path only for one row. oneDNN's inner product, which torch ships for its compiler, avoids both problems:
 
-- weights lie in blocks of the shape that its kernel takes, packed once, and one packing serves every row count;
-- layers that read the same input (query, key and value; gate and up) are one product, since a call costs about as
+- weights are packed once, in the blocks that its kernel needs, and one packing works for every row count;
+- layers that read the same input (query, key and value; gate and up) become one product, since a call costs about as
   much as reading a small layer's weights.
 
-Packed weights are a second copy; a large model keeps torch's layers.
+Packed weights are a second copy, so a large model keeps torch's layers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ LinearKind = Literal["onednn", "torch"]
 
 # Beyond this the second copy of the weights is not worth the memory.
 _LARGEST = 4 << 30
-# The rows that the layout of packed weights is chosen for. For one row oneDNN keeps the plain layout, which is slower
-# at every row count, one included; from 16 to 64 rows it chooses the same blocks.
+# The row count that weights are packed for. For one row oneDNN keeps the plain layout, which is slower at every row
+# count, even for one row; from 16 to 64 rows it chooses the same blocks.
 _PACK_ROWS = 16
 # Relative error between two orders of the same fp32 sums, at a model's depth.
 _TOLERANCE = 1e-3
 
 
 def linear_kind(model: nn.Module) -> LinearKind:
-    """Which linears the engine uses for a model: "onednn" for fp32 weights of moderate size on a CPU, else "torch"."""
+    """Choose the linears for a model: "onednn" for fp32 weights of moderate size on a CPU, else "torch"."""
     first = next(weight for weight in model.parameters() if weight.is_floating_point())
     fits = (
         first.device.type == "cpu"
@@ -46,21 +46,21 @@ def linear_kind(model: nn.Module) -> LinearKind:
     return "onednn" if fits else "torch"
 
 
-# By the address of the first layer's weights. A compiled graph holds tensors and no Python objects, so it can only name
-# a product so; and it serves all products of one shape.
+# By the address of the first layer's weights: a compiled graph holds tensors but no Python objects, and serves all
+# products of one shape, so this is how it identifies a product.
 _PRODUCTS: dict[int, _Product] = {}
 
 
 class Linears:
-    """Switches a model's linear layers between torch's kernel and oneDNN's."""
+    """Switch a model's linear layers between torch's kernel and oneDNN's."""
 
     def __init__(self, model: nn.Module, kind: LinearKind) -> None:
         self._products: list[_Product] = []
         if kind == "torch":
             return
-        # A subclass computes something else, and what is served already needs no second copy of its weights.
+        # A subclass computes something else, and a layer that is already replaced needs no second copy of its weights.
         linears = [m for m in model.modules() if type(m) is nn.Linear and not hasattr(m, "specbench_product")]
-        # Weights name a product in a compiled graph, so layers that share theirs keep torch's kernel.
+        # The address of weights identifies a product, so layers that share weights keep torch's kernel.
         owners = Counter(linear.weight.data_ptr() for linear in linears)
         linears = [linear for linear in linears if owners[linear.weight.data_ptr()] == 1]
         alone = [[linear] for linear in linears]
@@ -73,12 +73,12 @@ class Linears:
             self._pack(alone)
 
     def attach(self) -> None:
-        """Uses the chosen kernel from now on."""
+        """Use the chosen kernel from now on."""
         for product in self._products:
             product.attach()
 
     def detach(self) -> None:
-        """Gives the layers torch's kernel back."""
+        """Use torch's kernel again."""
         for product in self._products:
             product.detach()
 
@@ -86,11 +86,11 @@ class Linears:
         self._products = [_Product(group) for group in groups]
 
     def _computes(self, model: PreTrainedModel, expected: Tensor) -> bool:
-        """Whether the model's logits are what they were: a model may want what a part of a product cannot give it."""
+        """Whether the model's logits stay the same: a model may not work with parts of a merged product's output."""
         self.attach()
         try:
             error = (_logits(model) - expected).norm() / expected.norm()
-        except RuntimeError:  # a view that only a contiguous output allows
+        except RuntimeError:  # the model makes a view that needs a contiguous output
             return False
         finally:
             self.detach()
@@ -98,7 +98,7 @@ class Linears:
 
 
 class _Product:
-    """The layers that read one input, as one product: the first computes it, the others take their part."""
+    """Layers that read one input, as one product: the first layer computes it, the others return their parts."""
 
     @torch.no_grad()
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
@@ -112,25 +112,26 @@ class _Product:
         self._parts: Sequence[Tensor] = ()
 
     def attach(self) -> None:
-        """Stands in for the layers' forwards."""
+        """Replace the layers' forwards."""
         _PRODUCTS[self.weight.data_ptr()] = self
         for at, layer in enumerate(self._layers):
-            # found before the class's own; a method, because a compiler tells two partials apart and two methods not
+            # An instance attribute hides the class's forward. A method, since torch.compile would treat two partials as
+            # different code.
             layer.__dict__.update(forward=MethodType(_forward, layer), specbench_product=self, specbench_part=at)
 
     def detach(self) -> None:
-        """Gives the layers their forwards back."""
+        """Restore the layers' forwards."""
         _PRODUCTS.pop(self.weight.data_ptr(), None)
         for layer in self._layers:
             for name in ("forward", "specbench_product", "specbench_part"):
                 layer.__dict__.pop(name, None)
 
     def part(self, at: int, x: Tensor) -> Tensor:
-        """Output of the layer ``at``."""
+        """Output of layer ``at``."""
         if len(self._sizes) == 1:
             return self(x)
         if at == 0 or x is not self._input:
-            self._input = x  # kept while parts are left, so that no other tensor can be taken for it
+            self._input = x  # referenced until the last part is used, so that no new tensor can have its identity
             self._parts = self(x).split(self._sizes, -1)
         part = self._parts[at]
         if at == len(self._sizes) - 1:
@@ -138,7 +139,7 @@ class _Product:
         return part
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs of all layers, side by side."""
+        """Outputs of all layers, concatenated."""
         result: Tensor
         if torch.compiler.is_compiling():
             result = torch.ops.specbench.linear(x, self.weight, sum(self._sizes))
@@ -148,9 +149,9 @@ class _Product:
 
 
 def _forward(self: nn.Linear, x: Tensor) -> Tensor:
-    """Takes the place of a linear layer's own."""
+    """Forward of a replaced linear layer."""
     if torch.compiler.is_compiling() and x.numel() == x.shape[-1]:
-        # Of one row the compiler makes a loop that reads the weights as they are, without a call.
+        # For one row the compiler makes a loop over the plain weights, without a call.
         product = (x.reshape(1, -1) * self.weight).sum(-1)
         return (product if self.bias is None else product + self.bias).view(*x.shape[:-1], -1)
     return self.specbench_product.part(self.specbench_part, x)  # type: ignore[union-attr,operator]
@@ -171,7 +172,7 @@ def _(x: Tensor, weight: Tensor, features: int) -> Tensor:
 
 @torch.inference_mode()
 def _logits(model: PreTrainedModel) -> Tensor:
-    """Of a few rows through the model's own attention."""
+    """Logits of a few rows with the model's own attention."""
     ids = (
         torch.arange(1, 7, dtype=torch.int64, device=model.device).view(2, 3)
         % model.get_input_embeddings().num_embeddings
@@ -181,7 +182,7 @@ def _logits(model: PreTrainedModel) -> Tensor:
 
 
 def _watch(model: PreTrainedModel, linears: Sequence[nn.Linear]) -> tuple[Tensor, list[list[nn.Linear]]]:
-    """Logits of a forward, and the linears in groups of those that were called one after the other on one tensor."""
+    """Return the logits of a forward, and the linears grouped by consecutive calls on the same tensor."""
     calls: list[tuple[nn.Linear, Tensor]] = []
     hooks = [one.register_forward_pre_hook(lambda module, args: calls.append((module, args[0]))) for one in linears]
     try:
@@ -193,7 +194,7 @@ def _watch(model: PreTrainedModel, linears: Sequence[nn.Linear]) -> tuple[Tensor
     before: Tensor | None = None
     times = Counter(module for module, _ in calls)
     for module, x in calls:
-        if times[module] > 1:  # shared by several places: which of them it is called from cannot be told
+        if times[module] > 1:  # used in several places, which a call does not show
             before = None
         elif x is before and (groups[-1][0].bias is None) == (module.bias is None):
             groups[-1].append(module)

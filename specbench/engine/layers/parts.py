@@ -1,8 +1,8 @@
-"""Parts: what a decoder layer is made of, read off its modules, for layers that run by code of our own.
+"""Find the parts of a decoder layer from its modules, for layers that our own code runs.
 
-The kind is Llama's: norms by root mean square, query, key and value, rotary embedding by halves, attention, and a gated
-MLP, each of which a model may lack or have twice. All parameters of a layer have to be accounted for. What cannot be
-read off modules (a factor on the residual, say) shows when a forward is compared with the model's own.
+Supported layers are like Llama's: RMSNorm, query, key and value, rotary embedding by halves, attention, and a gated
+MLP; some norms are optional. Every parameter of a layer must belong to a known part. Features that modules do not show
+(e.g. a factor on the residual) are found when a forward is compared with the model's own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
 
 
 class Unlike(Exception):
-    """A layer is not of the kind; says in what."""
+    """A layer differs from the supported kind; the message says how."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A root-mean-square norm; ``offset`` is 1 where the factor is 1 + weight, else 0."""
+    """An RMSNorm; ``offset`` is 1 if it multiplies by 1 + weight, else 0."""
 
     module: nn.Module
     eps: float
@@ -34,7 +34,7 @@ class Norm:
 
     @property
     def weight(self) -> Tensor:
-        """[size], as it is at the moment."""
+        """[size], read from the module each time."""
         weight = self.module.weight
         assert isinstance(weight, Tensor)
         return weight.detach()
@@ -42,7 +42,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Heads:
-    """A layer's attention; with a ``window`` a row sees only keys less than this many positions before it."""
+    """Sizes of a layer's attention; with a ``window`` a row sees only keys less than this many positions before it."""
 
     heads: int
     kv_heads: int
@@ -54,10 +54,10 @@ class Heads:
 
 @dataclass(frozen=True)
 class Attention:
-    """Query, key and value to the output product.
+    """Attention from the query, key and value products to the output product.
 
-    ``index``: the layer's number, by which the cache knows it; ``inputs``: the products of query, key and value, one
-    where they are merged already; ``of_query``, ``of_key``: norms of single heads.
+    ``index``: the layer's index in the cache; ``inputs``: the products of query, key and value, or a single one if the
+    model merges them; ``of_query``, ``of_key``: norms of each head.
     """
 
     module: nn.Module
@@ -81,7 +81,7 @@ class Gated:
 
 @dataclass(frozen=True)
 class Parts:
-    """A decoder layer; ``mlp`` is None where it is of another kind, as with experts."""
+    """Parts of a decoder layer; ``mlp`` is None if it is not a gated MLP, e.g. with experts."""
 
     before_attention: Norm
     after_attention: Norm | None
@@ -100,7 +100,7 @@ def parts_of(
     any_mlp: bool = False,
     apart: Sequence[str] = (),
 ) -> Parts:
-    """The parts of a layer; ``any_mlp`` takes any MLP as a whole, ``apart`` names modules that the caller runs."""
+    """Find the parts of a layer; ``any_mlp``: allow any MLP module; ``apart``: modules that the caller runs."""
     modules = _Modules(layer)
     attention, mlp = modules.child("self_attn"), modules.child("mlp")
     before = norm_of(modules.take("input_layernorm"))
@@ -130,25 +130,25 @@ def parts_of(
 def _attention(attention: nn.Module, modules: _Modules, shapes: dict[int, LayerShape], calls: Calls) -> Attention:
     index = getattr(attention, "layer_idx", None)
     if not isinstance(index, int) or index not in shapes or index not in calls.heads:
-        raise Unlike("its layers have no number")
+        raise Unlike("its layers have no layer_idx")
     kv_heads, size, value_size = shapes[index]
     heads = calls.heads[index]
     if "position_ids" in inspect.signature(type(attention).forward).parameters:
-        # Queries scaled by their place in the text, say: nothing that a comparison of short texts would show.
-        raise Unlike("its attention goes by positions beside the rotary embedding")
+        # For example queries scaled by their position, which a comparison on short texts would not show.
+        raise Unlike("its attention uses positions other than in the rotary embedding")
     if modules.has("self_attn.qkv_proj"):
         inputs = [modules.linear("self_attn.qkv_proj")]
         if inputs[0].out_features != heads * size + kv_heads * (size + value_size):
-            raise Unlike("its qkv_proj has another form")
+            raise Unlike("its qkv_proj has an unexpected shape")
     else:
         inputs = [modules.linear(f"self_attn.{name}") for name in ("q_proj", "k_proj", "v_proj")]
         if [each.out_features for each in inputs] != [heads * size, kv_heads * size, kv_heads * value_size]:
-            raise Unlike("its query, key or value has another form")
+            raise Unlike("its query, key or value product has an unexpected shape")
     norms: list[Norm | None] = []
     for name in ("q_norm", "k_norm"):
         norms.append(norm_of(modules.take(f"self_attn.{name}")) if modules.has(f"self_attn.{name}") else None)
         if norms[-1] and norms[-1].weight.numel() != size:
-            raise Unlike(f"its {name} is not of single heads")
+            raise Unlike(f"its {name} does not normalize single heads")
     output = modules.linear("self_attn.o_proj")
     sizes = Heads(heads, kv_heads, size, value_size, calls.windows[index], calls.scales[index])
     return Attention(attention, index, tuple(inputs), norms[0], norms[1], output, sizes)
@@ -163,14 +163,14 @@ def _gated(mlp: nn.Module, modules: _Modules) -> Gated:
 
 
 def norm_of(module: nn.Module) -> Norm:
-    """A module as the norm that it is."""
+    """Return a module as a :class:`Norm`; raise :class:`Unlike` if it is not an RMSNorm."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not isinstance(weight, Tensor) or not isinstance(eps, float) or len(list(module.parameters())) != 1:
-        raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
-    if weight.is_meta:  # nothing can be computed, and so nothing can come out wrong
+        raise Unlike(f"{type(module).__name__} is not an RMSNorm")
+    if weight.is_meta:  # cannot be computed, so any offset will do
         return Norm(module, eps, 0)
-    # Some norms multiply by 1 + weight; which ones is asked of the module itself.
+    # Some norms multiply by 1 + weight: find out by running the module.
     given = torch.linspace(-1, 2, weight.numel(), dtype=weight.dtype, device=weight.device)
     with torch.inference_mode():
         own = module(given).float()
@@ -179,20 +179,20 @@ def norm_of(module: nn.Module) -> Norm:
     for offset in (0, 1):
         if torch.allclose(own, normed * (offset + weight.detach().float()), rtol=2e-2, atol=2e-2):
             return Norm(module, eps, offset)
-    raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
+    raise Unlike(f"{type(module).__name__} is not an RMSNorm")
 
 
 def plain_linear(module: nn.Module, name: str) -> nn.Linear:
-    """A module as a linear layer whose weights lie row by row."""
+    """Return a module if it is a linear layer with contiguous weights, else raise :class:`Unlike`."""
     if type(module) is not nn.Linear:
         raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
     if not module.weight.is_contiguous():
-        raise Unlike(f"the weights of its {name} do not lie row by row")
+        raise Unlike(f"the weights of its {name} are not contiguous")
     return module
 
 
 def _activation(mlp: nn.Module) -> str:
-    """Name of the activation of a gated MLP, as configurations call it."""
+    """Name of a gated MLP's activation, as in configurations."""
     from transformers.activations import ACT2FN
 
     found = getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
@@ -203,7 +203,7 @@ def _activation(mlp: nn.Module) -> str:
 
 
 class _Modules:
-    """The modules of a layer, each of which is taken once, so that none with parameters is overlooked."""
+    """Modules of a layer, each of which is taken once, to make sure that no parameter is ignored."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._modules = dict(layer.named_modules())

@@ -1,7 +1,7 @@
-"""Pieces: what the layers of a draft head are put together from, as torch computes them.
+"""Operations that the layers of a draft head consist of, computed with torch.
 
-A head's forward is written once, over pieces: these on a CPU and in training, and where there is a GPU those of
-:mod:`specbench.engine.layers.kernel_pieces`, which equal them.
+A head's forward is written once, over a :class:`Pieces` object. On a CPU and in training it is the one from this
+module, on a GPU the equivalent one from :mod:`specbench.engine.layers.kernel_pieces`.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, rotate_half
 
 #: (layer, its attention module, q [S, heads, n, D], k and v [S, KV heads, n, D] of the rows) -> [S, n, heads, D]. It
-#: brings the keys and values of what else the rows see, and the mask.
+#: adds the keys and values of the other cells that the rows see, and the mask.
 Attend = Callable[[int, Any, Tensor, Tensor, Tensor], Tensor]
-#: (layer, k and v [S, KV heads, n, D] of rows that nothing is computed for).
+#: (layer, k and v [S, KV heads, n, D]) of rows that only need to be stored.
 Store = Callable[[int, Tensor, Tensor], Any]
 #: cos and sin, [S, n, D] each.
 Rotary = tuple[Tensor, Tensor]
 
 
 class Pieces(Protocol):
-    """S texts, n rows of each, H the hidden size, D that of a head."""
+    """Operations of a layer. S texts with n rows each, H is the hidden size, D the head size."""
 
     def norm(self, norm: nn.Module, stream: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(the norm of the sum, the sum) of a residual stream [S, n, H] and what is added to it."""
+        """Return (norm of the sum, the sum) of a residual stream [S, n, H] and a branch that is added to it."""
         ...
 
     def attention(self, layer: int, module: Any, inner: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
-        """Rows [S, n, width] through a layer's attention, its output product included: [S, n, H].
+        """Run rows [S, n, width] through a layer's attention and its output product: [S, n, H].
 
-        ``module`` has ``q_proj``, ``k_proj``, ``v_proj``, ``o_proj``, ``head_dim``, and may have norms of single heads,
-        ``q_norm`` and ``k_norm``.
+        ``module`` has ``q_proj``, ``k_proj``, ``v_proj``, ``o_proj``, ``head_dim``, and may have ``q_norm`` and
+        ``k_norm``, which are norms of each head.
         """
         ...
 
     def keep(self, layer: int, module: Any, inner: Tensor, rotary: Rotary, store: Store) -> None:
-        """Stores keys and values of rows [S, n, width] that go through no layer."""
+        """Store the keys and values of rows [S, n, width], which need no other result of the layer."""
         ...
 
     def mlp(self, module: nn.Module, inner: Tensor) -> Tensor:
-        """Rows [S, n, H] through a layer's MLP."""
+        """Run rows [S, n, H] through a layer's MLP."""
         ...
 
 
 class PlainPieces:
-    """The oracle."""
+    """Reference implementation in torch."""
 
     def norm(self, norm: nn.Module, stream: Tensor, branch: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = stream if branch is None else stream + branch
@@ -72,7 +72,7 @@ PLAIN = PlainPieces()
 
 
 def _heads(module: Any, name: str, inner: Tensor) -> Tensor:
-    """Queries, keys or values [S, n, heads, D], normed where single heads are."""
+    """Queries, keys or values [S, n, heads, D], normalized per head if the module has such a norm."""
     found: Tensor = getattr(module, f"{name}_proj")(inner).unflatten(-1, (-1, module.head_dim))
     norm = getattr(module, f"{name}_norm", None)
     return found if norm is None else norm(found)

@@ -1,9 +1,9 @@
-"""Skinny products: of up to 16 rows and a weight, by a kernel of our own where it is measured to be the faster one.
+"""Compute products of up to 16 rows with our own kernel where it measures faster than torch.
 
-Of so few rows a product is the reading of its weight, and libraries leave a part of the memory's bandwidth unused
-there. Our kernel (:mod:`specbench.engine.kernels.skinny`) does a row alike however many run with it, so where it
-serves, a row's rounding does not depend on the size of a tree. Which shape of weights gets it, and with which tiles, is
-settled once, by time, and is part of a run's record: another kernel is another rounding, which can be another text.
+With so few rows, a product mostly reads its weight, and libraries do not use the whole memory bandwidth for that. Our
+kernel (:mod:`specbench.engine.kernels.skinny`) computes a row in the same way for any number of rows, so a row's
+rounding does not depend on the size of the tree. Which weight shapes use the kernel, and with which tiles, is decided
+once by timing and stored in a run's record, because another kernel rounds differently and can change the text.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from torch import Tensor, nn
 from specbench.engine.fast_paths import WORTH, reason, triton_fault
 from specbench.engine.graphs import cuda_capture
 
-MOST_ROWS = 16  # of a product by our kernel
-_ROWS = (1, MOST_ROWS)  # that both are timed at
-_TIMED = 9  # replays, of which a time is the median
+MOST_ROWS = 16  # largest number of rows for our kernel
+_ROWS = (1, MOST_ROWS)  # numbers of rows that both are timed at
+_TIMED = 9  # replays of a timed product; the median counts
 # Relative error of an output over some rows, between two orders of the same sums, each rounded to the dtype.
 _BOUND = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 
-Shape = tuple[int, int]  # of a weight: outputs, inputs
+Shape = tuple[int, int]  # outputs and inputs of a weight
 
 
 class Config(NamedTuple):
-    """How the kernel cuts a product.
+    """How the kernel divides a product.
 
     Attributes:
         block_n, block_k: outputs and inputs of a tile of the weight.
-        splits: programs that share the inputs of a tile's outputs.
+        splits: number of programs that divide the inputs of the same outputs among them.
     """
 
     block_n: int
@@ -45,16 +45,16 @@ class Config(NamedTuple):
 
 #: (x [n, K], weight [N, K], bias [N] or None, config) -> [n, N].
 Kernel = Callable[[Tensor, Tensor, Tensor | None, Config], Tensor]
-#: Configurations to try for a shape, the best guess first.
+#: Configurations to try for a shape, the most promising first.
 Candidates = Callable[[Shape, torch.dtype], Sequence[Config]]
-#: Seconds that some device work takes, which launches the same operations at every call.
+#: Measures the seconds of device work, which launches the same operations at every call.
 Time = Callable[[Callable[[], None]], float]
 
 
 class SkinnyProducts:
-    """Compute a model's products, each shape of weights by torch or by our kernel; ``pinned``: always by torch.
+    """Compute a model's products with torch or our kernel, chosen for each weight shape; ``pinned``: always torch.
 
-    ``why_not`` says why no product is ours, whatever its shape; empty where one may be.
+    ``why_not``: why the kernel is not used for any shape, or an empty string if it may be used.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class SkinnyProducts:
         self._kernel, self._candidates = kernel, candidates
         self.why_not = ""
         if pinned:
-            self.why_not = "no measured time may decide"
+            self.why_not = "measured times may not decide"
         elif kernel is None:
             self.why_not = self._load()
-        self._chosen: dict[Shape, dict[str, Any]] = {}  # as a run's record has it
-        self._configs: dict[Shape, Config] = {}  # of the shapes that are ours
+        self._chosen: dict[Shape, dict[str, Any]] = {}  # in the form of a run's record
+        self._configs: dict[Shape, Config] = {}  # of the shapes that use our kernel
         self._final = False
 
     def _load(self) -> str:
-        """Takes the kernel for the device; why not, where there is none."""
+        """Load the kernel for the device; return why it is not available, or an empty string."""
         if self._device.type != "cuda":
-            return "the kernel is for CUDA devices"
+            return "the kernel needs a CUDA device"
         if why := triton_fault(self._device):
             return why
         from specbench.engine.kernels import skinny as ours
@@ -90,7 +90,7 @@ class SkinnyProducts:
         return ""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``nn.functional.linear``."""
+        """Compute ``nn.functional.linear``."""
         config = self._configs.get((weight.shape[0], weight.shape[1]))
         rows = x.shape[:-1].numel()
         if config is None or not 1 <= rows <= MOST_ROWS:
@@ -99,9 +99,9 @@ class SkinnyProducts:
         return self._kernel(x.reshape(rows, -1), weight, bias, config).view(*x.shape[:-1], -1)
 
     def keep(self, choices: Sequence[Mapping[str, Any]], *, only: bool = False) -> None:
-        """Takes what an earlier run settled, as its :meth:`report` has it: nothing is timed for these shapes.
+        """Use an earlier run's choices from its :meth:`report`, without timing these shapes.
 
-        ``only``: leave all other shapes to torch, and time nothing.
+        ``only``: use torch for all other shapes and do not time anything.
         """
         self._final |= only
         for each in () if self.why_not else choices:
@@ -111,15 +111,15 @@ class SkinnyProducts:
                 self._configs[shape] = Config(**each["config"])
 
     def leave(self, why: str) -> None:
-        """Leaves every product to torch, whatever was settled; for before anything is captured."""
+        """Use torch for every product, also for shapes already chosen; call it before anything is captured."""
         self.why_not, self._chosen, self._configs = why, {}, {}
 
     @torch.inference_mode()
     def choose(self, weights: Mapping[Shape, Sequence[Tensor]], time: Time | None = None) -> None:
-        """Chooses for every shape that no earlier run has chosen for.
+        """Choose torch or our kernel for every shape without a choice.
 
-        ``weights``: those of each shape, [N, K], of different layers: they are read one after the other, so that the
-        memory is timed and not a cache that holds one of them. ``time``: default is :func:`cuda_time`.
+        ``weights``: weights [N, K] of each shape, from different layers. They are read one after the other, so that
+        reading from memory is timed, not from a cache that holds one weight. ``time``: default is :func:`cuda_time`.
         """
         if self.why_not or self._final or not weights:
             return
@@ -129,14 +129,14 @@ class SkinnyProducts:
                 self.keep([self._choice(shape, each, time)])
 
     def _choice(self, shape: Shape, weights: Sequence[Tensor], time: Time) -> dict[str, Any]:
-        """What runs the products of a shape and how that came about, for the records."""
+        """Choose for one shape; return the choice and its reasons, for the record."""
         assert self._kernel is not None
         assert self._candidates is not None
         first = weights[0]
         choice: dict[str, Any] = {"out": shape[0], "in": shape[1], "kernel": "torch", "config": None}
         choice |= {"torch_s": [], "timed": [], "why_not": ""}
         if first.dtype not in _BOUND:
-            return choice | {"why_not": f"the kernel has no {str(first.dtype).removeprefix('torch.')}"}
+            return choice | {"why_not": f"the kernel does not support {str(first.dtype).removeprefix('torch.')}"}
         generator = torch.Generator(first.device).manual_seed(0)
         rows = torch.randn(MOST_ROWS, shape[1], generator=generator, dtype=first.dtype, device=first.device)
 
@@ -152,7 +152,7 @@ class SkinnyProducts:
         for config in self._candidates(shape, first.dtype):
             try:
                 timed[config] = seconds(partial(self._ours, config))
-            except Exception as error:  # whatever a compiler or a driver has to say of these tiles
+            except Exception as error:  # a compiler or driver may reject these tiles with any error
                 faults.append(f"{_words(config)}: {reason(error)}")
         choice["torch_s"] = torch_s
         choice["timed"] = [{"config": config._asdict(), "seconds": taken} for config, taken in timed.items()]
@@ -165,14 +165,14 @@ class SkinnyProducts:
             faults.append(f"{_words(config)}: {fault}")
         if timed and sum(torch_s) <= WORTH * best:
             faults.append(f"the best tiles take {best / sum(torch_s):.2f} of torch's time")
-        return choice | {"why_not": "; ".join(faults) or "there are no tiles for it"}
+        return choice | {"why_not": "; ".join(faults) or "no tiles fit this shape"}
 
     def _ours(self, config: Config, x: Tensor, weight: Tensor) -> Tensor:
         assert self._kernel is not None
         return self._kernel(x, weight, None, config)
 
     def _fault(self, config: Config, rows: Tensor, weight: Tensor) -> str:
-        """What is wrong with its products; empty where nothing is."""
+        """Return what is wrong with the kernel's products, or an empty string."""
         assert self._kernel is not None
         bound = _BOUND[weight.dtype]
         generator = torch.Generator(weight.device).manual_seed(1)
@@ -181,22 +181,22 @@ class SkinnyProducts:
         for bias in (None, some):
             expected = nn.functional.linear(rows, weight, bias).float()
             found = self._kernel(rows, weight, bias, config)
-            # Of each output: a tile that is wrong is few of a large vocabulary's, and outputs differ in size.
+            # Per output: a wrong tile is a small part of a large vocabulary, and outputs differ in size.
             error = (found.float() - expected).norm(dim=0)
             if not bool((error <= bound * expected.norm(dim=0)).all()):
                 worst = float((error / expected.norm(dim=0).clamp_min(1e-30)).max())
-                return f"an output comes out {worst:.2g} off"
+                return f"an output has a relative error of {worst:.2g}"
             if bias is None and not torch.equal(found[:1], alone):
-                return "a row depends on how many rows run beside it"
+                return "the result of a row depends on the number of rows"
         return ""
 
     def report(self) -> list[dict[str, Any]]:
-        """What runs the products of each shape and what was measured, for the records and for :meth:`keep`."""
+        """The choice for each shape and the measured times, for the record and for :meth:`keep`."""
         return [*self._chosen.values()]
 
 
 def cuda_time(device: torch.device) -> Time:
-    """Times work on a CUDA device as a step runs it, captured once and replayed: the median, by the device's clock."""
+    """Return a function that times work on a CUDA device: the median of replays of one capture, by device clock."""
     capture = cuda_capture(device)
 
     def time(work: Callable[[], None]) -> float:

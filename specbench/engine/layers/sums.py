@@ -1,7 +1,7 @@
-"""Sums: products of half-precision numbers are added up in float32 throughout, while an engine is open.
+"""Make cuBLAS add up half-precision products entirely in float32 while an engine is open.
 
-By default torch lets cuBLAS round the parts of a sum that it splits to the half precision. That is more noise than the
-product needs, and how a sum is split depends on how many rows there are, so two steps could part at more tokens.
+By default torch lets cuBLAS split a sum and round the parts to half precision. That is more rounding noise than
+necessary, and the split depends on the number of rows, so two steps could choose different tokens more often.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _open = 0
 
 
 class WideSums:
-    """Holds torch's settings of this process until :meth:`close`; the last holder puts back what was set before."""
+    """Change torch's settings for this process until :meth:`close`; the last open instance restores them."""
 
     def __init__(self) -> None:
         global _open

@@ -1,1 +1,1 @@
-"""Grading of answers in worker processes."""
+"""Grade answers in worker processes."""

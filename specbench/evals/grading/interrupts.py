@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as facts that are looked at, for parts of the program that they must not break off anywhere."""
+"""Defer Ctrl-C and SIGTERM while code runs that must not be interrupted at an arbitrary place."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Interrupts:
-    """Notes Ctrl-C (and SIGTERM where it raises) within a ``with`` instead of raising it, and raises it at the end.
+    """Note Ctrl-C (and SIGTERM where it raises) inside a ``with`` block, and raise it at its end.
 
     A KeyboardInterrupt between taking a lock of a thread pool and the ``with`` that releases it would leave the lock
-    taken for ever. In other threads, and where Ctrl-C is ignored, this does nothing.
+    locked for ever. In other threads, and where Ctrl-C is ignored, this does nothing.
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Interrupts:
         self._noted = number
 
     def look(self) -> None:
-        """Raises what was noted."""
+        """Raise the noted signal, if any."""
         if self._noted is None:
             return
         number, self._noted = self._noted, None
         try:
-            self._before[number](number, None)  # it may want to know, or raise an interrupt of its own
+            self._before[number](number, None)  # the former handler may react, or raise an interrupt of its own
         finally:
-            self._noted = None  # one handler may have called another, which notes it once more
+            self._noted = None  # a handler may have called another one, which noted the signal again
         raise KeyboardInterrupt
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

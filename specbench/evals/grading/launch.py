@@ -1,4 +1,4 @@
-"""Starts the scoring process: generations are judged where torch was never imported (DESIGN §9)."""
+"""Start the scoring process: answers are graded in a process that never imported torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from specbench.common import (
 )
 from specbench.results import read_verdicts
 
-_END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, on a busy machine a few
-# Between two answers. The longest that a task of ours may take is half of that: reference solutions on a slow machine.
+_END_S = 10.0  # for the scorer to end in order; it takes a tenth of a second, or a few on a busy machine
+# Between two answers. Our slowest task takes half of that: reference solutions on a slow machine.
 _SILENT_S = 3600.0
 _APART_S = 3.0  # between two lines of progress
 
@@ -34,11 +34,11 @@ def score_in_child(
     say: Callable[[str], None] = lambda line: None,
     workers: int | None = None,
 ) -> dict[str, bool]:
-    """Scores a run in a fresh process.
+    """Score a run in a fresh process.
 
     Args:
-        say: takes a line about progress now and then.
-        workers: answers judged at a time; all processors by default.
+        say: called with a line about progress from time to time.
+        workers: answers graded at a time; all processors by default.
 
     Returns:
         Request key -> whether its answer is right.
@@ -52,7 +52,7 @@ def score_in_child(
         child = Child(command, pipes=True)
     except EngineFault as error:  # no more processes, files or memory
         raise EnvironmentRefused(f"the scorer did not start: {error}; close other programs and score again") from error
-    said, finished = "", False
+    error_text, finished = "", False
     progress = Tenths(say, lambda done, total: f"scoring answers, {done} of {total}", _APART_S)
     try:
         while True:
@@ -61,27 +61,27 @@ def score_in_child(
             if finished:
                 continue
             if "error" in line:
-                said = str(line["error"])
+                error_text = str(line["error"])
             else:
                 progress(line["done"], line["total"])
     except Ended as ended:
         code = child.process.returncode
-        said = said or str(ended)
+        error_text = error_text or str(ended)
     except Stalled as error:
         raise PluginFault(
-            f"nothing was scored for {_SILENT_S:g} s, so the task's own code hangs; what was decoded is kept: mend it, "
+            f"no answer was scored for {_SILENT_S:g} s: the task's own code hangs; the answers are kept: fix the task, "
             f"and specbench score {folder}"
         ) from error
     except BaseException:
-        child.process.send_signal(signal.SIGINT)  # it ends its programs and leaves the verdicts as they were
+        child.process.send_signal(signal.SIGINT)  # it ends its programs and leaves the verdicts unchanged
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.process.wait(_END_S)
         raise
     finally:
         child.kill()
     if not code and not finished:
-        raise PluginFault(f"the task's own code ended the scorer; mend it, and specbench score {folder}")
+        raise PluginFault(f"the task's own code ended the scorer; fix it, and run specbench score {folder}")
     if code:
         kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused, PluginFault)}
-        raise kinds.get(code, SpecbenchError)(said)
+        raise kinds.get(code, SpecbenchError)(error_text)
     return read_verdicts(folder)

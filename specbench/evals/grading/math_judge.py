@@ -1,7 +1,7 @@
-"""Compares mathematical answers in a worker process, ``python -m specbench.evals.grading.math_judge``.
+"""Compare mathematical answers in a worker process, ``python -m specbench.evals.grading.math_judge``.
 
-math-verify limits itself by SIGALRM, which only the main thread of a process can have and which sympy can miss for
-minutes. So nothing here limits itself: the parent kills what takes too long.
+math-verify limits its time by SIGALRM, which works only in the main thread of a process and which sympy can delay for
+minutes. So no limit is set here: the parent kills a worker that takes too long.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from specbench.evals.grading.workers import Job, serve
 
 
 def prepare() -> Callable[[Job], Job]:
-    """Imports what decides, once, and returns what answers a job.
+    """Import the libraries once, and return the function that answers a job.
 
     ``{"gold", "box"}``: whether the answer in the box is the reference; ``{"gold", "text", "bare"}``: whether a text
-    without a box says so in words ("the final answer is …"), or else its box without braces does. Both give
-    ``{"passed", "by", "equal"}``: by whom it was decided, and whether the two are equal as strings; the second also
-    "rule", by which the answer was found. ``{"solution", "text"}``: lm-eval's own two metrics.
+    without a box states it in words ("the final answer is …"), or else in a box without braces. Both return
+    ``{"passed", "by", "equal"}``: which library decided, and whether the two are equal as strings; the second also
+    "rule": how the answer was found. ``{"solution", "text"}``: lm-eval's own two metrics.
     """
     from lm_eval.tasks.hendrycks_math import utils as hendrycks
     from lm_eval.tasks.minerva_math import utils as minerva
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    # Without a box only what is announced as the answer counts, not the last number of a text that was cut off.
+    # Without a box only an announced answer counts, not the last number of a text that was cut off.
     announced = [
         LatexExtractionConfig(try_extract_without_anchor=False),
         ExprExtractionConfig(try_extract_without_anchor=False),
@@ -32,7 +32,7 @@ def prepare() -> Callable[[Job], Job]:
     def decide(job: Job) -> Job:
         found: Job = {}
         equal = "box" in job and hendrycks.is_equiv(job["box"], job["gold"])
-        # Its normaliser drops all behind "\text{ " as a unit: "9 \text{ or } 10" would be 9, so math-verify decides.
+        # Its normaliser drops all after "\text{ " as a unit: "9 \text{ or } 10" would be 9, so math-verify decides.
         if equal and "\\text{ " not in job["box"]:
             return {"passed": True, "by": "equal strings", "equal": True}
         if "box" in job:
@@ -49,7 +49,7 @@ def prepare() -> Callable[[Job], Job]:
         doc = {"solution": job["solution"], "answer": minerva.normalize_final_answer(answer)}
         return dict(minerva.process_results(doc, [job["text"]]))
 
-    decide({"gold": "\\frac{1}{2}", "box": "0.5"})  # the grammars load on first use, which is nobody's time
+    decide({"gold": "\\frac{1}{2}", "box": "0.5"})  # the grammars load on first use: do that before the first job
     lm_eval({"solution": "$\\boxed{1}$", "text": "The final answer is $2$."})
     return lambda job: lm_eval(job) if "solution" in job else decide(job)
 

@@ -1,7 +1,7 @@
-"""``python -m specbench.evals.grading.plus_worker``: what the evalplus package decides, as a worker process.
+"""``python -m specbench.evals.grading.plus_worker``: a worker process that calls the evalplus package.
 
-In a process of its own because importing evalplus takes seconds and much memory, and because its sanitiser parses what
-a model wrote, which can take as long as it likes or end the interpreter.
+A separate process, because importing evalplus takes seconds and much memory, and because its sanitiser parses text that
+a model wrote, which can take very long or crash the interpreter.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from specbench.evals.grading.workers import Job, serve
 from specbench.evals.sandbox import codec
 
 MAX_LINES, MAX_CHARS = 200, 20_000
-"""Of a text that is sanitised: EvalPlus tries every pair of lines, and 400 lines of prose would take seconds."""
+"""Most lines of a text to sanitise: EvalPlus tries every pair of lines, and 400 lines of prose would take seconds."""
 
 _RULES = {"surface_Area": "pyramid", "digit_distance_nums": "digits"}  # Mbpp/581 and 558
 
 
 def longest_code(text: str, parses: Callable[[str], bool]) -> str:
-    """EvalPlus's ``code_extract``: the lines, two at least, that parse together and of which most are not blank.
+    """EvalPlus's ``code_extract``: the longest run of at least two lines that parses, by non-blank lines.
 
-    The same answer, but the longest are tried first: code that parses as a whole is parsed once and not L²/2 times.
+    The same result, but longer runs are tried first: code that parses as a whole is parsed once, not L²/2 times.
     """
     lines = text.split("\n")
     filled = [0]
@@ -35,7 +35,7 @@ def longest_code(text: str, parses: Callable[[str], bool]) -> str:
 
 
 def prepare() -> Callable[[Job], Job]:
-    """Imports evalplus, once, and returns what answers a job.
+    """Import evalplus once, and return the function that answers a job.
 
     ``{"text", "entry_point"}``: {"code": what EvalPlus's sanitiser leaves of the text}. ``{"id", "entry_point",
     "base", "plus"}``, the inputs of an MBPP problem as JSON: {"base", "plus", "rule"}, the inputs packed after
@@ -49,7 +49,7 @@ def prepare() -> Callable[[Job], Job]:
     def parses(code: str) -> bool:
         try:
             return bool(syntax_check(code))
-        except (ValueError, RecursionError):  # null bytes, deep nesting: EvalPlus would stop here
+        except (ValueError, RecursionError):  # null bytes, deep nesting: EvalPlus would raise here
             return False
 
     sanitize.code_extract = lambda text: longest_code(text, parses)
@@ -58,7 +58,7 @@ def prepare() -> Callable[[Job], Job]:
         text = "\n".join(job["text"][:MAX_CHARS].split("\n")[:MAX_LINES])
         try:
             return {"code": sanitize.sanitize(text, job["entry_point"])}
-        except Exception:  # its walk of the syntax tree is recursive; what it cannot clean is run as it is
+        except Exception:  # its walk of the syntax tree is recursive; text that it cannot clean is run unchanged
             return {"code": text}
 
     def rule(entry_point: str) -> str:

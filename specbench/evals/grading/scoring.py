@@ -1,4 +1,4 @@
-"""Scores a run folder: ``run.json`` and ``requests.jsonl`` in, ``verdicts.jsonl`` out. No torch, no GPU."""
+"""Grade the answers of a run folder: read ``run.json`` and ``requests.jsonl``, write ``verdicts.jsonl``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
 from specbench.results import VERDICTS, RunFolder, TaskData, answer_hash
 
-_LOOK_S = 0.1  # between looks for a Ctrl-C
+_LOOK_S = 0.1  # between checks for Ctrl-C
 
 Answer = tuple[str, str]  # prompt id, text
 
@@ -42,19 +42,21 @@ def score_run(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Score every finished request of a run and write ``verdicts.jsonl``, replacing an older one as a whole.
+    """Score every finished request of a run and write ``verdicts.jsonl`` in place of an older one.
 
     One line per request, in the order of ``requests.jsonl``: {"request": its key, "answer": hash of its text, "passed",
     "reason", "detail", "also": further metrics, "extracted": the rule that found the answer, "scorer": {"task",
     "task_version", "versions", "isolation"}}. Requests with the same prompt and text share one verdict.
 
     Args:
-        progress: called with (distinct answers scored, distinct answers), from 0 on.
+        progress: called with (distinct answers scored, distinct answers), starting at 0.
     """
     name, raw, asked_of = _task_of(folder)
     card = registry.task(name)
     if not card.info["metric"]:
-        raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
+        raise UsageError(
+            f"cannot score {folder}: task '{name}' has no right answers; use --judge for tasks with a judge"
+        )
     module = card.load()
     with plugins.plugin_call(card.who):
         asked = parse_options(module.Options, raw, name)
@@ -62,7 +64,7 @@ def score_run(
             task: Task = module.Task(asked, data_dir)
         versions, isolation = dict(task.versions), list(task.isolation)
         if not all(isinstance(each, str) for each in (*versions, *versions.values(), *isolation)):
-            raise plugins.Refused("its versions or its isolation are no texts")
+            raise plugins.Refused("its versions and isolation must be texts")
     _check_same(asked_of, files)
     requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
     if isinstance(asked, sessions.Options) and asked.chain > 1:
@@ -82,7 +84,7 @@ def score_run(
 def _verdicts(
     task: Task, answers: Sequence[Answer], workers: int | None, progress: Callable[[int, int], None]
 ) -> dict[Answer, Verdict]:
-    """The verdict on each answer. An error or Ctrl-C ends what runs now, and does not wait for the slowest program."""
+    """The verdict on each answer. After an error or Ctrl-C, running programs are killed, not awaited."""
     verdicts: dict[Answer, Verdict] = {}
     finished: queue.SimpleQueue[Future[Verdict]] = queue.SimpleQueue()
     with Interrupts() as interrupts:
@@ -97,7 +99,7 @@ def _verdicts(
                 future.add_done_callback(finished.put)
             while len(verdicts) < len(answers):
                 interrupts.look()
-                try:  # with a limit: a signal that comes just before a wait without one is seen only after it
+                try:  # with a limit: a signal just before an unlimited wait would be seen only after it
                     future = finished.get(timeout=_LOOK_S)
                 except queue.Empty:
                     continue
@@ -105,9 +107,9 @@ def _verdicts(
                 progress(len(verdicts), len(answers))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            # Until they are done, and not while they are running: a thread may have taken one and not begun it.
+            # Until they are done, not only while they are running: a thread may have taken a job and not started it.
             while not all(future.done() for future in futures):
-                stop_all()  # again and again: a thread may be on its way to start one
+                stop_all()  # repeatedly: a thread may be about to start a program
                 time.sleep(0.02)
             raise
         finally:
@@ -116,18 +118,18 @@ def _verdicts(
 
 
 def _verdict(found: Any) -> Verdict:
-    """What a task said of an answer, where that is a verdict."""
+    """Check that what a task returned for an answer is a verdict."""
     if not isinstance(found, Verdict):
-        raise plugins.Refused(f"its score is {type(found).__name__:.40}, where a Verdict is needed")
+        raise plugins.Refused(f"score returned {type(found).__name__:.40}, not a Verdict")
     marks = [found.passed, *found.also.values()]
     words = [found.reason, found.detail, found.extracted, *found.also]
     if not all(type(mark) is bool for mark in marks) or not all(isinstance(word, str) for word in words):
-        raise plugins.Refused("its verdict has something else than True or False, and texts")
+        raise plugins.Refused("its verdict must consist of True, False and texts")
     return found
 
 
 def _check_same(asked_of: Sequence[TaskData], files: Mapping[str, TaskData]) -> None:
-    """Refuses other data than the run was made with, where the task itself takes any; a file may have another name."""
+    """Refuse other data than the run was made with, for tasks that accept any file; the file's name may differ."""
     hashes = {file.sha256 for file in files.values()}
     strange = [file for file in files.values() if file.sha256 not in {asked.sha256 for asked in asked_of}]
     for asked in asked_of:
@@ -148,10 +150,10 @@ def _task_of(folder: Path) -> tuple[str, dict[str, Any], list[TaskData]]:
     task = json_object(read_json_object(path, todo).get("task"), f"{path} field 'task'", todo)
     name, raw = task.get("name"), task.get("options")
     if not isinstance(name, str) or not isinstance(raw, dict):
-        raise damaged(path, "it does not say which task it ran", todo)
+        raise damaged(path, "it does not name the task", todo)
     data = task.get("data", [])
     if not isinstance(data, list):
-        raise damaged(path, "its task's data are no list", todo)
+        raise damaged(path, "its task's data must be a list", todo)
     return name, raw, [validate(TaskData, file, f"{path} field 'task.data'", todo) for file in data]
 
 
@@ -169,7 +171,7 @@ def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, s
 def _write(path: Path, content: str) -> Path:
     draft: str | None = None
     try:
-        # A name of its own: two scorers of one run must not write into the same draft.
+        # A name of its own: two scorers of one run must not write into the same temporary file.
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             draft = file.name
             file.write(content)
@@ -182,7 +184,7 @@ def _write(path: Path, content: str) -> Path:
             Path(draft).unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise EnvironmentRefused(
-                f"cannot write {path} ({error.strerror}); free space or mend that, score again"
+                f"cannot write {path} ({error.strerror}); free space or fix the cause, then score again"
             ) from None
         raise
     return path

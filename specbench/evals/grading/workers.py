@@ -1,4 +1,4 @@
-"""Child processes that answer jobs over a pipe, for libraries that can hang: the hung one is killed and replaced.
+"""Child processes that answer jobs over a pipe, for libraries that can hang: a hung process is killed and replaced.
 
 A job and its answer are a line of JSON each. The parent's side is :class:`Workers`, the child's :func:`serve`.
 """
@@ -25,15 +25,15 @@ Job = dict[str, Any]
 
 
 class TimedOutError(Exception):
-    """A job took longer than it may; its worker is gone."""
+    """A job took too long; its worker was killed."""
 
 
 class DiedError(Exception):
-    """A worker ended in the middle of a job, most likely for want of memory."""
+    """A worker ended during a job, most likely because memory ran out."""
 
 
 class Workers:
-    """A pool that grows to as many processes as there are threads that ask at once. Safe to share between them."""
+    """A pool that grows to as many processes as threads call it at once. Safe to share between threads."""
 
     def __init__(self, module: str) -> None:
         """
@@ -48,14 +48,14 @@ class Workers:
         """The answer to one job.
 
         Args:
-            wall_s: seconds that it may take; start-up of the process not counted.
+            wall_s: time limit in seconds, without the start-up of the process.
 
         Raises:
             TimedOutError: it took longer.
             DiedError: the process ended.
             EnvironmentRefused: a process did not start.
         """
-        with contextlib.suppress(queue.Empty, DiedError):  # what a used one died of may be an earlier job's doing
+        with contextlib.suppress(queue.Empty, DiedError):  # a used process may have died because of an earlier job
             return self._ask(self._idle.get_nowait(), job, wall_s)
         return self._ask(_Worker(self.module), job, wall_s)
 
@@ -72,7 +72,7 @@ class Workers:
 class _Worker:
     def __init__(self, module: str) -> None:
         try:
-            # sympy's way through a set must not vary by the day
+            # sympy's order of iteration over a set must be the same every time
             self._child = Child(
                 [sys.executable, "-m", module], environment={"PYTHONHASHSEED": "0"}, pipes=True, longest=_LONGEST
             )
@@ -81,15 +81,15 @@ class _Worker:
         self.process = self._child.process
         live.add(self.process)
         try:
-            said = self._line(_START_S)
+            reply = self._line(_START_S)
         except (TimedOutError, DiedError) as error:
-            said = {"failed": str(error)}
+            reply = {"failed": str(error)}
         except BaseException:
             self.kill()
             raise
-        if "failed" in said:
+        if "failed" in reply:
             self.kill()
-            raise _not_started(module, said["failed"])
+            raise _not_started(module, reply["failed"])
 
     def ask(self, job: Job, wall_s: float) -> Job:
         try:
@@ -122,10 +122,10 @@ def _close(idle: queue.LifoQueue[_Worker]) -> None:
 
 
 def serve(prepare: Callable[[], Callable[[Job], Job]]) -> None:
-    """The child's side: answers jobs in the main thread, where SIGALRM works, until the parent closes the pipe.
+    """The child's side: answer jobs in the main thread, where SIGALRM works, until the parent closes the pipe.
 
     Args:
-        prepare: does the imports and returns what answers a job. An exception of the latter is the answer
+        prepare: imports the libraries and returns the function that answers a job. Its exception becomes the answer
             ``{"error": its name}``.
     """
     say = replies()
@@ -148,7 +148,7 @@ def serve(prepare: Callable[[], Callable[[Job], Job]]) -> None:
 
 
 def _end_within(wall_s: float) -> None:
-    """Be killed by the kernel when the parent no longer can: one that hangs never learns that its pipe was closed."""
+    """Ask the kernel to kill this process when the parent dies: a hung worker never notices a closed pipe."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + wall_s) + 2, most))

@@ -21,20 +21,20 @@ from specbench.evals.judge.judge_prompts import JudgePrompt
 from specbench.results import JudgeSpec
 
 _TRIES = 3
-_PAUSE_S = 2.0  # before the second try, doubled before the third
-_LONGEST = 1 << 18  # characters of a judgment that are kept; one has a few thousand
-_READ = 1 << 12  # characters of a text of which the beginning is shown
-_LARGEST, _LARGEST_ERROR = 4 << 20, 1 << 16  # bytes of an answer, and of a refusal
-_REFUSED = {400, 413, 422}  # this prompt, not the endpoint: too long, filtered
+_PAUSE_S = 2.0  # before the second try; doubled before the third
+_LONGEST = 1 << 18  # most characters of a judgment that are kept; typical ones have a few thousand
+_READ = 1 << 12  # characters shown from the beginning of a text
+_LARGEST, _LARGEST_ERROR = 4 << 20, 1 << 16  # most bytes of an answer, and of a refusal
+_REFUSED = {400, 413, 422}  # a fault of this prompt, not of the endpoint: too long, filtered
 _WRONG = {401: "refuses the key", 403: "refuses the key", 404: "knows no such model or path"}
 
 
 class _Transient(Exception):
-    """Worth another try."""
+    """A failure that is worth another try."""
 
 
 class Endpoint:
-    """Asks ``BASE/chat/completions``, greedily; by several threads if they like. Close it when done."""
+    """Ask ``BASE/chat/completions`` greedily. Several threads may call it; close it when done."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Endpoint:
         """
         Args:
             base_url: "http://localhost:8000/v1"; a trailing slash is fine.
-            key: sent as a bearer token; never written anywhere, not even where the endpoint says it again.
-            timeout_s: seconds for a whole answer, from looking up the name to its last byte.
+            key: sent as a bearer token; never written anywhere, not even if the endpoint echoes it.
+            timeout_s: seconds for a whole exchange, from the name lookup to the last byte.
             sleep: waits between tries; None until :meth:`close`.
         """
         self._secret = None if key is None else Secret(key)
         self._host = check_address(base_url, "--base-url", "--api-key-env", self._scrubbed)
-        if not model.strip() or self._scrubbed(model) != model:  # the record of a judge has its name
+        if not model.strip() or self._scrubbed(model) != model:  # the record of a judge contains its name
             raise UsageError("--judge is empty or holds the key; give it the model's name as the endpoint knows it")
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._timeout_s = timeout_s
@@ -64,12 +64,12 @@ class Endpoint:
         self.spec = JudgeSpec(id=model, kind="endpoint", endpoint=self._host, max_tokens=max_tokens)
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words; empty when it said nothing.
+        """The judge's words; empty if it returned none.
 
         Raises:
             Unanswered: it refuses this prompt.
             UsageError: the key, the model or the address is wrong.
-            EnvironmentRefused: three tries gave no answer that is one.
+            EnvironmentRefused: three tries gave no valid answer.
             GivenUp: it was closed meanwhile.
         """
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
@@ -87,7 +87,7 @@ class Endpoint:
         raise AssertionError
 
     def close(self) -> None:
-        """Ends what is being asked; nothing is asked afterwards."""
+        """Cancel the questions in flight and refuse new ones."""
         self._over.set()
 
     def _post(self, body: bytes) -> bytes:
@@ -102,7 +102,7 @@ class Endpoint:
                     return content
                 try:
                     content = reply.beginning(_LARGEST_ERROR)
-                except ConnectionLost:  # the status says enough
+                except ConnectionLost:  # the status is enough
                     content = b""
                 refusal = self._refusal(reply.status, self._said(content))
         except TimeoutError:
@@ -111,20 +111,20 @@ class Endpoint:
             raise _Transient(self._shown(str(error))) from None
         raise refusal
 
-    def _refusal(self, code: int, said: str) -> Exception:
+    def _refusal(self, code: int, detail: str) -> Exception:
         if code in _WRONG:
             return UsageError(
-                f"the judge at {self._host} {_WRONG[code]} (HTTP {code}{said}); "
+                f"the judge at {self._host} {_WRONG[code]} (HTTP {code}{detail}); "
                 "check --judge, --base-url and --api-key-env"
             )
         if code in _REFUSED:
-            return Unanswered(f"HTTP {code}{said}")
+            return Unanswered(f"HTTP {code}{detail}")
         if 300 <= code < 400:
             return UsageError(f"the judge at {self._host} redirects elsewhere (HTTP {code}); give that --base-url")
-        return _Transient(f"HTTP {code}{said}")
+        return _Transient(f"HTTP {code}{detail}")
 
     def _said(self, body: bytes) -> str:
-        """The endpoint's own reason; what it sends is data, and may be anything."""
+        """The endpoint's own reason. Its reply is untrusted data."""
         try:
             text = parse_json(body, "the refusal", "")["error"]
             text = text["message"] if isinstance(text, dict) else text
@@ -138,13 +138,13 @@ class Endpoint:
             content = parse_json(answer, "the answer", "")["choices"][0]["message"]["content"]
         except (UsageError, KeyError, IndexError, TypeError):
             start = self._shown(answer.decode(errors="replace"), 60)
-            raise _Transient(f"an answer that is no chat completion: '{start}'") from None
+            raise _Transient(f"an answer that is not a chat completion: '{start}'") from None
         if content is not None and not isinstance(content, str):
-            raise _Transient("a message whose content is no text")
-        return self._scrubbed((content or "")[:_LONGEST])  # null: a filter held it back
+            raise _Transient("a message whose content is not text")
+        return self._scrubbed((content or "")[:_LONGEST])  # null: a filter removed it
 
     def _shown(self, text: str, most: int = 160) -> str:
-        """One line of at most ``most`` characters; the key goes first, for half a key is not found."""
+        """One line of at most ``most`` characters. The key is removed first: a cut-off key would not be found."""
         return " ".join(self._scrubbed(text[:_READ]).split())[:most]
 
     def _scrubbed(self, text: str) -> str:

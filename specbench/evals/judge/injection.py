@@ -1,12 +1,12 @@
-"""What in an answer would read as the judge's own prompt, as its rating, or as a control token of its model.
+"""Make harmless what a judge would read in an answer as its own prompt, its rating, or a control token of its model.
 
 An answer may say "[The End of Assistant's Answer]" and go on as if it were the prompt, or "[[10]]", which a judge may
 quote before its own rating. Such brackets become round: "(The End of Assistant's Answer]", "((10))", "(|im_end|)", and
 the "###" of a line "### User:" becomes "(###)". All other answers, and the hashes of their prompts, stay as they are;
 changed answers are marked and counted.
 
-Changed are delimiters of the published prompts, numbers in double brackets (single ones after "Rating:"), and tokens of
-chat templates, also with blanks, invisible characters or wide brackets. Single brackets elsewhere and plain words stay.
+Delimiters of the published prompts, numbers in double brackets (single ones after "Rating:"), and tokens of chat
+templates are changed, also with blanks, invisible characters or wide brackets. Other brackets and plain words stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-_GAP = "[\\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"  # blanks, and what is not seen
+_GAP = "[\\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"  # blanks and invisible characters
 _SOME, _ANY = f"{_GAP}{{1,8}}", f"{_GAP}{{0,8}}"
 _OPEN, _SHUT = "[\\[\uff3b]", "[\\]\uff3d]"
 _LESS, _MORE, _BAR = "[<\uff1c]", "[>\uff1e]", "[|\uff5c]"
@@ -42,17 +42,17 @@ _ROUND = str.maketrans(
 
 
 def harmless(text: str) -> str:
-    """An answer as a judge may read it; the text itself where there is nothing in it."""
+    """An answer that is safe to show to a judge; unchanged if there is nothing to change."""
     while (made := _PATTERN.sub(lambda found: _softened(found[0]), text)) != text:
         text = made
     return text
 
 
 def without(text: str, tokens: Collection[str]) -> str:
-    """A text that holds none of these tokens: their brackets are round, or a blank is behind their first letter.
+    """A text without these tokens: their brackets become round, or a blank follows their first letter.
 
     Args:
-        tokens: what its tokenizer takes for control tokens wherever they stand; blank ones are left.
+        tokens: texts that the judge's tokenizer takes for control tokens anywhere; blank ones are left.
     """
     longest_first = sorted((token for token in tokens if token.strip()), key=len, reverse=True)
     control = re.compile("|".join(map(re.escape, longest_first)))
@@ -68,5 +68,5 @@ def _broken(found: re.Match[str]) -> str:
 
 
 def _softened(text: str) -> str:
-    """A delimiter, a rating or a token that is none any more."""
+    """A delimiter, a rating or a token, made harmless."""
     return text.translate(_ROUND).replace("###", "(###)")

@@ -1,6 +1,7 @@
 """A model rates the answers of a run, as FastChat's MT-Bench does.
 
-What is left to ask, what equal answers share, a rating from a judge's words, and a record of each as it comes.
+Finds the answers that still have to be judged, lets equal answers share a judgment, reads the rating from a judge's
+words, and records each judgment as it comes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from specbench.results import (
 
 
 class Unanswered(Exception):
-    """The judge refuses this one prompt; others may go through."""
+    """The judge refuses this prompt; it may accept others."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Answer:
 
 
 def judge_questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Question]:
-    """What the prompts of a run asked, by prompt id."""
+    """The questions of a run, by prompt id."""
     card = registry.task(task.name)
     if not card.info.get("judge"):
         judged = ", ".join(name for name, other in registry.tasks().items() if other.info.get("judge"))
@@ -61,14 +62,14 @@ def judge_questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str
 def judged_answers(
     records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts
 ) -> list[Answer]:
-    """All answers in the order of ``records``, AR's first: the others may be equal to them."""
+    """All answers in the order of ``records``, but AR's first, because other answers may be equal to them."""
     texts = {record.request_id: record.text for record in records}
     found = []
     for record in sorted(records, key=lambda record: record.method != BASELINE):
         question = asked.get(record.prompt_id)
         if question is None:
             raise UsageError(f"the task has no prompt '{record.prompt_id}'; the run was made with other data")
-        # The judge reads the conversation as it was held.
+        # The judge reads the conversation with the answers that were given.
         speaker = BASELINE if question.forced else record.method
         before = [request_key(speaker, record.prompt_id, record.repeat, turn) for turn in range(1, record.turn)]
         for key in before:
@@ -76,12 +77,12 @@ def judged_answers(
                 raise UsageError(
                     f"the run lacks the answer {key}, which {record.request_id} follows; repeat its command"
                 )
-        said = [texts[key] for key in before]
-        found.append(Answer(record, prompts.render(question, [*said, record.text])))
+        answers = [texts[key] for key in before]
+        found.append(Answer(record, prompts.render(question, [*answers, record.text])))
     return found
 
 
-# A judge that refuses the first few prompts was not set up right; asking on would only cost.
+# A judge that refuses the first few prompts is set up wrongly; more questions would only cost.
 _MOST_REFUSALS = 3
 
 
@@ -94,7 +95,7 @@ class Judge(Protocol):
         ...
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words; asked by several threads at once where there are several workers.
+        """The judge's words. Several threads call this at once if there are several workers.
 
         Raises:
             Unanswered: it refuses this prompt.
@@ -104,7 +105,7 @@ class Judge(Protocol):
 
 
 def judgment(answer: Answer, spec: JudgeSpec, text: str, error: str | None = None) -> Judgment:
-    """The record of one judge's words on one answer."""
+    """The record of a judgment on one answer."""
     record = answer.record
     return Judgment(
         request=record.request_id,
@@ -133,11 +134,11 @@ def judge_all(
 ) -> None:
     """Rate every answer that this judge has not rated, and append to ``judgments.jsonl`` after each.
 
-    Equal prompts share a judgment. Lines are in the order of ``answers``; where judging breaks off, judgments after an
-    open question are kept, too.
+    Equal prompts share a judgment. Lines are in the order of ``answers``. If judging is interrupted, judgments after an
+    unanswered question are kept too.
 
     Args:
-        answers: the baseline's first, so that the others take its judgments.
+        answers: the baseline's first, so that equal answers share its judgments.
 
     Raises:
         UsageError: the judge refused several prompts in a row.
@@ -157,7 +158,7 @@ def judge_all(
             books.take(answer, asking.answer)
             done += 1
             progress(len(answers) - len(left) + done, len(answers))
-    except BaseException:  # a Ctrl-C too
+    except BaseException:  # also after Ctrl-C
         asking.close()
         books.keep(left[done:], asking.came)
         raise
@@ -167,15 +168,15 @@ def judge_all(
 
 
 class _Books:
-    """Judgments in the making: of equal prompts the first one's, and how often in a row the judge refused."""
+    """The judgments so far, one per distinct prompt, and how often in a row the judge refused."""
 
     def __init__(self, log: RequestLog, spec: JudgeSpec, by_prompt: dict[str, Judgment]) -> None:
         self._log, self._spec, self._by_prompt = log, spec, by_prompt
-        self._refused: dict[str, str] = {}  # prompts that the judge refused, and why
+        self._refused: dict[str, str] = {}  # refused prompts, with the reason
         self._in_a_row = 0
 
     def take(self, answer: Answer, ask: Callable[[JudgePrompt], str]) -> None:
-        """Records the judgment of an answer, asking for it where no equal one has been asked for."""
+        """Record the judgment of an answer; ask for it unless an equal prompt was asked before."""
         sha = answer.prompt.sha256
         if sha not in self._by_prompt and sha not in self._refused:
             try:
@@ -191,10 +192,10 @@ class _Books:
         why = self._refused[sha]
         self._log.append(judgment(answer, self._spec, "", why).model_dump(mode="json"))
         if self._in_a_row == _MOST_REFUSALS:
-            raise UsageError(f"the judge refused {_MOST_REFUSALS} answers in a row ({why}); check how it is set up")
+            raise UsageError(f"the judge refused {_MOST_REFUSALS} answers in a row ({why}); check its set-up")
 
     def keep(self, answers: Sequence[Answer], came: Callable[[JudgePrompt], str | None]) -> None:
-        """Records what the judge has said of some answers; the next command does the others and shares it."""
+        """Record the judgments of some answers; the next command asks for the rest and shares these."""
         for answer in answers:
             if answer.prompt.sha256 not in self._by_prompt and (text := came(answer.prompt)) is not None:
                 self._record(answer, text)
@@ -211,15 +212,15 @@ class _Books:
         self._log.append(made.model_dump(mode="json"))
 
 
-# FastChat, llm_judge/common.py: the asked-for form, then the one that judges fall into.
-# Written so that a number of a million digits takes no million steps a digit; they match what FastChat's match.
+# FastChat, llm_judge/common.py: the requested form, then a form that judges often use.
+# Written so that a number of a million digits takes linear time; they match what FastChat's patterns match.
 _PATTERNS = (re.compile(r"\[\[(\d+(?:\.\d*)?)\]\]"), re.compile(r"\[(\d+(?:\.\d*)?)\]"))
 
 
 def rating(text: str) -> float | None:
-    """The rating in a judgment; None where there is none.
+    """The rating in a judgment; None if there is none.
 
-    A number outside 1 to 10 is none either: the prompts ask for that scale, and the second form also finds the "[12]"
+    A number outside 1 to 10 does not count: the prompts ask for that scale, and the second form also finds the "[12]"
     of a footnote. FastChat would count it.
     """
     for pattern in _PATTERNS:

@@ -1,4 +1,4 @@
-"""What a judge is asked: FastChat's four single-answer prompts, filled in."""
+"""The judge's prompts: FastChat's four single-answer prompts, filled in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specbench.evals.task import Question
 
 
 class Template(BaseModel):
-    """A row of FastChat's judge_prompts.jsonl, as far as it is used."""
+    """The fields of FastChat's judge_prompts.jsonl that are used."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -29,7 +29,7 @@ class Template(BaseModel):
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """One answer, put before a judge.
+    """A judge's prompt about one answer.
 
     Attributes:
         name: FastChat's name of the prompt ("single-math-v1").
@@ -42,12 +42,12 @@ class JudgePrompt:
     injected: bool = False
 
     def free_of(self, tokens: Collection[str]) -> str:
-        """The user turn for a judge whose tokenizer would take these texts for control tokens, none of them in it."""
+        """The user turn, without these texts, which the judge's tokenizer would take for control tokens."""
         return without(self.user, tokens)
 
     @cached_property
     def sha256(self) -> str:
-        """Of all that the judge reads; equal for equal answers to one question."""
+        """Hash of everything that the judge reads; equal for equal answers to one question."""
         return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
 
 
@@ -57,7 +57,8 @@ class JudgePrompts:
     def __init__(self, data_dir: Path | None = None) -> None:
         """
         Args:
-            data_dir: folder that holds mt_bench_judge_prompts.jsonl; None looks in the places of DESIGN §7.
+            data_dir: folder that holds mt_bench_judge_prompts.jsonl; None searches the usual
+                places (see :mod:`specbench.evals.data`).
         """
         (file,) = manifest(Path(__file__).with_name("prompts.toml"))
         path = resolve_file(file, data_dir)
@@ -67,15 +68,15 @@ class JudgePrompts:
                 raise UsageError(f"{path} has no prompt '{name}'; get it from {file.source}")
 
     def render(self, question: Question, answers: Sequence[str]) -> JudgePrompt:
-        """The prompt that asks for a rating of the last of ``answers``, none of which can pass for a part of it.
+        """The prompt that asks for a rating of the last of ``answers``; answers cannot imitate parts of the prompt.
 
         Args:
-            answers: to the first turns, in order; one or two.
+            answers: to the first turns, in order; one or two of them.
         """
         if len(answers) > 2:
             raise UsageError("a judge rates two turns at most; there is no prompt for a third")
-        said = [answer.strip() for answer in answers]  # as FastChat keeps them
-        safe = [harmless(answer) for answer in said]
+        stripped = [answer.strip() for answer in answers]  # as FastChat keeps them
+        safe = [harmless(answer) for answer in stripped]
         name = "single-math-v1" if question.references else "single-v1"
         fields = {f"ref_answer_{at}": text for at, text in enumerate(question.references or (), 1)}
         if len(safe) == 1:
@@ -86,4 +87,4 @@ class JudgePrompts:
             fields |= {f"answer_{at}": text for at, text in enumerate(safe, 1)}
         template = self._templates[name]
         user = template.prompt_template.format(**fields)
-        return JudgePrompt(name, template.system_prompt, user, injected=safe != said)
+        return JudgePrompt(name, template.system_prompt, user, injected=safe != stripped)

@@ -1,1 +1,1 @@
-"""Sandbox: where programs that a model wrote run, and the comparison of what they return."""
+"""Run programs that a model wrote, confined, and compare what they return."""

@@ -1,4 +1,4 @@
-"""The far side of ``sandbox.py``: runs one program and its tests, in two processes. Started fresh for every program.
+"""The child's side of ``sandbox.py``: run one program and its tests in two processes, started fresh for every program.
 
     sandbox (the scorer) -- job, later the tests --> judge -- "call f(args)" --> program
                          <-------- verdict ---------       <---- the value ----
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from specbench.evals.sandbox import codec, confine, differential, fingerprint, table
-else:  # and what only some programs need where it is needed: it would cost the others milliseconds
+else:  # other modules are imported where they are needed: they would cost other programs milliseconds
     import codec
     import confine
     import differential
@@ -35,14 +35,14 @@ else:  # and what only some programs need where it is needed: it would cost the 
     import table
 
 LONG_FRAME = 40 << 20
-"""Largest frame accepted from a script or a query, bytes: what they may print or find, in JSON's escapes."""
+"""Largest frame accepted from a script or a query, in bytes: what they may print or find, with JSON's escapes."""
 
 SETUP_FAILED = 3
-"""Exit code when the confinement asked for could not be had; the reason is on stderr."""
+"""Exit code when the requested confinement is not available; the reason is on stderr."""
 
 
 class SetupError(Exception):
-    """The confinement could not be had. Says nothing about the program."""
+    """The confinement is not available. Says nothing about the program."""
 
 
 class Raised(Exception):
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Fork the program, judge it, and leave no process behind."""
+    """Fork the program, judge it, and leave no process running."""
     judge_pid = os.getpid()
     program_reads, judge_writes = os.pipe()
     judge_reads, program_writes = os.pipe()
@@ -135,7 +135,7 @@ def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, 
 
 
 def run_tests(job: dict[str, Any], rx: int, tx: int, watch: differential.Watch, found: dict[str, Any]) -> None:
-    """Returns when every test has passed. The tests are Python to execute, or inputs and outputs to compare.
+    """Return when every test has passed. The tests are Python code to execute, or inputs and outputs to compare.
 
     Raises:
         SetupError: the program could not be confined.
@@ -146,7 +146,7 @@ def run_tests(job: dict[str, Any], rx: int, tx: int, watch: differential.Watch, 
     """
     entry_point, function = job["entry_point"], job["kind"] == "function"
     try:
-        first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be believed
+        first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be trusted
     except EOFError:
         raise SetupError("the program's process ended before it was confined") from None
     if "setup" in first:
@@ -182,11 +182,11 @@ def run_tests(job: dict[str, Any], rx: int, tx: int, watch: differential.Watch, 
     watch.stop()
     try:
         tests = codec.receive(0, None)
-    except MemoryError:  # of ours, and no fault of the program's
+    except MemoryError:  # our own limit, not a fault of the program
         raise SetupError("its tests need more memory than the judge may use") from None
     if "preamble" not in tests:
         compare = comparison(tests)
-        # Only of differential's can a hash take the place of a large value: others are compared with a tolerance.
+        # Only differential's values may be replaced by a hash; others are compared with a tolerance.
         short = [True] if compare in (differential.check, differential.record) else []
         compare(ask, tests, watch, found)
         return
@@ -198,7 +198,7 @@ def run_tests(job: dict[str, Any], rx: int, tx: int, watch: differential.Watch, 
 
 
 def comparison(cases: dict[str, Any]) -> Callable[..., None]:
-    """What holds a program against ``cases``, told by what they have."""
+    """Choose the comparison for ``cases`` from the fields that they have."""
     if "query" in cases:
         return table.check if "expected" in cases else table.read
     if "printed" in cases:
@@ -218,7 +218,7 @@ def failed_line(error: AssertionError) -> str:
 
 
 def cause_of_death(program: int, cpu_s: int) -> tuple[str, str]:
-    """Why the program closed its channel. It may have done so without dying, so it is not waited for without end."""
+    """Why the program closed its channel. It may still be alive, so the wait is limited."""
     for _ in range(50):
         pid, status, usage = os.wait4(program, os.WNOHANG)
         if pid:
@@ -264,24 +264,24 @@ def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
     try:
         call = prepared()
         message = {"value": None}
-    except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
+    except BaseException as error:  # SystemExit and KeyboardInterrupt count as results, too
         message = {"error": describe(error)}
     while True:
         codec.send(tx, message)
-        args, kwargs, *short = codec.unpack(codec.receive(rx, None))  # short: the hash of a large value will do
+        args, kwargs, *short = codec.unpack(codec.receive(rx, None))  # short: the hash of a large value is enough
         try:
             value = call(*args, **kwargs)
             if short and fingerprint.large(value):
                 message = {"digest": fingerprint.fingerprint(value)}
             else:
                 message = {"value": codec.pack(value)}
-            del value  # it may be large, and the next one may need the room
+            del value  # it may be large, and the next value may need the memory
         except BaseException as error:
             message = {"error": describe(error)}
 
 
 def function_of(job: dict[str, Any]) -> Callable[[], Callable[..., Any]]:
-    """A function to call. What is done before the process is confined, which is nothing, and then what loads it."""
+    """A function to call: (preparation before the process is confined, which is empty here; loader)."""
 
     def load_it() -> Callable[..., Any]:
         module = types.ModuleType("solution")  # not "__main__": code under that guard is not part of the answer
@@ -311,15 +311,15 @@ def query_of(job: dict[str, Any]) -> Callable[[], Callable[..., Any]]:
 
 
 KINDS = {"function": function_of, "script": script_of, "query": query_of}
-"""What a program may be, and what prepares it."""
+"""Kinds of programs, and what prepares each."""
 
 
 def load(names: dict[str, Any], sources: list[str], entry_point: str, lenient: bool) -> None:
     """Execute ``sources`` in order in one namespace, each a unit of its own (so ``from __future__`` works in each).
 
     Args:
-        lenient: an exception after the last source has defined the entry point is ignored: it is in the examples that
-            a chat model adds, and the verdict is about the function.
+        lenient: ignore an exception after the last source has defined the entry point: chat models add examples
+            that may fail, and the verdict is about the function.
     """
     for index, source in enumerate(sources):
         before = names.get(entry_point)
@@ -334,7 +334,7 @@ def load(names: dict[str, Any], sources: list[str], entry_point: str, lenient: b
 
 
 def describe(error: BaseException) -> list[str]:
-    """[name of the nearest builtin class, text]: a table can be grouped by it, whatever the program calls its own."""
+    """[name of the nearest builtin class, text], so that tables can group errors of a program's own classes."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
         return [name, str(error)[:500]]
@@ -343,4 +343,4 @@ def describe(error: BaseException) -> list[str]:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # not sys.exit: nothing of the interpreter's shutdown is wanted, and it costs milliseconds
+    os._exit(main())  # not sys.exit: the interpreter's shutdown is not needed and takes milliseconds

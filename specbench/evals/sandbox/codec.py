@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_FRAME = 8 << 20
-"""Largest frame accepted, bytes. A longer answer counts as a failure, not as memory to find."""
+"""Largest frame accepted, in bytes. A longer answer is a failure."""
 
 
 class Opaque:
-    """A value that is no plain data. Equal to nothing, as an object of the program's own making deserves."""
+    """A value that is not plain data. It equals nothing."""
 
     __slots__ = ("text",)
 
@@ -63,7 +63,7 @@ def unpack(data: Any) -> Any:
     """The value of ``pack``'s data.
 
     Raises:
-        ValueError, TypeError, KeyError, ArithmeticError, RecursionError: it is not the work of ``pack``.
+        ValueError, TypeError, KeyError, ArithmeticError, RecursionError: the data were not made by ``pack``.
     """
     if isinstance(data, list):
         return [unpack(item) for item in data]
@@ -81,7 +81,7 @@ def unpack(data: Any) -> Any:
     if kind == "Fraction":
         from fractions import Fraction  # rare, and 5 ms of start-up
 
-        return Fraction(*unpack(body))  # of two integers: of a text such as 1e999999999 it would never return
+        return Fraction(*unpack(body))  # from two integers: parsing a text such as 1e999999999 would never return
     if kind == "Decimal":
         from decimal import Decimal
 
@@ -109,7 +109,7 @@ def receive(fd: int, most: int | None = MAX_FRAME) -> Any:
     """Read one frame.
 
     Args:
-        most: bytes accepted; None for a sender that is trusted.
+        most: bytes accepted; None for a trusted sender.
 
     Raises:
         EOFError: the other side is gone.

@@ -1,4 +1,4 @@
-"""What the kernel offers to confine a process, through ctypes: namespaces, Landlock, seccomp, limits, capabilities.
+"""The kernel's means to confine a process, through ctypes: namespaces, Landlock, seccomp, limits, capabilities.
 
 Standard library only: ``child.py`` imports it in an interpreter without site-packages.
 """
@@ -21,9 +21,9 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same 
 
 # Landlock rights (linux/landlock.h)
 _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
-_CHANGE = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13  # remove and make files and folders, move them between folders
+_CHANGE = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13  # create, remove and move files and folders
 _OWN_DIRECTORY = _WRITE_FILE | _READ_FILE | _READ_DIR | _TRUNCATE | _CHANGE
-_RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many file rights each version knows
+_RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # number of file rights in each version
 
 # What a Python program reads besides the standard library: shared objects for its extension modules, time zones.
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/dev/urandom")
@@ -47,7 +47,7 @@ def _syscall(number: int, *arguments: ctypes.c_long | ctypes.c_char_p | None) ->
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock version, 0 when it has none."""
+    """The kernel's Landlock version; 0 without Landlock."""
     create_version = ctypes.c_long(1)
     return max(0, _syscall(_LANDLOCK_CREATE, None, ctypes.c_long(0), create_version))
 
@@ -70,7 +70,7 @@ def first_victim() -> None:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
-        pass  # no /proc: nothing lost but the preference
+        pass  # no /proc: only the preference is lost
 
 
 def enter_namespaces() -> None:
@@ -129,7 +129,7 @@ def readable_paths() -> list[tuple[str, int]]:
 
 
 def restrict_files(abi: int, own: str | None) -> None:
-    """Landlock: read ``readable_paths()``, write under ``own`` alone (nowhere when None), from version 6 signal nobody.
+    """Landlock: read ``readable_paths()``, write under ``own`` alone (nowhere if None), send no signals (version 6).
 
     Needs ``drop_privileges`` first. Metadata calls (chmod, utime, …) are not Landlock's; seccomp forbids them.
     """

@@ -26,25 +26,25 @@ VERSION = "1"
 """Raised whenever a verdict can change."""
 
 RULES = ("exact", "set", "not_none", "pyramid", "digits", "polynomial")
-"""How outputs are compared; what the names mean stands in ``right``."""
+"""How outputs are compared; ``right`` defines the names."""
 
 _RTOL, _FLOAT_ATOL = 1e-07, 1e-6  # numpy's assert_allclose, and EvalPlus's own for floats where a problem has none
-_SLACK = 3  # seconds of wall time for each of CPU time: a machine may be busy, a program may sleep
+_SLACK = 3  # wall seconds per CPU second: a machine may be busy, a program may sleep
 
 Reply = dict[str, Any]
 """What a call gave: {"value": packed} or {"digest": of a large value}."""
 
 
 class TimeUp(BaseException):
-    """The time ran out. No Exception, so that a test that catches those does not catch this."""
+    """The time ran out. Not an Exception, so that a test that catches exceptions does not catch it."""
 
 
 class Wrong(Exception):
-    """The program gave another value than the reference. ``args`` says which."""
+    """The program returned another value than the reference; ``args`` has both."""
 
 
 class Watch:
-    """Ends a call that takes too long, by TimeUp, and says what a call took. Takes SIGALRM for itself."""
+    """End a call that takes too long by TimeUp, and report the time of a call. Uses SIGALRM."""
 
     def __init__(self, pid: int, wall_s: float) -> None:
         """"""
@@ -56,7 +56,7 @@ class Watch:
         signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
 
     def start(self, cpu_s: float) -> None:
-        """A call begins that may use ``cpu_s``."""
+        """Start a call that may use ``cpu_s``."""
         self._limit = cpu_s
         self._since = self._cpu()
         self._began = time.monotonic()
@@ -81,7 +81,7 @@ class Watch:
     def _cpu(self) -> float:
         try:
             return time.clock_gettime(self._clock)
-        except OSError:  # the program is gone, as the next read will say
+        except OSError:  # the program is gone; the next read reports it
             return 0.0
 
 
@@ -90,7 +90,7 @@ def record(ask: Callable[[Any], Reply], cases: dict[str, Any], watch: Watch, fou
 
     Args:
         cases: {"inputs": packed argument lists}.
-        found: gets "expected" (replies) and "cpu_s" (seconds), an entry an input.
+        found: receives "expected" (replies) and "cpu_s" (seconds), an entry per input.
     """
     found["expected"], found["cpu_s"] = [], []
     for args in cases["inputs"]:
@@ -100,14 +100,14 @@ def record(ask: Callable[[Any], Reply], cases: dict[str, Any], watch: Watch, fou
 
 
 def check(ask: Callable[[Any], Reply], cases: dict[str, Any], watch: Watch, found: dict[str, Any]) -> None:
-    """Call a program on the inputs until one goes wrong.
+    """Call a program on the inputs until one is wrong.
 
     Args:
         cases: "inputs"; by input "expected" (replies of the reference) and "limits" (CPU seconds); "rule", "atol".
-        found: gets "right", how many inputs went well.
+        found: receives "right", the number of right outputs.
 
     Raises:
-        Wrong, TimeUp: with a line that says where.
+        Wrong, TimeUp: with a line that names the input.
     """
     found["right"] = 0
     atol = cases["atol"]
@@ -203,7 +203,9 @@ def _each_close(out: Any, exp: Any, depth: int, atol: float) -> bool:
             raise ValueError("shapes do not match")
         width = len(exp) if len(out) == 1 else len(out)
         pairs = zip(out * width if len(out) == 1 else out, exp * width if len(exp) == 1 else exp, strict=True)
-        found = [_each_close(x, y, depth - 1, atol) for x, y in pairs]  # all of them: any may be no number
+        found = [
+            _each_close(x, y, depth - 1, atol) for x, y in pairs
+        ]  # all of them: any may be something else than a number
         return all(found)
     for number in (out, exp):
         if not isinstance(number, (int, float, complex)) or (isinstance(number, int) and number.bit_length() > 63):
@@ -214,5 +216,5 @@ def _each_close(out: Any, exp: Any, depth: int, atol: float) -> bool:
 def _show(reply: Reply) -> str:
     try:
         return repr(codec.unpack(reply["value"]))[:80]
-    except (KeyError, ValueError):  # a digest, or an integer with more digits than Python writes
+    except (KeyError, ValueError):  # a digest, or an integer with more digits than Python prints
         return "a large value"

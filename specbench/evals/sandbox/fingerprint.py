@@ -1,4 +1,4 @@
-"""Large values by their hash: equal values have equal hashes, and a program that does not know a value cannot name it.
+"""Compare large values by hash: equal values have equal hashes, and a program cannot guess the hash of a value.
 
 Some canonical solutions of EvalPlus return a gigabyte (Mbpp/255). The program hashes what it returns where it runs, and
 never sees the right value's hash. Standard library only; ``marshal`` is only written here, never read.
@@ -19,7 +19,7 @@ _CHUNK = 4096
 
 
 def large(value: Any, bound: int = BOUND) -> bool:
-    """Whether ``value`` holds more than ``bound``. Equal values are large alike (1 and 1.0 count the same)."""
+    """Whether ``value`` holds more than ``bound``. Equal values have equal size (1 and 1.0 count the same)."""
     count, stack = 0, [value]
     while stack and count <= bound:
         item = stack.pop()
@@ -40,13 +40,13 @@ def fingerprint(value: Any) -> str:
     """SHA-256 of ``value``, the same for all values that are equal in Python (1, 1.0 and True; dicts in any order).
 
     Raises:
-        ValueError, TypeError, RecursionError: it holds something that is no plain data, or holds itself.
+        ValueError, TypeError, RecursionError: it contains something that is not plain data, or contains itself.
     """
-    import hashlib  # milliseconds of start-up that most programs can do without
+    import hashlib  # takes milliseconds, and most programs do not need it
 
     digest = hashlib.sha256()
     for part in _parts(value):
-        digest.update(marshal.dumps(part, 2))  # from version 3 on, equal values are written in different ways
+        digest.update(marshal.dumps(part, 2))  # from version 3 on, equal values may be written differently
     return digest.hexdigest()
 
 
@@ -91,4 +91,4 @@ def _normal(value: Any) -> Any:
         return ("dict", sorted(marshal.dumps((_normal(key), _normal(item)), 2) for key, item in value.items()), 0.5)
     if isinstance(value, (set, frozenset)):
         return ("set", sorted(marshal.dumps(_normal(item), 2) for item in value), 0.5)  # 0.5: no tuple is written so
-    raise TypeError(f"a {type(value).__name__} is no plain data")
+    raise TypeError(f"a {type(value).__name__} is not plain data")

@@ -1,4 +1,4 @@
-"""LiveCodeBench's way of testing, on the judge's side of ``child.py``: outputs are compared.
+"""LiveCodeBench's comparison of outputs, on the judge's side of ``child.py``.
 
 The rules are those of ``lcb_runner/evaluation/testing_util.py`` (commit 28fef95). Printed text is compared line by
 line, stripped; a line that differs is equal if its words are the same decimal numbers. A returned value is compared
@@ -24,12 +24,12 @@ VERSION = "1"
 def check(
     ask: Callable[[Any], differential.Reply], cases: dict[str, Any], watch: differential.Watch, found: dict[str, Any]
 ) -> None:
-    """Run a program on the inputs until one goes wrong.
+    """Run a program on the inputs until one is wrong.
 
     Args:
         cases: by input "inputs" (packed argument lists) and "expected" (packed values: a text is what is to be
             printed where "printed" is true); "limit", CPU seconds for one input.
-        found: gets "right", how many inputs went well.
+        found: receives "right", the number of right outputs.
     """
     found["right"] = 0
     for number, (args, packed) in enumerate(zip(cases["inputs"], cases["expected"], strict=True), 1):
@@ -44,7 +44,7 @@ def check(
 
 
 def same_text(printed: object, expected: str) -> bool:
-    """Whether a program printed what it should."""
+    """Whether a program printed the expected text."""
     if not isinstance(printed, str):
         return False
     ours, theirs = _lines(printed), _lines(expected)
@@ -52,7 +52,7 @@ def same_text(printed: object, expected: str) -> bool:
 
 
 def same_value(returned: object, expected: object) -> bool:
-    """Whether a function returned what it should."""
+    """Whether a function returned the expected value."""
     if isinstance(returned, tuple):
         returned = list(returned)
     return bool(returned == expected)
@@ -67,12 +67,12 @@ def _same_line(printed: str, expected: str) -> bool:
         return True
     try:
         return [Decimal(word) for word in printed.split()] == [Decimal(word) for word in expected.split()]
-    except InvalidOperation:  # no number, or one that signals when it is compared
+    except InvalidOperation:  # not a number, or a signalling NaN
         return False
 
 
 def _show(value: object) -> str:
     try:
         return repr(value[:200] if isinstance(value, str) else value)[:80]
-    except ValueError:  # an integer with more digits than Python writes
+    except ValueError:  # an integer with more digits than Python prints
         return "a large value"

@@ -85,10 +85,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Confinement:
-    """Which of the layers that depend on the machine are in force.
+    """The machine-dependent layers of isolation that are active.
 
     Attributes:
-        seccomp: the allow-list; False only where the user allowed it.
+        seccomp: the allow-list; False only if the user allowed it.
         landlock: its version, 0 for none.
         namespaces: user, mount, pid, network, ipc and uts.
     """
@@ -103,7 +103,7 @@ class Confinement:
         return self.namespaces and self.landlock >= 3
 
     def describe(self, limits: Limits, output: str = "dropped") -> list[str]:
-        """What holds, a line each, for the verdict file."""
+        """The active protections, one line each, for the verdict file."""
         lines = [
             "fresh interpreter, tests in another process",
             f"limits: {limits.cpu_s} s CPU, {limits.wall_s:g} s wall, {limits.memory >> 20} MiB, output {output}",
@@ -124,11 +124,11 @@ class Confinement:
 
 
 class SetupError(Exception):
-    """A confinement could not be had on this machine."""
+    """A confinement is not available on this machine."""
 
 
 class Sandbox:
-    """Runs programs under the strongest confinement this machine gives. Safe to share between threads."""
+    """Run programs under the strongest confinement that this machine offers. Safe to share between threads."""
 
     def __init__(self, limits: Limits | None = None, allow_unisolated: bool | None = None) -> None:
         """
@@ -142,7 +142,7 @@ class Sandbox:
 
     @property
     def isolation(self) -> list[str]:
-        """The protections in force, a line each."""
+        """The active protections, one line each."""
         return self.confinement.describe(self.limits)
 
     def run(self, program: Program) -> Verdict:
@@ -150,7 +150,7 @@ class Sandbox:
         return _verdict(self._answer(program, {"preamble": program.preamble, "tests": program.tests}, self.limits))
 
     def compare(self, program: Program, cases: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-        """Calls ``program`` on inputs and compares what it gives; its ``tests`` are not run.
+        """Call ``program`` on inputs and compare its outputs; its ``tests`` are not run.
 
         Args:
             cases: those of ``differential.check``, or without "expected" those of ``differential.record``; or those of
@@ -220,7 +220,7 @@ def _run(program: Program, tests: Mapping[str, Any], limits: Limits, confinement
 
 
 def stop_all() -> None:
-    """Kill every program that runs now, in whatever thread: its verdict is not wanted any more."""
+    """Kill every running program, in any thread; their verdicts are no longer needed."""
     for process in list(live):
         # As a group: the first process of a namespace that has only just begun does not die with its parent yet.
         with contextlib.suppress(ProcessLookupError):
@@ -235,9 +235,9 @@ def _read(returncode: int, out: bytes, err: bytes) -> dict[str, Any]:
             answer = None
         if isinstance(answer, dict):
             return answer
-        raise SetupError("the judge answered something else than a verdict")
+        raise SetupError("the grader answered something else than a verdict")
     if returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGXCPU):
-        why = "the judge was killed, most likely by the kernel for want of memory or CPU time"
+        why = "the grader was killed, most likely by the kernel because memory or CPU time ran out"
         return {"reason": "memory", "detail": why}
     raise SetupError(_one_line(err.decode(errors="replace")) or f"exit status {returncode}")
 
@@ -260,7 +260,7 @@ def _environment(outer: Mapping[str, str]) -> dict[str, str]:
 
 @functools.cache
 def strongest(allow_unisolated: bool) -> Confinement:
-    """The strongest confinement that works here, found by attacking it (``_SELF_TEST``), once per process."""
+    """Find the strongest confinement that works here by attacking it (``_SELF_TEST``), once per process."""
     if not sys.platform.startswith("linux"):
         raise EnvironmentRefused("model-written code is run on Linux only; score this run on a Linux machine")
     why = f"seccomp has no table for {os.uname().machine}"
@@ -293,7 +293,7 @@ def _attempt(confinement: Confinement, program: Program) -> Verdict:
         return Verdict(False, "setup", _one_line(str(error)))
 
 
-# Not taken on trust: each promise is tried, and a confinement under which ordinary imports fail is no use either.
+# Each promise is tried; a confinement under which ordinary imports fail is useless, too.
 _SELF_TEST = Program(
     sources=(
         """

@@ -1,4 +1,4 @@
-"""The program's side of a program that reads standard input and prints, run anew for every input.
+"""The program's side for a program that reads standard input and prints, run again for every input.
 
 Descriptors 0 and 1 are memory files made before the process is confined, so that ``input()``, ``open(0)`` and
 ``os.write(1, …)`` work as in a shell and the limit on a file's size bounds the output. The program may patch everything
@@ -33,7 +33,7 @@ class Script:
     """A script, its input and its output."""
 
     def __init__(self) -> None:
-        """Makes the two memory files: not possible any more once the process is confined."""
+        """Create the two memory files, which is impossible once the process is confined."""
         self._stdin, self._stdout = (os.memfd_create(name) for name in ("stdin", "stdout"))
         _, most = resource.getrlimit(resource.RLIMIT_STACK)
         wanted = _STACK if most == resource.RLIM_INFINITY else min(_STACK, most)
@@ -43,15 +43,15 @@ class Script:
         self._handlers = {number: signal.getsignal(number) for number in _CAUGHT}
 
     def load(self, sources: Sequence[str]) -> None:
-        """Compile ``sources``. Nothing of them runs yet."""
+        """Compile ``sources`` without running them."""
         self._codes = [compile(source, "<solution>", "exec", dont_inherit=True) for source in sources]
         builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # of the module site, which is left out
         self._builtins = dict(builtins.__dict__)
 
     def run(self, given: str) -> str:
-        """What the script prints for one input; it starts with fresh names, files, builtins and timers.
+        """Run the script on one input and return what it prints; names, files, builtins and timers are fresh.
 
-        Ending by SystemExit is an end like any other, whatever its status.
+        SystemExit with any status is a normal end.
 
         Raises:
             OverflowError: it printed more than PRINTED.
@@ -71,7 +71,7 @@ class Script:
         return os.pread(self._stdout, size, 0).decode(errors="replace")
 
     def _execute(self) -> None:
-        """From the first line to what an interpreter does at its end: its functions for that, destructors, flushing."""
+        """Run from the first line to what an interpreter does at its end: atexit functions, destructors, flushing."""
         module = sys.modules["__main__"] = types.ModuleType("__main__")
         try:
             for code in self._codes:
@@ -85,11 +85,11 @@ class Script:
         _flush()
         sys.modules["__main__"] = types.ModuleType("__main__")
         del module
-        gc.collect()  # destructors may print, and files that were not closed are written when they go
+        gc.collect()  # destructors may print, and unclosed files are written when they are destroyed
         _flush()
 
     def _restore(self) -> None:
-        builtins.__dict__.clear()  # first: all that follows needs them
+        builtins.__dict__.clear()  # first, because everything after needs them
         builtins.__dict__.update(self._builtins)
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
@@ -100,7 +100,9 @@ class Script:
     def _open(self, given: str) -> None:
         for name, *_ in _STREAMS:
             for known_as in (name, f"__{name}__"):
-                setattr(sys, known_as, None)  # before the file is emptied, for one may still have something to write
+                setattr(
+                    sys, known_as, None
+                )  # before the file is emptied, because one may still have something to write
         for fd, kept in enumerate((self._stdin, self._stdout)):
             os.ftruncate(kept, 0)
             os.lseek(kept, 0, os.SEEK_SET)

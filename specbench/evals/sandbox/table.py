@@ -1,8 +1,8 @@
-"""Spider's way of testing, on the judge's side of ``child.py``: two queries have to give the same result.
+"""Spider's comparison, on the judge's side of ``child.py``: two queries must return the same result.
 
 The rule is that of ``exec_eval.py`` of taoyds/test-suite-sql-eval (commit e97acc5) on one database: the same bag of
-rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns, found without trying all
-orders; two empty results are equal. Standard library only.
+rows, or the same sequence where the gold query has an ORDER BY, for some order of the columns (found without trying
+all orders); two empty results are equal. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ VERSION = "1"
 """Raised whenever a verdict can change."""
 
 FAILURES = ("denied", "error", "memory", "timeout", "too large")
-"""The reasons of ``query.py``, which is not believed when it gives another one."""
+"""The reasons of ``query.py``; any other reason is not trusted."""
 
 Row = Sequence[Any]
 
 
 class Failed(Exception):
-    """The query gave no rows. ``args`` are the reason and a line."""
+    """The query failed. ``args`` are the reason and a line."""
 
 
 def read(
@@ -47,7 +47,7 @@ def check(
     """Run an answer and compare its rows.
 
     Args:
-        cases: beside those of :func:`read`, "expected" (packed rows) and "ordered" (whether their order counts).
+        cases: those of :func:`read`, and "expected" (packed rows) and "ordered" (whether their order counts).
     """
     rows, expected = _rows(ask, cases, watch), codec.unpack(cases["expected"])
     found["executes"] = True
@@ -58,7 +58,7 @@ def check(
 def _rows(
     ask: Callable[[Any], differential.Reply], cases: dict[str, Any], watch: differential.Watch
 ) -> list[tuple[Any, ...]]:
-    watch.start(cases["limit"] + 1)  # the clock inside says it better
+    watch.start(cases["limit"] + 1)  # the clock inside the process is more precise
     result = codec.unpack(ask([cases["query"], cases["limit"]])["value"])
     watch.stop()
     if not isinstance(result, dict):
@@ -75,7 +75,7 @@ def same(gold: Sequence[Row], answer: Sequence[Row], ordered: bool) -> bool:
     """Whether two results are the same up to the order of columns, and of rows unless ``ordered``.
 
     Args:
-        gold, answer: rows of hashable values, all of a result as long as each other.
+        gold, answer: rows of hashable values; rows of one result have equal lengths.
     """
     if len(gold) != len(answer):
         return False
@@ -92,13 +92,13 @@ def same(gold: Sequence[Row], answer: Sequence[Row], ordered: bool) -> bool:
 
 
 def _assign(left: Sequence[Row], right: Sequence[Row], fits: Sequence[Sequence[int]], taken: Sequence[int]) -> bool:
-    """Whether the gold columns from ``len(taken)`` on find their partners, so that all rows agree on those so far."""
+    """Whether the gold columns from ``len(taken)`` on can be matched so that all rows agree on the columns so far."""
     if len(taken) == len(left):
         return True
     gold = Counter(zip(*left[: len(taken) + 1], strict=True))
     tried: set[Row] = set()
     for at in fits[len(taken)]:
-        if at in taken or right[at] in tried:  # one of equal columns is as good as another
+        if at in taken or right[at] in tried:  # equal columns are interchangeable
             continue
         tried.add(right[at])
         together = Counter(zip(*(right[one] for one in (*taken, at)), strict=True))

@@ -31,7 +31,7 @@ def check(fields: Fields, next_token: Tensor) -> list[int]:
 def test_the_largest_tree(device: str) -> None:
     fields = flat(forest(8, {0: 505}), 1, device, spare=7)
     next_token = following(1, fields)
-    row = int(tree_bits(fields.parents, fields.layout)[1].argmax())  # the deepest one, with duplicates beside its path
+    row = int(tree_bits(fields.parents, fields.layout)[1].argmax())  # the deepest row, with duplicates next to its path
     while row:
         above = int(fields.parents[row])
         next_token[above], fields.accept[row] = fields.tokens[row], 1

@@ -47,7 +47,7 @@ def check_waiting(built: dict[str, Any], capability: int) -> None:
 
 def check_attention(built: dict[str, Any], capability: int) -> None:
     words = built["configuration"].split(", ")
-    # Blackwell's waits stand behind the code and jump back into it, which looks like a loop around nearly everything.
+    # Blackwell's waits come after the code and jump back into it, which looks like a loop around nearly everything.
     assert built["spills_in_loops"] <= 4 or capability in (100, 120), built
     if "fp32" not in words:
         tall = any(word in words for word in ("64 rows", "128 rows"))

@@ -23,8 +23,8 @@ inf, nan = math.inf, math.nan
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def told(sampling: Sampling, device: str) -> dict[str, Any]:
-    """A sampling as it lies on the device."""
+def device_arguments(sampling: Sampling, device: str) -> dict[str, Any]:
+    """The parameters of a sampling as tensors on the device."""
     return {
         "temperature": torch.tensor([sampling.temperature], device=device),
         "top_k": torch.tensor([sampling.top_k], device=device) if sampling.top_k else None,
@@ -33,7 +33,7 @@ def told(sampling: Sampling, device: str) -> dict[str, Any]:
 
 
 def kept(logits: Tensor, sampling: Sampling, device: str, processors: int = 1) -> Tensor:
-    given, logits = told(sampling, device), logits.to(device)
+    given, logits = device_arguments(sampling, device), logits.to(device)
     limits = limits_of(logits, processors=processors, **given)
     return keep(logits, limits, temperature=given["temperature"]).cpu()
 
@@ -130,7 +130,7 @@ def test_ties_stay_in_the_order_of_their_ids_across_pieces(top_p: float, device:
 def test_the_choice_is_the_samplers(dtype: str, sampling: Sampling, device: str) -> None:
     """Fused with the noise, and of what was kept before."""
     logits, positions = rows(1200, DTYPES[dtype], seed=4)[:, 1:], torch.tensor([[7, 8]])
-    given, seed = told(sampling, device), torch.tensor([sampling.seed], device=device)
+    given, seed = device_arguments(sampling, device), torch.tensor([sampling.seed], device=device)
     limits = limits_of(logits.to(device), processors=5, **given)
     assert limits.shares.shape == (2, 2)
     temperature, at = given["temperature"], positions.to(device)

@@ -99,7 +99,7 @@ def test_experts_stay_and_what_is_around_them_is_fused() -> None:
         expected = autoregressive(engine, prompt(8, 149), TOKENS)
     with attached(model, **OPTIONS) as engine:
         assert fusions(engine) == ["norm", "attention"]
-        assert engine.report()["not_fused"] == {"mlp": "its MLP is not of the kind"}
+        assert engine.report()["not_fused"] == {"mlp": "its MLP is not a supported gated MLP"}
         assert autoregressive(engine, prompt(8, 149), TOKENS) == expected
 
 
@@ -188,7 +188,7 @@ def test_a_layer_may_be_off_as_far_as_it_amplifies_rounding(monkeypatch: pytest.
 
 
 def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine settles them before it captures, says so, and a resumed one takes what it said."""
+    """The engine chooses products before it captures and reports them; a resumed engine repeats the reported choice."""
     asked: list[tuple[int, int, int]] = []
     read: set[int] = set()
 

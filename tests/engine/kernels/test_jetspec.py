@@ -35,14 +35,14 @@ def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: 
     for attention in ("reference", "triton"):
         generator = torch.Generator().manual_seed(0)
         passes = BlockPass(head, alone(model, slots=2, capacity=60, attention=attention), depth=3, width=5)
-        said = []
+        candidates = []
         for slot, lengths in enumerate(((9, 2), (1, 4))):
             passes.open()
             for count, anchor in zip(lengths, prompt(2, 300, slot), strict=True):
                 features = torch.randn(count, head.fc.in_features, generator=generator).to(device)
                 passes.append(slot, [anchor] * count, features)
-                said.append(passes.marginals(slot))
-        found.append(said)
+                candidates.append(passes.marginals(slot))
+        found.append(candidates)
     for reference, kernels in zip(*found, strict=True):
         assert kernels.tokens == reference.tokens
         assert (torch.tensor(kernels.logp) - torch.tensor(reference.logp)).abs().max() < 1e-4

@@ -94,7 +94,7 @@ def test_write(sizes: tuple[int, int], dtype: torch.dtype, device: str) -> None:
         for ops, (keys, values) in ((kernels(device), found), (ORACLE, expected)):
             ops.write(key, value, keys, values, fields.layout, fields.lengths)
         for buffer, wanted in zip(found, expected, strict=True):
-            # The oracle stores padding in the last cell there is, which nobody reads.
+            # The reference operations store padding in the last cell, which is never read.
             assert torch.equal(buffer[..., :-1, :], wanted[..., :-1, :])
             assert torch.equal(buffer[:, :, -1], noise(4, heads, cells, buffer.shape[3], dtype=dtype, seed=1)[:, :, -1])
 
@@ -160,8 +160,8 @@ def test_take(counts: tuple[int, ...], follows: tuple[int, ...], size: int, devi
     assert torch.equal(features, taken)
     for slot, (first, count) in enumerate(zip(firsts, kept, strict=True)):
         if follows[slot]:
-            behind = [int(outcome[0][first + int(path[first + place])]) for place in range(count)]
-            assert given[6:, slot].tolist() == behind + [0] * (places - count)
+            following = [int(outcome[0][first + int(path[first + place])]) for place in range(count)]
+            assert given[6:, slot].tolist() == following + [0] * (places - count)
             assert (int(given[0, slot]), int(given[1, slot])) == (count, int(outcome[3][slot]))
             assert torch.equal(features[slot, :count], hidden[first : first + count].half())
 

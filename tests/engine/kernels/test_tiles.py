@@ -90,7 +90,7 @@ def busy(rows: int, context: int, card: tuple[int, int], slots: int = 1, capacit
 
 @pytest.mark.parametrize("card", [H200, B200], ids=["H200", "B200"])
 def test_short_caches_keep_a_large_device_busy(card: tuple[int, int]) -> None:
-    """Behind 1,000 tokens of a 7B: with tiles of 128 rows, 16 rows kept 20 programs busy, and 128 took two waves."""
+    """After 1,000 tokens of a 7B model: with 128-row tiles, 16 rows kept 20 programs busy, and 128 took two waves."""
     assert busy(1, 1024, card) == (68, 2 * card[1])  # every block of 64 cells is a program's
     found, room = busy(16, 1024, card)
     assert found >= 100

@@ -68,7 +68,7 @@ class Inputs:
 
 
 def inputs(case: Case, device: str) -> Inputs:
-    """Random data in the strides of the engine: heads beside each other in a query, slots cut out of a larger cache."""
+    """Random data with the engine's strides: heads of a query are adjacent, slots are a part of a larger cache."""
     draw = torch.Generator().manual_seed(case.seed)
     slots, heads = len(case.lengths), case.kv_heads * case.group
     cells = max(length + rows for length, rows in zip(case.lengths, case.sizes, strict=True)) + 3
@@ -84,9 +84,9 @@ def inputs(case: Case, device: str) -> Inputs:
     layout, rows = fields.layout, len(fields.tokens)
     ancestry = TorchOps().ancestry(fields.parents, layout)
     bits, depth = tree_bits_by_torch(fields.parents, layout)
-    # Words that nobody writes hold anything.
-    behind = 32 * torch.arange(bits.shape[1], device=device) >= layout.of_rows(layout.count)[:, None]
-    bits[behind | ~layout.real[:, None]] = -1
+    # Words that are never written may hold any value.
+    unused = 32 * torch.arange(bits.shape[1], device=device) >= layout.of_rows(layout.count)[:, None]
+    bits[unused | ~layout.real[:, None]] = -1
     return Inputs(
         normal(1, rows, heads, case.key_size).transpose(1, 2),
         normal(slots + 1, case.kv_heads, cells, case.key_size)[1:],
@@ -256,7 +256,7 @@ def test_many_cases(device: str, **case: Any) -> None:
 @pytest.mark.parametrize("splits", [1, 7])
 @pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=["fp32", "half"])
 def test_a_row_does_not_depend_on_its_neighbours(splits: int, dtype: torch.dtype, device: str) -> None:
-    """The same tree alone, and with others of every size before and behind it: equal to the last bit."""
+    """The same tree alone, and with other trees of every size before and after it: equal to the last bit."""
     base = Case(lengths=(50, 130, 0), sizes=(0, 21, 0), height=12, group=2, dtype=dtype)
     alone = inputs(base, device)
     expected = alone.call(splits=splits)
