@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code.
 
     0 ok; 1 not quiet; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault; 7
-    another engine's; 130 interrupted, results kept; 143 likewise by SIGTERM.
+    another engine's; 8 undecided, a compared run was disturbed; 130 interrupted, results kept; 143 likewise by SIGTERM.
     """
     with termination() as ended:
         code = _run(sys.argv[1:] if argv is None else list(argv))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -11,7 +12,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from specbench.common import Flags, UsageError, flag_of, parse_flags
-from specbench.planning import PROFILES, RESULTS, Decoding
+from specbench.planning import PROFILES as PROFILES
+from specbench.planning import RESULTS as RESULTS
+from specbench.planning import Decoding
 
 REPORTS = Path("reports")
 
@@ -114,13 +117,14 @@ def _typed(annotation: Any) -> Any:
 #: Instead of a folder's name: the newest run, sweep or profile.
 LATEST = "latest"
 
-# Where commands write by default.
-_LOOKED_THROUGH = (RESULTS, PROFILES)
 
+def folders(help: str, metavar: str, *, many: bool = False) -> Any:
+    """The argument of a command that reads folders: one, or several, which may be FOLDER:METHOD. It takes LATEST.
 
-def folders(help: str, metavar: str) -> Any:
-    """The argument of a command that reads folders: one, or several, which may be FOLDER:METHOD. It takes LATEST."""
-    return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_with_latest)
+    With ``many`` a folder stands for all that is in it, else for the newest run, sweep or profile in it.
+    """
+    callback = _with_latest if many else _single
+    return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=callback)
 
 
 def folder_option(flag: str, help: str, metavar: str) -> Any:
@@ -129,7 +133,31 @@ def folder_option(flag: str, help: str, metavar: str) -> Any:
 
 
 def _optional(given: Any) -> Any:
-    return None if given is None else _with_latest(given)
+    return None if given is None else _single(given)
+
+
+def _single(given: Any) -> Any:
+    """The paths or texts given; a folder that ``--out`` named is replaced by the newest run in it."""
+    if isinstance(given, (list, tuple)):
+        return [_single(each) for each in given]
+    given = _with_latest(given)
+    text = str(given)
+    name, colon, method = (text, "", "") if os.path.isdir(text) else text.partition(":")
+    if not os.path.isdir(name):
+        return given
+    from specbench.report import newest_in
+
+    found = newest_in(Path(name))
+    if found is None or found == Path(name):
+        return given
+    _say(f"newest in {name}: {found}")
+    return type(given)(f"{found}{colon}{method}")
+
+
+def _say(line: str) -> None:
+    from specbench.cli import output
+
+    output.stderr().print(line, soft_wrap=True, markup=False)
 
 
 def _with_latest(given: Any) -> Any:
@@ -139,14 +167,14 @@ def _with_latest(given: Any) -> Any:
     name, colon, method = str(given).partition(":")
     if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder that is called so is that folder
         return given
+    from specbench.cli.latest import LOOKED_THROUGH, remembered
     from specbench.report import newest
 
-    if (found := newest(_LOOKED_THROUGH)) is None:
-        where = " or ".join(f"{folder}/" for folder in _LOOKED_THROUGH)
+    last = remembered()
+    if (found := newest([*LOOKED_THROUGH, *([last] if last else [])])) is None:
+        where = " or ".join(f"{folder}/" for folder in LOOKED_THROUGH)
         raise UsageError(f"no run, sweep or profile in {where} here; name its folder")
-    from specbench.cli import output
-
-    output.stderr().print(f"latest: {found}", soft_wrap=True, markup=False)
+    _say(f"latest: {found}")
     return type(given)(f"{found}{colon}{method}")
 
 

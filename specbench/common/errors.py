@@ -86,6 +86,12 @@ class Regression(SpecbenchError):
     exit_code = 5
 
 
+class Undecided(SpecbenchError):
+    """A comparison proves nothing either way, because a run that it uses was disturbed."""
+
+    exit_code = 8
+
+
 class PluginFault(SpecbenchError):
     """A method or task raised, ended the command, or returned something invalid; the text names it.
 
@@ -117,7 +123,8 @@ def first_fault(error: _Faulty) -> str:
     where = one_line(
         ".".join(map(str, first["loc"])), 80
     )  # an unknown field's name comes from the file and may have any length
-    reason = one_line(str(first["msg"]).removeprefix("Value error, "))
+    plain = {"extra_forbidden": "unknown field", "missing": "missing"}.get(str(first["type"]))
+    reason = plain or one_line(str(first["msg"]).removeprefix("Value error, "))
     return f"field '{where}': {reason}" if where else reason
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -40,6 +41,8 @@ class _Method(BaseModel):
     name: str = ""
     title: str = ""
     summary: str = ""
+    aliases: list[str] = []
+    similar: list[str] = []
     lossless: bool = False
     trained: bool = False
     recipe: bool = False
@@ -232,7 +235,7 @@ def trainable(name: str) -> Card:
     known = methods()
     other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
     if name not in known and name not in other:
-        raise unknown_name("method", name, {**other, **known})
+        raise _unknown("method", name, {**other, **known})
     return known[name] if name in known else other[name]
 
 
@@ -241,8 +244,29 @@ def _find(kind: str, name: str) -> Card:
     if name in found.broken:
         raise found.broken[name].error
     if name not in found.cards:
-        raise unknown_name(kind, name, found.cards)
+        raise _unknown(kind, name, found.cards)
     return found.cards[name]
+
+
+def suggestion(name: str) -> str:
+    """The method that a user means by another name of it, or the most similar one; empty where no method claims it."""
+    wanted = _letters(name)
+    for key, words in (("aliases", "did you mean"), ("similar", "it is not in specbench; similar:")):
+        for card in methods().values():
+            if wanted in map(_letters, (*card.info.get(key, []), *([card.name] if key == "aliases" else []))):
+                title = str(card.info.get("title", "")).partition(" (")[0]
+                return f"{words} {card.name}{f' ({title})' if title else ''}{'?' if key == 'aliases' else ''}"
+    return ""
+
+
+def _letters(text: str) -> str:
+    return "".join(each for each in text[:200].lower() if each.isalnum())
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    if kind == "method" and (meant := suggestion(name)):
+        return UsageError(f"unknown method '{one_line(name, 80)}'; {meant}")
+    return unknown_name(kind, name, known)
 
 
 def _import_fault(file: Path) -> str | None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +83,14 @@ class ScoredPassage:
         }
 
 
-def read_passage(path: Path) -> Passage:
-    """Read the text of a file; raise a UsageError if it is not UTF-8 or blank."""
+def read_passage(path: Path, max_words: int | None = None) -> Passage:
+    """Read the text of a file, or its first ``max_words`` words; raise a UsageError if it is not UTF-8 or blank."""
     text = read_text(path, _TODO)
     if not text.strip():
         raise UsageError(f"cannot score {path}: it is empty; {_TODO}")
+    if max_words is not None:
+        last = next(islice(re.finditer(r"\S+", text), max_words - 1, None), None)
+        text = text if last is None else text[: last.end()]
     return Passage(text, path.name, hashlib.sha256(read_bytes(path, _TODO)).hexdigest())
 
 

@@ -43,6 +43,7 @@ class QualityPlan(Noting, Loading):
     stride: int | None = flag(
         None, "--stride", help="With --text: tokens scored per window.", shown="half of --context", ge=1
     )
+    max_words: int | None = flag(None, "--max-words", help="With --text: score its first N words.", ge=1)
     tokens: Path | None = flag(None, "--tokens", help="With --text: write each token's nats to this .jsonl file.")
 
     @field_validator("models")
@@ -61,7 +62,7 @@ class QualityPlan(Noting, Loading):
 
     def check(self) -> None:
         """Refuse invalid combinations of options, before anything is loaded."""
-        text_options = ("base", "context", "stride", "tokens")
+        text_options = ("base", "context", "stride", "max_words", "tokens")
         other_options = ("tasks", "include", "limit", "shots", "chat", "max_length", "concurrency", "out")
         unused = other_options if self.text is not None else text_options
         for name in unused:

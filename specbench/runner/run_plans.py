@@ -43,7 +43,8 @@ def _measured(plan: Plan) -> Iterator[Measured]:
     check_device(plan)
     resolved = resolve(plan, by_machine=True)
     check_ready(resolved)
-    for line in (*resolved.notes, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
+    told = resolved.notes if plan.verbose else resolved.warnings
+    for line in (*told, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
         say(line)
     from specbench.runner.loading import load_models
     from specbench.runner.projecting import add, profile_for
@@ -53,7 +54,7 @@ def _measured(plan: Plan) -> Iterator[Measured]:
     model, base = load_models(resolved, say)
     steps: Profile | None = None
     for prepared in [prepare(resolved.plan, task, model) for task in resolved.tasks]:
-        with RunProgress(notes) as progress:
+        with RunProgress(notes, verbose=plan.verbose) as progress:
             folder = run_task(resolved, model, prepared, progress, base)
         projection = None
         if onto is not None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class RunProgress(Live):
     """Show finished requests, tokens per second of each method so far, and the time left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         super().__init__(console)
+        self._verbose = verbose
         self._simulated: set[str] = set()
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
@@ -38,7 +39,7 @@ class RunProgress(Live):
 
     def ready(self, engine: Mapping[str, Any]) -> None:
         """Called after the warm-up, with facts about the engine."""
-        if line := engine_line(engine):
+        if self._verbose and (line := engine_line(engine)):
             self.note(line)
 
     def request(self, record: RequestRecord) -> None:

@@ -81,7 +81,7 @@ def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
     resolved, cells = expanded(plan, insist=plan.yes)
     check_ready(resolved)
     steps = read_profile(plan.profile) if plan.profile else None
-    for line in resolved.notes:
+    for line in resolved.notes if plan.verbose else resolved.warnings:
         say(line)
     return Asked(cells, plan.out, plan.search, until, plan.data_dir, not plan.no_score, steps)
 

@@ -9,10 +9,10 @@ from typing import Literal
 from pydantic import field_validator
 
 from specbench.common import UsageError, flag, flag_of, option_names, registry
-from specbench.planning import DEFAULT_TASK, RESULTS, Decoding, Waiting
+from specbench.planning import DEFAULT_TASK, RESULTS, Decoding, Waiting, Wordy
 
 
-class SweepPlan(Decoding, Waiting):
+class SweepPlan(Decoding, Waiting, Wordy):
     """A grid of settings of methods, the prompts to choose by, and how to search for the best."""
 
     task: str | None = flag(DEFAULT_TASK, "--task", help="The task.")

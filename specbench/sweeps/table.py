@@ -84,10 +84,10 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     stepped together, ``blocks`` of these, ``verdict`` on the speedup, ``chosen_low`` and ``chosen_high`` (for
     configurations on all prompts to choose by: a joint interval over all of them, so that the best may be quoted with
     it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
-    ``accuracy``, ``best``, ``within_noise`` (of the best one, itself included; none if there are too few prompts),
-    ``stopped``, ``fault`` (how the method failed), ``disturbed`` (why all of that concurrency is unsure, or empty),
-    ``memory`` (memory bandwidth at that concurrency and each configuration's share, in words, or empty). Missing
-    values are nan.
+    ``accuracy``, ``best`` (among methods; AR is faster where its speedup is below 1), ``within_noise`` (of the best
+    one, itself included; none if there are too few prompts), ``stopped``, ``fault`` (how the method failed),
+    ``disturbed`` (why all of that concurrency is unsure, or empty), ``memory`` (memory bandwidth at that concurrency
+    and each configuration's share, in words, or empty). Missing values are nan.
     ``predicted_decode_tok_s`` follows from tokens per forward, rows per step and the step times of a profile, without
     the cost of drafting.
 

@@ -203,3 +203,28 @@ def test_what_is_wrong_with_a_package_is_one_line_that_names_it(
     install(tmp_path, **changes)
     error = refused(tmp_path)
     assert all(part in error for part in ["guess", "specbench-guess", *parts]), error
+
+
+OTHER_NAMES = {
+    "prompt-lookup": "pld", "promptlookup": "pld", "prompt_lookup": "pld", "ngram": "pld", "PLD": "pld",
+    "lade": "lookahead", "eagle": "eagle3", "eagle-3": "eagle3", "EAGLE3": "eagle3", "draft-model": "sps",
+    "speculative": "sps", "consistency": "cllm", "medusa": "eagle3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_another_name_of_a_method_leads_to_it(name: str) -> None:
+    for find in (registry.method, registry.trainable):
+        text = refusal(UsageError, find, name)
+        assert f" {OTHER_NAMES[name]} (" in text
+        assert name in text
+        assert ("not in specbench" in text) == (name == "medusa")
+
+
+def test_no_two_methods_claim_one_name() -> None:
+    cards = registry.methods().values()
+    claimed = [
+        registry._letters(each) for card in cards for key in ("aliases", "similar") for each in card.info.get(key, [])
+    ]
+    names = [registry._letters(card.name) for card in cards]
+    assert len({*claimed, *names}) == len(claimed) + len(names)

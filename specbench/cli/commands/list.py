@@ -8,7 +8,7 @@ import annotated_types
 import typer
 
 from specbench.cli import output
-from specbench.common import EngineFault, option_names, registry, unknown_name
+from specbench.common import EngineFault, UsageError, one_line, option_names, registry, unknown_name
 
 if TYPE_CHECKING:
     from specbench.backends import Backend, Mode
@@ -52,6 +52,8 @@ def _options_of(name: str) -> list[dict[str, Any]]:
 
         owner: Any = engine_mode(name)[2].options
     elif name not in methods and name not in tasks:
+        if meant := registry.suggestion(name):
+            raise UsageError(f"unknown listing '{one_line(name, 80)}'; {meant}")
         raise unknown_name("listing", name, [*_KINDS, *methods, *tasks])
     else:
         owner = (methods[name] if name in methods else tasks[name]).load().Options

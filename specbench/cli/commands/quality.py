@@ -30,7 +30,8 @@ _ROWS = (
 @options.takes(
     QualityPlan,
     shown=(
-        "models", "tasks", "include", "limit", "shots", "chat", "out", "text", "base", "context", "stride", "tokens",
+        "models", "tasks", "include", "limit", "shots", "chat", "out", "text", "base", "context", "stride", "max_words",
+        "tokens",
     ),
     without=("model", "data_dir"),
 )  # fmt: skip
@@ -99,7 +100,7 @@ def _rate_text(plan: QualityPlan, say: Callable[[str], None], as_json: bool) -> 
         check_writable(plan.tokens.parent)
     assert_windows(plan.context, plan.stride)
     assert plan.text is not None
-    passage = read_passage(plan.text)
+    passage = read_passage(plan.text, plan.max_words)
     scored, lines = [], []
     for model in models:  # one at a time is in memory
         revision = plan.revision if model == plan.models[0] else None

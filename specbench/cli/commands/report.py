@@ -12,7 +12,7 @@ from specbench.planning import split_names
 
 
 def report(
-    runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS"),
+    runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS", many=True),
     out: Path | None = typer.Option(
         None, "--out", help="Folder for report.html, .md and .csv; with --to a file.", show_default="reports, or stdout"
     ),
@@ -60,6 +60,10 @@ def _export(runs: list[Path], to: str, summary: bool, positions: bool, columns: 
     """Write runs as one table in long format to a file or to stdout."""
     from specbench.report import export_tables
 
+    if out is not None and out.is_dir():
+        raise UsageError(
+            f"--out {out} is a folder, and --to {to} writes one file; name one, as in {out / f'runs.{to}'}"
+        )
     if summary and positions:
         raise UsageError("--summary and --positions are two tables; write them one after the other")
     wanted = [] if columns is None else split_names(columns)

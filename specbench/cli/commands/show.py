@@ -41,6 +41,7 @@ def show(
         help="A file instead: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
         dir_okay=False,
     ),
+    verbose: bool = typer.Option(False, "--verbose", help="Every table and note."),
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
@@ -71,7 +72,7 @@ def show(
     if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
         from specbench.sweeps import read_sweep
 
-        show_sweep(read_sweep(run), as_json)
+        show_sweep(read_sweep(run), as_json, verbose=verbose)
         return
     if is_trainings(run):
         show_trainings(run, as_json)
@@ -92,10 +93,17 @@ def show(
         columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
         console.print(output.table(columns, _rows(read)))
         return
-    from specbench.report import projection_table, render_terminal, run_report
+    from specbench.report import projection_table, render_terminal, run_brief, run_report
 
-    blocks = [*run_report(read.run, read.summary, read.judged), *map(projection_table, read.projections)]
-    console.print(render_terminal(blocks))
+    blocks, below = run_brief(read.run, read.summary, str(run), read.judged, new=False)
+    if verbose:
+        blocks, below = run_report(read.run, read.summary, read.judged), []
+    console.print(render_terminal([*blocks, *map(projection_table, read.projections)]))
+    if below:
+        from specbench.cli.commands.run import show_lines
+
+        console.print()
+        show_lines(below)
 
 
 def _show_profile(path: Path, requests: bool, as_json: bool) -> None:

@@ -15,8 +15,8 @@ from specbench.sweeps import TrainedSweepPlan, TunePlan
 @options.takes(
     TrainedSweepPlan,
     shown=(
-        "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
-        "settings", "out", "train", "train_grid", "max_hours",
+        "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search", "until_ci",
+        "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(
@@ -52,8 +52,11 @@ def sweep(
     if plan.train is not None:
         show_trainings(_trained(plan), as_json, write=True)
         return
+    from specbench.cli.latest import remember
+
     read = read_sweep(run_sweep(plan))
-    show_sweep(read, as_json, write=True)
+    remember(read.path)
+    show_sweep(read, as_json, write=True, verbose=plan.verbose)
     refuse_failed(read.cells)
 
 
@@ -137,7 +140,7 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
     console.print(f"\ntrainings: {path}", soft_wrap=True)
 
 
-def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
+def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
     from specbench.report import render_terminal, sweep_report
 
@@ -155,7 +158,7 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
         return
     console = output.stdout()
     console.print()
-    console.print(render_terminal(sweep_report(run, read.cells)))
+    console.print(render_terminal(sweep_report(run, read.cells, verbose)))
     if not read.finished:
         console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
