@@ -1,4 +1,4 @@
-"""Options of commands: typer's parameters made from the fields of a plan, and what several commands take besides."""
+"""Turn the fields of a plan into typer options; also options shared by several commands."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ P = TypeVar("P", bound=Flags)
 def takes(
     plan: type[P], *, shown: Sequence[str], without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first parameter is the plan: it takes the plan's fields as options.
+    """Turn a function whose first parameter is a plan into a command with the plan's fields as options.
 
-    See :class:`specbench.common.options.Flags`. ``--help`` shows the fields ``shown``, ``--help-all`` the others too.
-    The plan's ``model_fields_set`` are the options that the user gave.
+    See :class:`specbench.common.options.Flags`. ``--help`` shows the fields ``shown``, ``--help-all`` all of them.
+    The plan's ``model_fields_set`` are the options given by the user.
     """
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -64,7 +64,7 @@ def takes(
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
-    """Prints the help with the options that are hidden in it otherwise."""
+    """Print the help including hidden options."""
     if not wanted:
         return
     hidden = [option for option in context.command.params if getattr(option, "hidden", False)]
@@ -82,7 +82,7 @@ _ALL = typer.Option(False, "--help-all", help="Show every option and exit.", is_
 
 
 def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
-    """Typer's option of one field of a plan, for a command that takes no whole one; ``changes`` such as ``help``."""
+    """A typer option for one field of a plan, for a command without a whole plan; ``changes``: such as ``help``."""
     info, written = plan.model_fields[field], flag_of(plan, field)
     default = list(info.default) if isinstance(info.default, tuple) else ... if info.is_required() else info.default
     metavar = written.metavar or _stands_for(info.annotation)
@@ -101,7 +101,7 @@ def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
 
 
 def _stands_for(annotation: Any) -> str | None:
-    """What stands for a value in the help: one letter leaves the width to the words; None for a switch."""
+    """Placeholder of a value in the help: one letter, to leave space for the words; None for a switch."""
     kinds = {annotation, *get_args(annotation)}
     return (
         None if bool in kinds else "N" if int in kinds else "X" if float in kinds else "PATH" if Path in kinds else "S"
@@ -109,26 +109,26 @@ def _stands_for(annotation: Any) -> str | None:
 
 
 def _typed(annotation: Any) -> Any:
-    """A field's type as typer takes it: texts for what is repeatable, a text where the field allows some words only."""
+    """A field's type for typer: a list of texts if repeatable, a text if the field allows only some words."""
     kind = get_origin(annotation)
     return list[str] if kind is collections.abc.Sequence else str if kind is Literal else annotation
 
 
-#: Instead of a folder's name: the newest run, sweep or profile.
+#: In place of a folder: the newest run, sweep or profile.
 LATEST = "latest"
 
 
 def folders(help: str, metavar: str, *, many: bool = False) -> Any:
-    """The argument of a command that reads folders: one, or several, which may be FOLDER:METHOD. It takes LATEST.
+    """The argument of a command that reads one or several folders, or FOLDER:METHOD. LATEST is allowed.
 
-    With ``many`` a folder stands for all that is in it, else for the newest run, sweep or profile in it.
+    With ``many`` a folder stands for everything in it, otherwise for the newest run, sweep or profile in it.
     """
     callback = _with_latest if many else _single
     return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=callback)
 
 
 def folder_option(flag: str, help: str, metavar: str) -> Any:
-    """An option of a command that reads one folder, None without it. It takes LATEST."""
+    """An option for one folder; None without it. LATEST is allowed."""
     return typer.Option(None, flag, help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_optional)
 
 
@@ -165,7 +165,7 @@ def _with_latest(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return [_with_latest(each) for each in given]
     name, colon, method = str(given).partition(":")
-    if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder that is called so is that folder
+    if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder named "latest" wins
         return given
     from specbench.cli.latest import LOOKED_THROUGH, remembered
     from specbench.report import newest
@@ -179,6 +179,6 @@ def _with_latest(given: Any) -> Any:
 
 
 def assert_answers(run: Mapping[str, Any]) -> None:
-    """Refuses to judge what a lottery wrote; ``run`` is the content of ``run.json``."""
+    """Refuse to grade answers with simulated acceptance; ``run`` is the content of ``run.json``."""
     if run.get("simulated"):
-        raise UsageError("acceptance was simulated in this run, so its text answers nothing; run it without")
+        raise UsageError("acceptance was simulated in this run, so its text means nothing; run it without simulation")

@@ -24,7 +24,7 @@ def claims(
         False, "--json", help="JSON to stdout: one object per row, with its id; with --check one per figure."
     ),
 ) -> None:
-    """List published speedups: what was measured on which GPU, over which baseline, and what to bear in mind.
+    """List published speedups with their GPU, baseline and caveats.
 
     With --check a run is held against them; --method and --task choose rows in both.
     """

@@ -1,4 +1,4 @@
-"""``specbench compare``: runs against each other, request by request, from their files alone."""
+"""``specbench compare``: compare runs request by request, from their files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def compare(
     prompts: bool = typer.Option(False, "--prompts", help="Each prompt by itself, the slowest first."),
     as_json: bool = options.JSON,
 ) -> None:
-    """Hold runs against each other: methods, checkpoints, commits, machines.
+    """Compare runs: methods, checkpoints, commits, machines.
 
-    Refuses runs of other prompts, task versions, budgets or samplings. Works without torch.
+    Refuses runs with other prompts, task versions, budgets or sampling. Works without torch.
     """
     if (over_ar or tpf) and fail_under is None:
         flag = "--tpf" if tpf else "--over-ar"

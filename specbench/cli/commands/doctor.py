@@ -69,14 +69,14 @@ def doctor(
 def _watched(seconds: float) -> list[Check]:
     from specbench.profiling import quiet_checks
 
-    said = f"watching for {seconds:g} s"
-    with output.stderr().status(said) as status:  # where nobody looks, rich shows none
-        return quiet_checks(seconds, lambda line: status.update(f"{said}, {line}"), on_gpu=_on_gpu())
+    text = f"watching for {seconds:g} s"
+    with output.stderr().status(text) as status:  # rich shows no status without a terminal
+        return quiet_checks(seconds, lambda line: status.update(f"{text}, {line}"), on_gpu=_on_gpu())
 
 
 def _on_gpu() -> bool:
     try:
         import torch
-    except (ImportError, OSError):  # the checks have said so
+    except (ImportError, OSError):  # the checks have text so
         return False
     return torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""``specbench run``: methods on tasks, timed and scored."""
+"""``specbench run``: run methods on tasks, timed and graded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from specbench.planning import Plan
     ),
 )  # fmt: skip
 def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
-    """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
+    """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs with them.
 
-    Repeating an interrupted command goes on where it stopped; repeating a finished one shows its run.
+    Repeating an interrupted command continues it; repeating a finished one shows its run.
     specbench list METHOD has the options of a method.
     """
     if dry:
@@ -71,7 +71,7 @@ def show_lines(lines: Sequence[str]) -> None:
 
 
 def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:
-    """Prints what :func:`specbench.planning.dry_runs.dry_run` predicted."""
+    """Print the prediction of :func:`specbench.planning.dry_runs.dry_run`."""
     if as_json:
         output.emit_json(content)
         return
