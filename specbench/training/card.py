@@ -11,7 +11,7 @@ import yaml
 from specbench.analysis import Quality
 from specbench.common import read_json_object, write_json_atomic, write_text_atomic
 from specbench.models import CARD
-from specbench.training.data.given_answers import said_of
+from specbench.training.data.given_answers import describe_answers
 from specbench.training.loop.cost import Cost
 from specbench.training.quality_card import TODO, check_card, on_card, section
 
@@ -37,7 +37,7 @@ def _readme(made: Mapping[str, Any]) -> str:
     }
     what = "LoRA adapter" if adapter else "checkpoint"
     data = " and ".join(made.get("prompts", ())) or "its training prompts"
-    given = said_of(made)
+    given = describe_answers(made)
     source = f"the given answers in {given}" if given else f"the model's own answers to {data}"
     own = made.get("own_answers")
     on_policy = (

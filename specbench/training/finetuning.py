@@ -25,11 +25,11 @@ from specbench.training.loop import checkpoints
 from specbench.training.loop.cost import Cost
 from specbench.training.loop.on_policy import OnPolicy, OnPolicyOptions
 from specbench.training.loop.order import Batches
-from specbench.training.loop.stopping import Look, unsound
+from specbench.training.loop.stopping import Evaluation, stop_reason
 from specbench.training.loop.trainer import Course, Done, fit, in_bf16
 from specbench.training.objectives.distillation import DistillationLesson
 from specbench.training.objectives.frozen import Frozen, LabelOptions
-from specbench.training.recipe import FREE, LOOKS, Job, WeightOptions, digest
+from specbench.training.recipe import EVALUATION_OPTIONS, FREE, Job, WeightOptions, digest
 
 _BEFORE = "before.json"
 
@@ -80,11 +80,11 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         with weights.as_before() as target:
             return held.rated(target)
 
-    def glance() -> Look:
+    def glance() -> Evaluation:
         found = look(job.held_out[: options.watched])
-        return Look(found.figures(), found.line())
+        return Evaluation(found.figures(), found.line())
 
-    ends = partial(unsound, options) if options.may_end else None
+    ends = partial(stop_reason, options) if options.may_end else None
     done = fit(replace(course, look=glance if job.held_out else None, ends=ends), options, job)
     weights.settle()
     after = look(job.held_out) if job.held_out else None
@@ -189,7 +189,7 @@ def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
     """Reserve the folder for a training with these options, texts, model and seed."""
     texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
     about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    free = FREE - LOOKS if options.may_end else FREE
+    free = FREE - EVALUATION_OPTIONS if options.may_end else FREE
     settings = {**options.model_dump(mode="json", exclude=set(free)), **about}
     defaults = {name: field.default for name, field in type(options).model_fields.items()}
     checkpoints.claim(job.out, settings, f"weights for {teaching.method}", later=defaults)

@@ -114,7 +114,7 @@ def digest(texts: Sequence[Text]) -> str:
 #: Options that may change when a training is resumed: they do not affect the weights.
 FREE = frozenset({"log_every", "eval_every", "save_every", "watched", "activation_checkpointing"})
 #: Options among them that must not change if an evaluation may end the training.
-LOOKS = frozenset({"eval_every", "watched"})
+EVALUATION_OPTIONS = frozenset({"eval_every", "watched"})
 
 
 class LoopOptions(Options):

@@ -1,4 +1,4 @@
-"""Looks at held-out texts: their curve, and what ends a training."""
+"""Evaluations at held-out texts: their curve, and what ends a training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.wording import wording
 from specbench.common.errors import NothingLearnt
 from specbench.methods.jf import learning, train
 from specbench.training import finetuning
-from specbench.training.loop.stopping import unsound
+from specbench.training.loop.stopping import stop_reason
 from specbench.training.recipe import Job, WeightOptions
 
 VOCAB = 50
@@ -75,14 +75,14 @@ def test_a_card_has_the_course_of_its_training(whole: tuple[Path, Mapping[str, A
 
 def ending(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The evaluation at a step is of weights that should not be kept."""
-    own, looks = finetuning.unsound, [-2]
+    own, looks = finetuning.stop_reason, [-2]
 
     def at_this(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         looks[0] += 2
         assert own(options, first, now) == ""
         return "all is a loop" if looks[0] == step else ""
 
-    monkeypatch.setattr(finetuning, "unsound", at_this)
+    monkeypatch.setattr(finetuning, "stop_reason", at_this)
 
 
 def test_a_look_ends_a_training_and_the_weights_of_the_look_before_are_kept(
@@ -166,6 +166,6 @@ LIKELY, ALL = "sound_log_likelihood_per_token", "log_likelihood_per_token"
 def test_what_is_unsound(
     options: dict[str, Any], first: dict[str, float], now: dict[str, float], why: list[str]
 ) -> None:
-    found = unsound(WeightOptions(**options), first, now)
+    found = stop_reason(WeightOptions(**options), first, now)
     assert all(part in found for part in why)
     assert bool(found) == bool(why)

@@ -190,6 +190,6 @@ def _ids(loaded: LoadedModel, text: str, line: str) -> list[int]:
         ) from error
 
 
-def said_of(about: Mapping[str, Any]) -> str:
+def describe_answers(about: Mapping[str, Any]) -> str:
     """Name the files of a training's given answers with their hashes; empty if it had none."""
     return " and ".join(f"{name} (sha256 {digest})" for name, digest in about.get("given", {}).items())

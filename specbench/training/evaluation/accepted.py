@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.training.loop.stopping import Look
+from specbench.training.loop.stopping import Evaluation
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Accepted:
         return self.tokens / max(1, self.rounds)
 
     @property
-    def look(self) -> Look:
+    def look(self) -> Evaluation:
         """Accepted lengths as an evaluation of a training."""
         depths = " ".join(f"{share:.2f}" for share in self.depths)
         figures = {"accepted_length": round(self.accepted_length, 4), "depths": list(self.depths)}
-        return Look(figures, f"accepted length {self.accepted_length:.2f}, by depth {depths}")
+        return Evaluation(figures, f"accepted length {self.accepted_length:.2f}, by depth {depths}")
 
     @classmethod
     def of(cls, right: Sequence[Tensor], depth: int) -> Accepted:

@@ -23,19 +23,19 @@ _LOOKED, _ENDED = "eval_", "eval_ended"  # an evaluation's entries in transforme
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """One evaluation of weights in training on held-out texts: figures, and a line to print."""
 
     figures: Mapping[str, Any]
     line: str
 
 
-def logged(look: Look, ended: str) -> dict[str, Any]:
+def logged(look: Evaluation, ended: str) -> dict[str, Any]:
     """Return an evaluation as transformers' log has it; ``ended`` is why it ends the training, or empty."""
     return {**{f"{_LOOKED}{name}": value for name, value in look.figures.items()}, **({_ENDED: ended} if ended else {})}
 
 
-class Looks:
+class Evaluations:
     """Evaluations of a training so far; the first one is of the untrained weights."""
 
     def __init__(self, log: Sequence[Mapping[str, Any]], tokens: Callable[[int], int]) -> None:
@@ -58,7 +58,7 @@ class Looks:
             for row in self._rows
         ]
 
-    def last_sound_step(self) -> int:
+    def best_step(self) -> int:
         """Return the step of the evaluation before the one that ended the training.
 
         Raises:
@@ -73,7 +73,7 @@ class Looks:
         return before
 
 
-def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def stop_reason(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return why a training should end at this evaluation; empty if it should continue.
 
     Repetitive text is easy to draft, so weights that write it seem fast: tokens per forward cannot be the rule.
@@ -95,7 +95,7 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
     return ""
 
 
-class Sound:
+class BestCheckpoint:
     """Weights that a training returns to when an evaluation ends it.
 
     Those of the last two evaluations are kept: a training that is interrupted after an evaluation resumes from the

@@ -22,8 +22,10 @@ from specbench.training.loop import checkpoints
 from specbench.training.loop.cost import Cost, Meter
 from specbench.training.loop.narrator import Narrator
 from specbench.training.loop.order import Order
-from specbench.training.loop.stopping import Look as Look  # recipes with their own evaluation import it from here
-from specbench.training.loop.stopping import Looks, Sound, logged
+from specbench.training.loop.stopping import BestCheckpoint, Evaluations, logged
+from specbench.training.loop.stopping import (
+    Evaluation as Evaluation,  # recipes with their own evaluation import it from here
+)
 from specbench.training.recipe import Job, LoopOptions
 
 _WEIGHTS = "model.safetensors"
@@ -50,7 +52,7 @@ class Course:
     texts: Sequence[Any]
     collate: Callable[[int, Sequence[Any]], dict[str, Tensor]]
     size: Callable[[Any], int]
-    look: Callable[[], Look] | None = None
+    look: Callable[[], Evaluation] | None = None
     before_step: Callable[[int, int], None] | None = None
     ends: Callable[[Mapping[str, Any], Mapping[str, Any]], str] | None = None
 
@@ -151,7 +153,7 @@ class _Trainer(Trainer):
         self._figures: dict[str, float] = {}
         self._sizes = [course.size(text) for text in course.texts]
         self._order = Order(self._sizes, options.batch, job.seed)
-        self._sound = Sound(folder)
+        self._sound = BestCheckpoint(folder)
         self._over: bool | None = None  # whether an evaluation has ended the training; None: not checked yet
         super().__init__(
             model=course.lesson,
@@ -184,9 +186,9 @@ class _Trainer(Trainer):
             update={"hours": share * found.hours, "energy_j": None if energy is None else share * energy}
         )
 
-    def looks(self) -> Looks:
+    def looks(self) -> Evaluations:
         """Return the evaluations so far."""
-        return Looks(self.state.log_history, lambda steps: self._met(steps, self._sizes))
+        return Evaluations(self.state.log_history, lambda steps: self._met(steps, self._sizes))
 
     def back_to_the_last_sound_look(self) -> tuple[int, str]:
         """Restore the weights of the evaluation before the one that ended the training, if one did.
@@ -197,7 +199,7 @@ class _Trainer(Trainer):
         looks = self.looks()
         if not looks.ended:
             return self.state.global_step, ""
-        steps = looks.last_sound_step()
+        steps = looks.best_step()
         self._course.lesson.load_state_dict(self._sound.of(steps, self._names()), strict=False)
         return steps, looks.ended
 

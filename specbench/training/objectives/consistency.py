@@ -21,7 +21,7 @@ class ConsistencyLesson(nn.Module):
         model: a transformers causal LM, with or without an adapter, whose attention takes a mask of blocks; the caller
             decides which parameters are trained.
         objective: chooses the pairs of rows that the consistency loss compares.
-        window: blocks per window, see :class:`specbench.training.objectives.sight.Sight`.
+        window: blocks per window, see :class:`specbench.training.objectives.attention_mask.AttentionMask`.
         ar_weight: λ; 0 disables the autoregressive loss.
         frozen: target whose distributions are the labels of clean rows; None: the labels are the text's tokens.
     """

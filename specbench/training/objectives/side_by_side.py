@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from specbench.common import UsageError
 from specbench.training.data.answers import without_circles
 from specbench.training.loop.checkpoints import claim
-from specbench.training.loop.stopping import Look
+from specbench.training.loop.stopping import Evaluation
 from specbench.training.loop.trainer import Course
 from specbench.training.recipe import FREE, Job, LoopOptions, Text, digest
 
@@ -59,7 +59,7 @@ def claim_for(options: LoopOptions, job: Job, what: str, **about: str) -> None:
     claim(job.out, {**settings, **about}, what)
 
 
-def plain_course(lesson: nn.Module, texts: Sequence[Text], look: Callable[[], Look] | None) -> Course:
+def plain_course(lesson: nn.Module, texts: Sequence[Text], look: Callable[[], Evaluation] | None) -> Course:
     """Return a course of whole texts."""
     return Course(
         lesson, texts, lambda visit, met: side_by_side(met), lambda text: len(text.prompt) + len(text.answer), look

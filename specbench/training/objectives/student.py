@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specbench.common import UsageError
+from specbench.training.objectives.attention_mask import AttentionMask
 from specbench.training.objectives.packing import Packed
-from specbench.training.objectives.sight import Sight
 
 _HELD = 1 << 27  # scores; in float32, with gradients and the log-probabilities of student and teacher: 2 GiB
 
@@ -72,11 +72,12 @@ class Student:
         reach = getattr(config, "sliding_window", None)
         kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if reach else "full_attention"])
         masks = {
-            kind: self._mask(Sight(packed, window, reach if kind == "sliding_attention" else None)) for kind in kinds
+            kind: self._mask(AttentionMask(packed, window, reach if kind == "sliding_attention" else None))
+            for kind in kinds
         }
         return masks if len(masks) > 1 else masks.popitem()[1]
 
-    def _mask(self, sight: Sight) -> Any:
+    def _mask(self, sight: AttentionMask) -> Any:
         attention = self._model.config._attn_implementation
         if attention == "flex_attention":
             return sight.blocks()

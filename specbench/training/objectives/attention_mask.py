@@ -21,7 +21,7 @@ from torch import Tensor
 from specbench.training.objectives.packing import CLEAN, PROMPT, Packed
 
 
-class Sight:
+class AttentionMask:
     """Attention mask of a batch.
 
     Args:
