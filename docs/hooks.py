@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that are generated from the code, and links into the repository.
+"""Pages of the site that mkdocs generates from the code, and links into the repository.
 
 ``docs/`` holds the written pages. This file adds one page for each command, method and task, and the fields of the
 files of a run. A link from a page to a file of the repository becomes a link to the page made from that file, or plain

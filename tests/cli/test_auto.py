@@ -1,4 +1,4 @@
-"""Automatic settings: two runs of one command draft the same trees, and so does one that was broken off."""
+"""Automatic settings: two runs of one command draft the same trees, and so does one that was interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specbench.runner.setup import calibration
 
 COMMAND = (
     *("run", "--model", "config:tiny", "--method", "jetspec", "--head", "random", "--set", "jetspec.tree=auto"),
-    *("--limit", 3, "--max-new-tokens", 12, "--no-score", "--again", "--out"),
+    *("--limit", 3, "--max-new-tokens", 12, "--no-score", "--again", "--verbose", "--out"),
 )
 
 

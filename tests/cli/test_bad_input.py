@@ -145,7 +145,7 @@ def test_a_full_disk_keeps_what_is_done_and_the_same_command_goes_on(cli: Any, t
     sizes = {name: (unbroken / name).stat().st_size for name in ("run.json", "requests.jsonl", file)}
     # Times have more digits or fewer from run to run; verdicts are written at once, so that any shortage is one.
     assert sizes["run.json"] < sizes["requests.jsonl"] - 1000
-    if file == "verdicts.jsonl":  # a run that was broken off before them: nothing else is left to write
+    if file == "verdicts.jsonl":  # a run that was interrupted before them: nothing else is left to write
         ignore = shutil.ignore_patterns("DONE", "summary.json", "verdicts.jsonl")
         shutil.copytree(unbroken, out / unbroken.name, ignore=ignore)
     with full_disk(sizes[file] - (1000 if file == "requests.jsonl" else 100)):

@@ -59,7 +59,7 @@ def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) 
     command = (*TINY, "--method", f"jacobi,{liar}", "--max-new-tokens", 8, "--temperatures", "0,1", "--seeds", "0")
     said = cli(*command, "--first")
     assert said.code == 4
-    assert said.error.startswith("error: liar says it is lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
+    assert said.error.startswith("error: liar is declared lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
     assert max(map(len, said.out.splitlines())) <= 80
     rows = [line.split() for line in said.out.splitlines() if line.startswith("humaneval ")]
     assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 2

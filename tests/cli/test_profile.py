@@ -89,10 +89,10 @@ def test_ceilings_are_the_best_of_before_and_behind_the_steps(
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("--rows 0", 2, "--rows 0: give whole numbers from 1 to 65536, comma-separated, as --rows 1,16,64"),
+        ("--rows 0", 2, "--rows 0: give integers from 1 to 65536"),
         ("--seconds 1e999", 2, "--seconds inf: input should be a finite number"),
-        ("--contexts 2k", 2, "--contexts 2k: give whole numbers from 1 up"),
-        ("--slots ,", 2, "--slots names nothing"),
+        ("--contexts 2k", 2, "--contexts 2k: give integers from 1 up"),
+        ("--slots ,", 2, "--slots is empty"),
         ("--graphs on", 3, "CUDA graphs need a CUDA device"),
         ("--gpu h200", 3, "cannot use --gpu h200: this machine has"),
         ("--out {file}", 3, "cannot write {file}"),

@@ -192,7 +192,7 @@ READING: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
         (2, ["RUN", "--request", "nowhere"]), (2, ["RUN", "--request", REQUEST, "--method", "nobody"]),
     ],
     "compare": [(0, ["RUN", "OTHER", *more]) for more in ([], ["--prompts"], ["--json"])],
-    "claims": [(0, ["--check", "RUN"]), (0, ["--check", "RUN", "--json"])],
+    "claims": [(0, ["--check", "RUN"]), (0, ["--check", "RUN", "--all"]), (0, ["--check", "RUN", "--json"])],
     "report": [
         (0, ["RUN", "--out", "OUT"]),
         *((0, ["RUN", *table, "--to", to]) for to in ("csv", "json", "md", "latex") for table in TABLES),

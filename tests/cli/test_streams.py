@@ -18,7 +18,7 @@ from specbench.cli.streams import UNWRITTEN, Stream, closing
 
 SCRIPT = "import sys; from specbench.cli import entry; sys.argv[0] = 'specbench'; entry()"
 RUN = str(runs.GSM8K)
-FULL = "error: stdout takes no more (No space left on device); make room there. Finished work is kept\n"
+FULL = "error: cannot write to stdout: No space left on device; free space there. Finished work is kept\n"
 
 #: A command of each family, and how it ends where nothing is wrong.
 FAMILIES: Mapping[str, tuple[int, list[str]]] = {

@@ -64,8 +64,8 @@ SEGV = "os.kill(os.getpid(), signal.SIGSEGV)"
 WAYS = {
     SEGV: "by SIGSEGV, in draft",
     "os.kill(os.getpid(), signal.SIGABRT)": "by SIGABRT, in draft",
-    "os._exit(0)": "by exit code 0, past Python, in draft",
-    "os._exit(9)": "by exit code 9, past Python, in draft",
+    "os._exit(0)": "by exit code 0, bypassing Python, in draft",
+    "os._exit(9)": "by exit code 9, bypassing Python, in draft",
     # The lock of the interpreter is held: no signal is looked at, and no thread of it runs.
     "at(Activity.DRAFT, 'x#2', limit_s=0.2)\nctypes.PyDLL(None).sleep(60)": (
         "more than 0.2 s, in draft, and no signal ended"
@@ -81,8 +81,8 @@ def test_a_row_that_ends_the_process_is_left_out_and_the_rest_goes_on(way: str) 
     assert out.splitlines()[-1] == "end"
     assert f"{WAYS[way]}" in out
     (line,) = lines
-    assert line.startswith(f"note: method 'x' (from y) ended the process that measures ({WAYS[way]}")
-    assert line.endswith("; going on without x#2")
+    assert line.startswith(f"note: method 'x' (from y) ended the measuring process ({WAYS[way]}")
+    assert line.endswith("; continuing without x#2")
 
 
 def test_what_reported_its_end_and_does_not_end_is_ended() -> None:
@@ -140,14 +140,14 @@ def test_two_rows_end_it_each_once() -> None:
         (
             f"at(Activity.FORWARD, 'ar')\n{SEGV}",
             3,
-            "the process that measures was ended while ar was in the target's forward",
+            "the measuring process was ended while ar was in the target's forward",
         ),
-        (f"at(Activity.OURS, 'x')\n{SEGV}", 3, "the process that measures was ended while x was between two steps"),
-        (SEGV, 3, "the process that measures was ended (by SIGSEGV, between two steps)"),
+        (f"at(Activity.OURS, 'x')\n{SEGV}", 3, "the measuring process was ended while x was between two steps"),
+        (SEGV, 3, "the measuring process was ended (by SIGSEGV, between two steps)"),
         (
             "at(Activity.DRAFT, 'x')\nos.kill(os.getpid(), signal.SIGKILL)",
             3,
-            "the process that measures was ended while x was in draft (by SIGKILL, for lack of memory or by hand, in",
+            "the measuring process was ended while x was in draft (by SIGKILL; out of memory, or killed by hand, in",
         ),
     ],
     ids=["the same row again", "no row yet", "plain decoding", "none of its calls", "nothing known", "from outside"],
