@@ -92,7 +92,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
             "version": task.version,
             "metric": task.metric,
             "prompts": task.prompts,
-            "drawn": task.said,
+            "drawn": task.describe,
         },
         "runs": [
             {"letter": side.letter, "folder": str(side.path), **_described(side), "disturbed": _disturbed(side)}
