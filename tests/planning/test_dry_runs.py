@@ -73,9 +73,7 @@ def test_the_whole_grid_of_the_published_sweep(store: Any) -> None:
         4 * 134_515_008, taken.cache, taken.step, True,
     )  # fmt: skip
     assert (found["steps"], largest["step_s"], largest["times_ar"]) == ("none", None, None)
-    assert found["hint"] == (
-        "No profile of smollm2-135m tells step times; specbench profile --model smollm2-135m stores them."
-    )
+    assert "specbench profile --model smollm2-135m" in found["hint"]
 
 
 def test_steps_by_the_profile_of_this_machine(store: Any) -> None:
