@@ -161,7 +161,7 @@ def test_a_text_that_is_not_ars_is_counted(bench: Bench, monkeypatch: pytest.Mon
         ("concurrency", ["ar, 1 sequences", "jf, 2 sequences", "jf over ar, 2 sequences"]),
         pytest.param(  # Triton's interpreter takes seconds for a step
             "attention",
-            ["tree attention, 4 rows behind 40: a layer", "SDPA with a dense mask, 4 rows behind 16: a layer"],
+            ["tree attention, 4 rows after 40: a layer", "SDPA with a dense mask, 4 rows after 16: a layer"],
             marks=pytest.mark.slow,
         ),
         pytest.param(
