@@ -90,7 +90,7 @@ def test_a_full_disk_ends_the_check_in_a_line_and_keeps_what_was_measured(tmp_pa
     journal = Journal(tmp_path / "figures.jsonl")
     assert not journal.path.read_bytes().endswith(b"\n")
     assert journal.outcomes()["device"].state == "done"
-    assert "one " in done.stdout, "what was measured is at least said"
+    assert "one " in done.stdout, "measured figures are at least printed"
     command[3] = str(1 << 20)
     assert subprocess.run(command, capture_output=True, env=there).returncode == 0
     assert {name: one.state for name, one in journal.outcomes().items()} == {"device": "done", "good": "done"}

@@ -139,7 +139,7 @@ def test_without_a_profile_a_gpu_has_the_bound_of_its_datasheet(store: Any) -> N
     shape = configured_shape(resolve("config:qwen2.5-7b"), "bfloat16")
     assert shape is not None
     ar, *others = found["cells"]
-    # One row behind 512 tokens reads all weights but the embedding's table, and their cache, at 4.8 TB/s.
+    # One row after 512 tokens reads all weights except the embedding table, and the cache, at 4.8 TB/s.
     moved = 2 * (shape.parameters - shape.embedding) + 512 * shape.token_bytes
     assert ar["step_s"] == pytest.approx(moved / 4.8e12, rel=0.01)
     assert [cell["times_ar"] >= 1 for cell in others] == [True] * len(others)

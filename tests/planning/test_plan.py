@@ -138,7 +138,7 @@ def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
     ],
 )
 def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: dict[str, Any], right: bool) -> None:
-    # Said twice because a plan is checked before torch is imported.
+    # Checked in two places, because a plan is checked before torch is imported.
     values = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | value
     if right:
         assert parse_flags(Plan, values).sampling.model_dump() == values
