@@ -1,1 +1,1 @@
-"""Benchmarks: programs beside specbench that time it. A package, so that no other of this name is taken for it."""
+"""Programs that measure specbench itself. A package, so that Python does not import another module of this name."""

@@ -1,11 +1,10 @@
-"""The time of one engine step by its rows, over what this machine allows it, with our own layers and without them.
+"""Time of one engine step by its number of rows, compared with the machine's limits, with and without our own layers.
 
-A step has to read every weight once and to compute every product. So it cannot be shorter than weight bytes over the
-bandwidth that the probe reads; and what its products take at the rate of torch's own, with weights in cache, is what
-they take anyone who computes them no better. ``bound`` is the larger of the two. Both are measured in every round
-beside the steps, because a machine's bandwidth is its neighbours' too; the figures are medians of ratios within a
-round, with quartiles. ``share`` is the part of the bandwidth that the step uses; ``to first`` is the step's time over
-that of the smallest one.
+A step has to read every weight once and compute every matrix product. Its time is therefore at least weight bytes /
+measured bandwidth, and about the time that torch takes for the products with weights in cache. ``bound`` is the larger
+of the two. Both are measured in every round together with the steps, because other processes on the machine change its
+bandwidth; the figures are medians of ratios within a round, with quartiles. ``share`` is the part of the bandwidth that
+the step uses; ``to first`` is the step's time divided by that of the step with the fewest rows.
 
     python benchmarks/cpu_step.py [--rows 1,8,16,64] [--rounds 15] [--context 200] [--threads 1,2] [--compile]
 """
@@ -38,13 +37,13 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 class Steps:
-    """Steps of chains of random tokens over a context that is always the same.
+    """Steps of chains of random tokens over a fixed context.
 
     Args:
         model: a transformers causal LM without an engine.
         context: tokens in the cache before a step.
-        rows: largest step.
-        options: of the engine.
+        rows: rows of the largest step.
+        options: options of the engine.
     """
 
     def __init__(self, model: Any, context: int, rows: int, **options: Any) -> None:
@@ -56,7 +55,7 @@ class Steps:
         self.engine.detach()
 
     def __call__(self, rows: int) -> float:
-        """Seconds of a step; the model is the engine's while it lasts."""
+        """Seconds of a step. The engine uses the model during the call."""
         self.engine.attach()
         tree = TokenTree.chain([self._random.randrange(self._vocab) for _ in range(rows)])
         seconds = _seconds(lambda: self.engine.step({self._slot: tree}))
@@ -66,9 +65,9 @@ class Steps:
 
 
 def torch_seconds(model: Any, rows: int) -> float:
-    """What torch takes for all products of a step, each with weights that are in cache where they fit.
+    """Seconds that torch takes for all matrix products of a step, with weights in cache if they fit.
 
-    One layer of each shape is timed, several times in a row, and counts as often as there are layers of that shape.
+    One layer of each shape is timed several times in a row and multiplied by the number of layers with that shape.
     """
     layers = [module for module in model.modules() if type(module) is nn.Linear]
     counts = Counter(layer.weight.shape for layer in layers)
@@ -83,7 +82,7 @@ def torch_seconds(model: Any, rows: int) -> float:
 
 
 def measure(loaded: LoadedModel, rows: list[int], rounds: int, context: int, compiled: bool) -> list[dict[str, Any]]:
-    """A row of the table for each row count, of torch's present threads."""
+    """Return a table row for each number of rows, with torch's current number of threads."""
     model, weight_bytes = loaded.model, loaded.spec.weight_bytes
     kinds: dict[str, dict[str, Any]] = {"own": {"native": True}, "without": {"native": False}}
     if compiled:

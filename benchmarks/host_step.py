@@ -1,13 +1,13 @@
-"""Host time of a step by the number of sequences and their rows, with a device that takes none.
+"""Host time of a step by the number of sequences and their rows, with a device that takes no time.
 
-What a step costs beside the target's forward, in µs a step: ``pack`` orders the trees and writes them into the input
-array, ``results`` reads the output array, ``rest`` is what else :meth:`Engine.step` does around a replay that leaves
-its output as it was. ``loop`` is the runner's own work between two steps. Steps of more rows than are ever captured go
-the eager way. Then real eager steps of a tiny random model by the phases of ``--trace``: ``draft`` and ``observe`` are
-the method's, and the others hold this device's work too.
+The cost of a step without the target's forward, in µs per step: ``pack`` orders the trees and writes them into the
+input array, ``results`` reads the output array, ``rest`` is everything else that :meth:`Engine.step` does around a
+replay that leaves its output unchanged. ``loop`` is the runner's own work between two steps. Steps with more rows than
+are ever captured run eagerly. Then follow real eager steps of a tiny random model by the phases of ``--trace``:
+``draft`` and ``observe`` are the method's; the other phases include the device's work.
 
-With ``--against FOLDER``, another checkout, every figure is taken there too, in turn with this one's, and ``ratio`` is
-this one's time over the other's: the median over the rounds, with quartiles.
+With ``--against FOLDER``, another checkout, every figure is measured there too, alternating with this checkout, and
+``ratio`` is this checkout's time divided by the other's: the median over the rounds, with quartiles.
 
     python benchmarks/host_step.py [--sequences 1,8,64] [--rows 1,8,64] [--rounds 9] [--against FOLDER] [--json]
 """
@@ -45,7 +45,7 @@ from specbench.runner.stop import StopRule
 
 VOCAB = 997
 CONTEXT = 100  # cached tokens before each step
-ACCEPTED = 3  # rows of each path, as far as the tree is as deep
+ACCEPTED = 3  # rows of each path, if the tree is deep enough
 STEPS = 40  # timed in each round
 REAL = ("ar", "pld")
 OWN = ("pack", "results", "rest", "loop")
@@ -55,7 +55,7 @@ PHASES = ("draft", "build", "accept", "commit", "observe")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequences", default="1,8,64")
-    parser.add_argument("--rows", default="1,8,64", help="of each tree: 1 is AR, up to 16 are chains")
+    parser.add_argument("--rows", default="1,8,64", help="rows of each tree: 1 is AR, up to 16 are chains")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout of this repository")
     parser.add_argument("--no-real", action="store_true", help="leave out the real steps")
@@ -86,13 +86,13 @@ def main() -> None:
 
 
 def compare(checkouts: Mapping[str, Path], cells: Sequence[tuple[str, int]], rounds: int) -> list[dict[str, Any]]:
-    """A row for each figure of each cell, a cell being (rows of a tree, or a method, and sequences)."""
+    """Return a row for each figure of each cell. A cell is (rows of a tree or name of a method, sequences)."""
     found: dict[tuple[str, int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with ExitStack() as stack:
         ask = {name: stack.enter_context(serving(root)) for name, root in checkouts.items()}
         for turn in range(rounds):
             for trees, sequences in cells:
-                # Who is first finds the caches of the other: in turn.
+                # Alternate the order: the first one finds the caches filled by the other.
                 for name in sorted(ask, reverse=bool(turn % 2)):
                     for figure, seconds in ask[name](trees, sequences).items():
                         found[trees, sequences, figure][name].append(1e6 * seconds)
@@ -110,36 +110,36 @@ def compare(checkouts: Mapping[str, Path], cells: Sequence[tuple[str, int]], rou
 
 @contextmanager
 def serving(root: Path) -> Iterator[Callable[[str, int], dict[str, float]]]:
-    """What measures a cell on the checkout ``root``, in a process of its own that stays warm."""
+    """Start a process that measures cells on the checkout ``root`` and stays warm; yield the function that asks it."""
     if not (root / "specbench" / "engine").is_dir():
-        raise SystemExit(f"{root} is no checkout of this repository")
+        raise SystemExit(f"{root} is not a checkout of this repository")
     env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--serve"]
     with subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        asked, told = process.stdin, process.stdout
-        assert asked
-        assert told
+        requests, replies = process.stdin, process.stdout
+        assert requests
+        assert replies
 
         def ask(trees: str, sequences: int) -> dict[str, float]:
-            print(json.dumps([trees, sequences]), file=asked, flush=True)
-            line = told.readline()
+            print(json.dumps([trees, sequences]), file=requests, flush=True)
+            line = replies.readline()
             if not line:
-                raise SystemExit(f"the benchmark has ended on the checkout {root}; see above")
+                raise SystemExit(f"the benchmark on the checkout {root} ended early; see its output above")
             reply: dict[str, float] = json.loads(line)
             return reply
 
-        where = Path(told.readline().strip())
+        where = Path(replies.readline().strip())
         if not where.is_relative_to(root):
-            raise SystemExit(f"specbench came from {where}, and not from {root}")
+            raise SystemExit(f"specbench was imported from {where} instead of {root}")
         yield ask
-        asked.close()
+        requests.close()
 
 
 # ------------------------------------------------------------------ in the process of a checkout
 
 
 def serve() -> None:
-    """Answers for each cell on a line of the input with its figures, in seconds, on a line of the output."""
+    """Read one cell per input line and write its figures, in seconds, as one output line."""
     print(Path(decoding.__file__).resolve(), flush=True)
     model, benches = tiny(), {}
     for line in sys.stdin:
@@ -150,7 +150,7 @@ def serve() -> None:
 
 
 def tiny() -> Any:
-    """A random Llama that computes next to nothing."""
+    """Make a random Llama model so small that its compute time does not matter."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -163,7 +163,7 @@ def tiny() -> Any:
 
 
 def drawn_tree(rng: random.Random, rows: int) -> TokenTree:
-    """A root alone, a chain of up to 16 rows, or else a tree of any shape, as drafters hand them over."""
+    """Make a random tree as a drafter would: a root alone, a chain of up to 16 rows, or a tree of any shape."""
     tokens = [rng.randrange(VOCAB) for _ in range(rows)]
     if rows == 1:
         return TokenTree.chain(tokens)
@@ -172,7 +172,7 @@ def drawn_tree(rng: random.Random, rows: int) -> TokenTree:
 
 
 def path_in(tree: TokenTree) -> list[int]:
-    """Some path of :data:`ACCEPTED` rows, if there is one so long."""
+    """Return a path of :data:`ACCEPTED` rows, or a shorter one if the tree is not deep enough."""
     path = [0]
     while len(path) < ACCEPTED and path[-1] in tree.parents:
         path.append(list(tree.parents).index(path[-1]))
@@ -180,7 +180,7 @@ def path_in(tree: TokenTree) -> list[int]:
 
 
 def outcome_of(trees: Mapping[int, TokenTree], shape: pack.Shape) -> Any:
-    """An output array that says for each slot that a path was accepted."""
+    """Make the output array of a step in which every slot accepts a path."""
     batch = pack.Batch.of(trees)
     out = np.zeros(shape.width_out(0), dtype=np.int32)
     out[: batch.rows] = [token for tree in trees.values() for token in tree.tokens]
@@ -193,17 +193,17 @@ def outcome_of(trees: Mapping[int, TokenTree], shape: pack.Shape) -> Any:
 
 
 class Steps:
-    """Host work of steps over so many trees of so many rows; the device does nothing.
+    """Host work of steps; the device does nothing.
 
     Args:
-        model: without an engine.
-        rows: of each tree.
-        sequences: that are stepped together, and slots.
+        model: a model without an engine.
+        rows: rows of each tree.
+        sequences: sequences stepped together, which is also the number of slots.
     """
 
     def __init__(self, model: Any, rows: int, sequences: int) -> None:
         self._rng, self._rows, self._sequences = random.Random(rows), rows, sequences
-        self._captured = rows * sequences <= ROW_BUCKETS[-1]  # larger steps are eager
+        self._captured = rows * sequences <= ROW_BUCKETS[-1]  # larger steps run eagerly
 
         def capture(device: torch.device) -> graphs.Capture:
             return once
@@ -215,7 +215,7 @@ class Steps:
             )  # fmt: skip
         for _ in range(sequences):
             self._engine.assume(self._engine.alloc(), CONTEXT)
-        # Of one shape in all steps: the outcome fits them all.
+        # Trees of all steps have the same shape, so that one outcome fits all of them.
         self._parents = [drawn_tree(self._rng, rows).parents for _ in range(sequences)]
         self._engine.step(self._trees())
         if self._captured:
@@ -234,7 +234,7 @@ class Steps:
         self._engine.detach()
 
     def _trees(self) -> dict[int, TokenTree]:
-        """New ones, as a step gets them."""
+        """Make new trees for a step."""
         found = {}
         for slot, parents in enumerate(self._parents):
             tokens = [self._rng.randrange(VOCAB) for _ in parents]
@@ -242,7 +242,7 @@ class Steps:
         return found
 
     def measure(self) -> dict[str, float]:
-        """Median seconds by figure."""
+        """Return the median seconds of each figure."""
         engine, taken = self._engine, defaultdict(list)
         lengths = [CONTEXT] * self._sequences
         for _ in range(STEPS):
@@ -267,13 +267,13 @@ class Steps:
 
 
 def once(work: Callable[[], None]) -> Callable[[], None]:
-    """A capture whose replay leaves everything as it is."""
+    """Capture a step as a replay that does nothing."""
     work()
     return lambda: None
 
 
 class Known:
-    """An engine that knows its results.
+    """An engine that returns prepared results.
 
     Attributes:
         between: seconds between the end of a step and the beginning of the next.
@@ -307,10 +307,10 @@ class Known:
 
 
 def loop_seconds(trees: Mapping[int, TokenTree], results: Mapping[int, StepResult]) -> float:
-    """Median time of the runner between two steps, with decoders that take none."""
-    # Each hangs under what its slot emits again and again.
+    """Median seconds of the runner between two steps, with decoders that take no time."""
+    # The trees hang under the token that the slot always emits.
     rooted = {slot: replace(tree, tokens=[results[slot].emitted[-1], *tree.tokens[1:]]) for slot, tree in trees.items()}
-    waiting = sorted(rooted, reverse=True)  # slots are taken in their order
+    waiting = sorted(rooted, reverse=True)  # slots are allocated in order
 
     class Idle(decoding.Decoder):
         def __init__(self, options: Any, context: Context) -> None:
@@ -344,9 +344,9 @@ class Real:
     """Steps of a method on a tiny model.
 
     Args:
-        model: without an engine.
-        name: of the method.
-        sequences: that are stepped together.
+        model: a model without an engine.
+        name: name of the method.
+        sequences: sequences stepped together.
     """
 
     def __init__(self, model: Any, name: str, sequences: int) -> None:
@@ -359,16 +359,16 @@ class Real:
         self._engine.detach()
 
     def measure(self) -> dict[str, float]:
-        """Median seconds of a phase, of all sequences together, in steps of all of them."""
+        """Return the median seconds of each phase, in steps that serve all sequences."""
         rng = random.Random(0)
         rule = StopRule(frozenset({VOCAB}), (), STEPS, lambda ids: "a" * len(ids))
-        # Text that repeats, so that there is something to look up.
+        # Repetitive text, so that methods find something to look up.
         prompts = [[rng.randrange(VOCAB) for _ in range(CONTEXT // 4)] * 4 for _ in range(self._sequences)]
         requests = [Request(f"{at}", 0, ids, rule) for at, ids in enumerate(prompts)]
         self._engine.attach()
         records = list(Runner(self._engine, _context, self._sequences, trace=True).segment(self._method, requests))
         self._engine.detach()
-        fewest = min(record.target_forwards for record in records)  # until then all of them take part
+        fewest = min(record.target_forwards for record in records)  # all sequences take part in the steps before this
         phases = [record.phases_s for record in records if record.phases_s]
         return {name: sum(median(spent[name][:fewest]) for spent in phases) for name in (*PHASES, "forward")}
 

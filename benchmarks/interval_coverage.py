@@ -1,8 +1,8 @@
-"""How often the intervals and tests of ``specbench.analysis.stats`` are right, on experiments whose truth is known.
+"""How often the intervals and tests of ``specbench.analysis.stats`` are right, on simulated data with known truth.
 
-``python benchmarks/interval_coverage.py [EXPERIMENTS]`` prints the figures that their docstrings state. The worlds are
-unpleasant in the ways that benchmark data are: lengths with heavy tails, speedups that hang on the length, turns of one
-prompt that are alike, requests hit by a pause of the machine.
+``python benchmarks/interval_coverage.py [EXPERIMENTS]`` prints the figures that their docstrings state. The simulated
+worlds have the difficulties of benchmark data: lengths with heavy tails, speedups that depend on the length, correlated
+turns of one prompt, requests delayed by a pause of the machine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _STEP_S = 0.025
 
 
 def lognormal(generator: np.random.Generator, prompts: int) -> Columns:
-    """Lengths vary a lot, the speedups of prompts a little."""
+    """World in which lengths vary a lot and speedups of prompts a little."""
     tokens = generator.lognormal(5.0, 0.7, prompts)
     seconds = tokens * _STEP_S * generator.lognormal(0.0, 0.05, prompts)
     return seconds, tokens, seconds / generator.lognormal(0.5, 0.25, prompts), tokens, np.arange(prompts)
 
 
 def heavy(generator: np.random.Generator, prompts: int) -> Columns:
-    """A few answers hold most of the tokens, up to a budget of 1,024; long ones gain more."""
+    """World in which a few answers have most of the tokens, up to a budget of 1,024, and long answers gain more."""
     tokens = np.minimum(np.round(generator.lognormal(4.5, 1.2, prompts)) + 1, 1024)
     seconds = tokens * _STEP_S * generator.lognormal(0.0, 0.05, prompts)
     gain = np.exp(0.5 + 0.125 * (np.log(tokens) - 4.5) + 0.35 * generator.standard_normal(prompts))
@@ -44,7 +44,7 @@ def heavy(generator: np.random.Generator, prompts: int) -> Columns:
 
 
 def turns(generator: np.random.Generator, prompts: int) -> Columns:
-    """Two turns of a prompt are alike in length and speedup; the method's answers have other lengths than AR's."""
+    """World with two turns per prompt, correlated in length and speedup; answers differ from AR's in length."""
     of = np.repeat(np.arange(prompts), 2)
     length, gain = generator.lognormal(4.8, 0.6, prompts)[of], 0.3 * generator.standard_normal(prompts)[of]
     tokens = length * generator.lognormal(0.0, 0.4, of.size)
@@ -60,7 +60,7 @@ def turns(generator: np.random.Generator, prompts: int) -> Columns:
 
 
 def pauses(generator: np.random.Generator, prompts: int) -> Columns:
-    """A method against itself: noise of 2 %, and one request in twenty takes 30 % longer."""
+    """World that compares a method with itself: noise of 2 %, and one request in twenty takes 30 % longer."""
     tokens = generator.integers(8, 33, prompts).astype(np.float64)
 
     def arm() -> Floats:
@@ -74,10 +74,10 @@ WORLDS: Mapping[str, World] = {"lognormal": lognormal, "heavy": heavy, "turns": 
 
 
 def stepped(concurrency: int) -> World:
-    """Sequences stepped together, a block of them at a time; a row is a block, for that is what was timed.
+    """World in which sequences are stepped together in blocks; a row of data is a block, because blocks are timed.
 
-    Slots refill as answers end, so a block ends with slots that stand empty. A step takes longer the more sequences it
-    serves, and the machine is up to a tenth slower or faster in one block than in another.
+    Slots refill as answers end, so a block ends with some empty slots. A step takes longer the more sequences it
+    serves, and the machine's speed differs by up to a tenth between blocks.
     """
 
     def world(generator: np.random.Generator, blocks: int) -> Columns:
@@ -93,7 +93,7 @@ def stepped(concurrency: int) -> World:
 
 
 def _together(steps: Floats, concurrency: int) -> float:
-    """Seconds of a block whose sequences take so many steps each, ``concurrency`` in slots at a time."""
+    """Seconds of a block from the number of steps of each sequence, with ``concurrency`` slots."""
     free = [0.0] * concurrency
     spans = []
     for count in steps.tolist():
@@ -108,7 +108,7 @@ def _together(steps: Floats, concurrency: int) -> float:
 
 @cache
 def truth(world: World, seed: int = 1, prompts: int = 2_000_000) -> float:
-    """The ratio of expectations that a world's experiments estimate."""
+    """The true ratio of expectations that experiments in a world estimate."""
     a_time, a_tokens, b_time, b_tokens, _ = world(np.random.default_rng(seed), prompts)
     return float(a_time.sum() * b_tokens.sum() / (a_tokens.sum() * b_time.sum()))
 
@@ -116,7 +116,7 @@ def truth(world: World, seed: int = 1, prompts: int = 2_000_000) -> float:
 def coverage(
     world: World, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000, of: int = 2_000_000
 ) -> float:
-    """Share of experiments whose 95 % interval holds the truth, which is that of ``of`` prompts."""
+    """Share of experiments whose 95 % interval contains the truth, which is computed from ``of`` prompts."""
     generator, right, hits = np.random.default_rng(seed), truth(world, prompts=of), 0
     for experiment in range(experiments):
         a_time, a_tokens, b_time, b_tokens, unit = world(generator, prompts)
@@ -132,39 +132,39 @@ def coverage(
 
 
 class Table:
-    """Rows of speedups over one AR on the same prompts, lengths as in :func:`lognormal`.
+    """Rows with speedups over one AR row on the same prompts, lengths as in :func:`lognormal`.
 
-    A prompt suits or does not suit all rows alike (σ 0.15 of the logarithm) and each by itself (σ 0.2).
+    Each prompt has a random effect on all rows (σ 0.15 of the logarithm) and one on each single row (σ 0.2).
 
     Args:
-        speedups: the true ones.
+        speedups: true speedup of each row.
     """
 
     def __init__(self, speedups: Sequence[float]) -> None:
         self.truths = {f"row {at}": speedup for at, speedup in enumerate(speedups)}
 
     def experiment(self, generator: np.random.Generator, prompts: int) -> dict[str, Paired]:
-        """The rows of one run."""
+        """Simulate the rows of one run."""
         tokens = generator.lognormal(5.0, 0.7, prompts)
         ar = tokens * _STEP_S * generator.lognormal(0.0, 0.05, prompts)
         common, level = generator.normal(0.0, 0.15, prompts), (0.15**2 + 0.2**2) / 2
         made = {}
         for label, speedup in self.truths.items():
-            # Times of mean 1 / speedup: the ratio of sums of seconds is the speedup.
+            # The times have mean 1 / speedup, so that the ratio of sums of seconds is the speedup.
             slow = np.exp(common + generator.normal(0.0, 0.2, prompts) - level) / speedup
             arms = [(seconds.tolist(), tokens.tolist()) for seconds in (ar, ar * slow)]
             made[label] = Paired(arms[0], arms[1], list(range(prompts)))
         return made
 
 
-class Told(NamedTuple):
-    """Shares of experiments.
+class Errors(NamedTuple):
+    """Shares of experiments, except ``as_good``.
 
     Attributes:
-        faster, slower: in which a row that is neither was called so.
-        covered: in which the best row's interval held its truth.
-        kept: in which the true best was among those as good as the best.
-        as_good: rows as good as the best, the mean.
+        faster, slower: experiments in which a row of equal speed was called faster, or slower.
+        covered: experiments in which the best row's interval contained its true speedup.
+        kept: experiments in which the true best row was among the rows as good as the best.
+        as_good: mean number of rows as good as the best.
     """
 
     faster: float
@@ -174,8 +174,8 @@ class Told(NamedTuple):
     as_good: float
 
 
-def best_of_many(table: Table, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000) -> Told:
-    """What joint intervals and comparisons with the best say of a table whose truth is known."""
+def best_of_many(table: Table, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000) -> Errors:
+    """Test joint intervals and comparisons with the best on tables whose truth is known."""
     generator, sums = np.random.default_rng(seed), np.zeros(5)
     truths = table.truths
     first = max(truths, key=lambda label: truths[label])
@@ -192,13 +192,13 @@ def best_of_many(table: Table, prompts: int, experiments: int, seed: int = 0, dr
             first in found.as_good,
             len(found.as_good),
         )
-    return Told(*(sums / experiments).tolist())
+    return Errors(*(sums / experiments).tolist())
 
 
 def share_coverage(
     gained: float, lost: float, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000
 ) -> float:
-    """The same of the difference of two shares; a prompt is gained or lost with these probabilities."""
+    """Coverage for the difference of two shares; a prompt is gained or lost with these probabilities."""
     generator, hits = np.random.default_rng(seed), 0
     for experiment in range(experiments):
         difference = generator.choice([1, -1, 0], prompts, p=[gained, lost, 1 - gained - lost])
@@ -209,7 +209,7 @@ def share_coverage(
 
 
 class Language:
-    """Texts of tokens out of six; the next one hangs on the prompt and the last two. [8, 7, 7, 6] probabilities."""
+    """Random texts of six token ids; the next token depends on prompt and last two tokens: shape [8, 7, 7, 6]."""
 
     def __init__(self, temperature: float = 1.0) -> None:
         scores = np.random.default_rng(5).standard_normal((8, 7, 7, 6)) * 1.5
@@ -217,7 +217,7 @@ class Language:
         self.probabilities /= self.probabilities.sum(-1, keepdims=True)
 
     def texts(self, generator: np.random.Generator, answers: int, length: int = 12) -> dict[str, list[list[int]]]:
-        """So many answers to each prompt."""
+        """Generate ``answers`` answers to each prompt."""
         sums, found = self.probabilities.cumsum(-1), {}
         for prompt in range(sums.shape[0]):
             before, last = np.full(answers, 6), np.full(answers, 6)
@@ -237,7 +237,7 @@ class Language:
 def called_different(
     other: Language, experiments: int, answers: int = 60, level: float = 0.05, permutations: int = 399, seed: int = 0
 ) -> float:
-    """Share of experiments in which the two-sample test tells ``other`` from the language at temperature 1."""
+    """Share of experiments in which the two-sample test distinguishes ``other`` from the language at temperature 1."""
     generator, base, found = np.random.default_rng(seed), Language(), 0
     for experiment in range(experiments):
         ours, theirs = other.texts(generator, answers), base.texts(generator, answers)
@@ -256,13 +256,13 @@ def main(experiments: int, sizes: Sequence[int] = SIZES) -> None:
     print("tables of rows: false faster, false slower, best row covered, best kept, rows as good")
     for prompts in (8, 20, 40):
         for name, speedups in (("14 equal", [1.0] * 14), ("5, one 2% ahead", [1.02, 1.0, 1.0, 1.0, 1.0])):
-            told = best_of_many(Table(speedups), prompts, experiments)
-            print(f"{name}, {prompts} prompts", *(f"{share:.3f}" for share in told), sep="  ", flush=True)
-    print("the same of a difference of two shares")
+            errors = best_of_many(Table(speedups), prompts, experiments)
+            print(f"{name}, {prompts} prompts", *(f"{share:.3f}" for share in errors), sep="  ", flush=True)
+    print("coverage of the 95% interval of a difference of two shares")
     for gained, lost in ((0.02, 0.02), (0.05, 0.01), (0.1, 0.1), (0.25, 0.1)):
         found = (f"{n}: {share_coverage(gained, lost, n, experiments):.1%}" for n in sizes)
         print(f"+{gained:.0%} -{lost:.0%}", *found, sep="  ", flush=True)
-    print("two-sample test at 5%: distance, and how often it is seen")
+    print("two-sample test at 5%: distance, and share of experiments that detect it")
     for temperature in (1.0, 0.8, 0.7, 0.6):
         other = Language(temperature)
         print(f"{other.distance(Language()):.3f}  {called_different(other, experiments // 10):.1%}", flush=True)

@@ -16,7 +16,7 @@ what to print, so a new figure or table needs no Python:
 ``words``
     the definitions of the report's terms
 ``stated by=FILE``
-    a number that is no run's, left as it stands; FILE is its source
+    a number that does not come from a run and is left unchanged; FILE is its source
 
 ``run`` is a piece of ``results/README.md`` or the end of a folder's name, ``crossing/c4`` one concurrency of a sweep,
 ``a+b`` two runs pooled, and ``a,b`` one figure of each. ``file`` is a JSON file instead. ``of`` is a field of a row of
@@ -24,9 +24,9 @@ what to print, so a new figure or table needs no Python:
 ``text.without_loops.speedup``. ``where=threads:1,context:64`` chooses a line of a sweep, or of a list in a file
 (``in=cells``). ``as=%`` or ``as=ms`` scales, ``digits=`` rounds.
 
-Lines ``row NAME key=value …`` and ``column NAME key=value …`` in a table's comment name its rows and columns freely: a
-cell is asked for with the words of the table, its column and its row together. ``@key`` stands for another word of the
-three; a cell without it stays empty, and so does one that asks for no figure.
+Lines ``row NAME key=value …`` and ``column NAME key=value …`` in a table's comment define its rows and columns freely:
+a cell combines the words of the table, its column and its row. ``@key`` stands for the value of another of these words;
+a cell without that word stays empty, and so does a cell that asks for no figure.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ _UNITS = {
     "tok/s": (1.0, 1, ""),
     "": (1.0, 2, ""),
 }
-#: Heads of columns that are named by a field.
+#: Column heads of fields.
 _HEADS = {"tokens_per_forward": "tokens per forward", "decode_tok_s": "tok/s", "rows_per_step": "rows per forward"}
 
 Asked = dict[str, str]
 
 
 def pages() -> list[Path]:
-    """The pages that have blocks."""
+    """Return the pages that have generated blocks."""
     found = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return found + sorted(page for room in ("methods", "tasks") for page in (ROOT / room).rglob("README.md"))
 
 
 @dataclass(frozen=True)
 class Block:
-    """A generated block of a page: its kind, its words, and what stands in it."""
+    """A generated block of a page: its kind, its words, and its content."""
 
     kind: str
     words: str
@@ -81,7 +81,7 @@ class Block:
 
     @property
     def asked(self) -> Asked:
-        """The words before any ``row`` or ``column``, without a table's names of rows and columns."""
+        """The words before any ``row`` or ``column``, without a table's row and column names."""
         head = re.split(r"\n\s*(?:row|column) ", self.words)[0]
         return dict(word.split("=", 1) for word in shlex.split(head))
 
@@ -94,20 +94,20 @@ class Block:
         return found
 
     def grid(self) -> list[tuple[str, list[Asked]]]:
-        """The rows of a table: name, and what each of its cells asks for (nothing: it stays empty)."""
+        """The rows of a table: name, and the words of each cell (no words for an empty cell)."""
         base = {key: word for key, word in self.asked.items() if key not in ("rows", "columns", "head")}
         columns = self._named("column", "of")
         return [(name, [_merged({**base, **column, **row}) for _, column in columns])
                 for name, row in self._named("row", "row")]  # fmt: skip
 
     def heads(self, page: Path) -> list[str]:
-        """The first line of a table; ``{run}`` in the name of a column is where its run lies."""
+        """The head of a table; ``{run}`` in the name of a column is replaced by the link to its run."""
         columns = self._named("column", "of")
         names = [name.replace("{run}", _link(words["run"], page)) if "{" in name else name for name, words in columns]
         return [self.asked.get("head", ""), *names]
 
     def figures(self) -> Iterator[tuple[Asked, str]]:
-        """Each figure of a value or a table: what was asked for, and how the page prints it."""
+        """Each figure of a value or a table: its words, and how the page prints it."""
         if self.kind == "value":
             yield self.asked, self.printed
         elif self.kind == "table":
@@ -128,12 +128,12 @@ def _merged(words: Asked) -> Asked:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks of a page, in order."""
+    """Return the blocks of a page, in order."""
     return (Block(*match.groups()) for match in BLOCK.finditer(text))
 
 
 def place(name: str) -> Path:
-    """The folder of a run by its piece in ``results/README.md``, or by the end of its name."""
+    """Find the folder of a run by its piece in ``results/README.md``, or by the end of its name."""
     name, _, part = name.partition("/")
     listed = {piece.name: piece.folder for piece in evidence.read(evidence.LIST.read_text()) if piece.folder}
     (folder,) = [listed[name]] if name in listed else {one for one in listed.values() if one.endswith(f"-{name}")}
@@ -147,7 +147,7 @@ def _read(folder: Path) -> ReadRun:
 
 @cache
 def _source(asked: str) -> Any:
-    """What a run or a file holds: a summary with its configuration, the lines of a sweep, or JSON."""
+    """Read a run or file: a summary with its configuration, the lines of a sweep, or JSON."""
     folder = place(asked)
     if (folder / "run.json").exists():
         return _read(folder)
@@ -180,7 +180,7 @@ def _part(value: Any, path: str) -> Any:
 
 
 def _chosen(asked: Asked, run: str) -> Any:
-    """The object that has the figure as a field."""
+    """Return the object that has the figure as a field."""
     if "+" in run:
         return _pooled(run)[asked["row"]]
     source: Any = json.loads((ROOT / asked["file"]).read_text()) if "file" in asked else _source(run)
@@ -197,7 +197,7 @@ def _chosen(asked: Asked, run: str) -> Any:
 
 
 def _ends(chosen: Any, of: str, value: Any) -> Sequence[float] | None:
-    """The interval that belongs to a figure."""
+    """Return the interval that belongs to a figure."""
     if getattr(value, "low", None) is not None:
         return value.low, value.high
     if not isinstance(chosen, Mapping):
@@ -222,18 +222,18 @@ def _printed(asked: Asked, of: str, run: str, inline: bool) -> str:
     if isinstance(value, int) and "as" not in asked:
         return f"{value:,}"
 
-    def said(number: float) -> str:
+    def shown(number: float) -> str:
         return f"{factor * number:.{asked.get('digits', digits)}f}"
 
     unit = ("×" if of.endswith("speedup") else suffix) if inline else suffix.strip(" ms")
     if ends is None or ends[0] is None or math.isnan(ends[0]):
-        return f"{said(value)}{unit}"
-    low, high = map(said, ends)
-    return f"{said(value)}{unit} ({low} to {high})" if inline else f"{said(value)}{unit} [{low}, {high}]"
+        return f"{shown(value)}{unit}"
+    low, high = map(shown, ends)
+    return f"{shown(value)}{unit} ({low} to {high})" if inline else f"{shown(value)}{unit} [{low}, {high}]"
 
 
 def figure(asked: Asked, inline: bool = False) -> str:
-    """A cell, or a value of a sentence: of several runs with commas, several figures of one run with points."""
+    """Print a cell or a value in a sentence; figures of several runs are joined with commas, of one run with points."""
     runs, of = asked.get("run", "").split(","), asked["of"].split(",")
     cells = [" · ".join(_printed({**asked, "of": one}, one, run, inline) for one in of) for run in runs]
     return ", ".join("–" if {*cell} <= {*"– ·"} else cell for cell in cells)
@@ -266,7 +266,7 @@ def _shown(asked: Asked) -> str:
 
 
 def filled(text: str, page: Path) -> str:
-    """A page with every block made anew."""
+    """Return a page with every block filled again."""
 
     def made(match: re.Match[str]) -> str:
         block = Block(*match.groups())

@@ -1,7 +1,7 @@
-"""How wrong a projection is: from this CPU with one thread onto the same CPU with two, whose steps are measured too.
+"""Error of a projection from this CPU with one thread onto the same CPU with two threads, whose steps are measured too.
 
-Ceilings of both are measured, so what is tested is how steps follow from ceilings, and not a datasheet. The two are
-measured in turns, because a machine's bandwidth is its neighbours' too; the figures are of medians over the turns.
+The ceilings (bandwidth and peak) of both are measured, so the test covers how steps follow from ceilings, not a
+datasheet. Both are measured alternately, because other processes change the bandwidth; figures are medians over turns.
 
     python benchmarks/projection_error.py [--model smollm2-135m] [--seconds 40] [--turns 2]
 """
@@ -26,14 +26,14 @@ CONTEXTS = (128, 512)
 
 
 def measured(loaded: LoadedModel, threads: int, seconds: float) -> Profile:
-    """A profile with so many threads."""
+    """Measure a profile with this number of threads."""
     torch.set_num_threads(threads)
     settings = Settings(rows=ROWS, contexts=CONTEXTS, slots=(1,), seconds=seconds)
     return measure_profile(loaded, settings, lambda line: None)
 
 
 def middle(profiles: list[Profile]) -> tuple[Ceilings, dict[tuple[int, int], StepPoint]]:
-    """Medians of ceilings and of every step that all profiles have."""
+    """Return the medians of the ceilings, and of every step that all profiles have."""
     ceilings = Ceilings(
         bytes_per_s=median(p.ceilings.bytes_per_s for p in profiles),
         flops_per_s=median(p.ceilings.flops_per_s for p in profiles),
@@ -49,7 +49,7 @@ def middle(profiles: list[Profile]) -> tuple[Ceilings, dict[tuple[int, int], Ste
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--seconds", type=float, default=40, help="of each profile")
+    parser.add_argument("--seconds", type=float, default=40, help="seconds for each profile")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -78,7 +78,7 @@ def main() -> None:
             }
         )
     errors = [abs(math.log(row["projected_ms"] / row["measured_ms"])) for row in table]
-    said = {
+    report = {
         "ceilings_ratio": {
             "bytes": there.bytes_per_s / here.bytes_per_s,
             "flops": there.flops_per_s / here.flops_per_s,
@@ -89,9 +89,9 @@ def main() -> None:
         "table": table,
     }
     if args.json:
-        print(json.dumps(said, indent=2))
+        print(json.dumps(report, indent=2))
         return
-    ratio = said["ceilings_ratio"]
+    ratio = report["ceilings_ratio"]
     moved, computed = f"bandwidth ×{ratio['bytes']:.2f}", f"matrix products ×{ratio['flops']:.2f}"
     print(f"{args.model} fp32, one thread to two: {moved}, {computed}")
     print(f"{'rows':>5}{'context':>9}{'1 thread':>10}{'2 threads':>11}{'projected':>11}{'band':>18}{'error':>9}")
@@ -103,8 +103,8 @@ def main() -> None:
             f"{band:>18}{row['error']:+9.0%}"
         )
     print(
-        f"error: median {said['median_error']:.0%}, largest {said['largest_error']:.0%}; inside the band: "
-        f"{said['inside_band']:.0%} of {len(table)} steps"
+        f"error: median {report['median_error']:.0%}, largest {report['largest_error']:.0%}; inside the band: "
+        f"{report['inside_band']:.0%} of {len(table)} steps"
     )
 
 

@@ -1,7 +1,7 @@
-"""Repetition: a piece of evidence that was measured again, row by row beside the run that pages quote.
+"""Compare a repeated measurement row by row with the run that pages quote.
 
-Two intervals of one figure that overlap do not contradict each other. Of another machine they may well be apart: what
-rows cost there is another matter. Tokens per forward are not of a machine, so long as its arithmetic is the same.
+Two overlapping intervals of one figure do not contradict each other. On another machine they may well differ, because
+rows cost differently there. Tokens per forward do not depend on the machine as long as its arithmetic is the same.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of a summary, then and now.
+    """A row of a summary in the quoted run and in the repetition.
 
     Attributes:
-        part: of a sweep, "c4" for four sequences; "" of a run.
-        row: its label.
-        then, now: as ``summary.json`` has them.
+        part: part of a sweep, such as "c4" for four sequences; "" for a run.
+        row: label of the row.
+        then, now: the row in both ``summary.json``.
     """
 
     part: str
@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def overlap(self) -> bool | None:
-        """Whether both intervals of the speedup have a value in common; None where one of them is missing."""
+        """Whether the two intervals of the speedup overlap; None if one of them is missing."""
         (low, high), (lowest, highest) = (_ends(side) for side in (self.then, self.now))
         if low is None or high is None or lowest is None or highest is None:
             return None
@@ -40,7 +40,7 @@ class Pair:
 
 
 def parts(folder: Path) -> dict[str, dict[str, Any]]:
-    """Summaries of a sweep by its parts; of a run its own, by ""; of a profile none."""
+    """Return the summaries of a sweep by part, of a run under the key "", and none of a profile."""
     files = [
         *folder.glob("summary.json"),
         *sorted(folder.glob("c*/summary.json"), key=lambda file: int(file.parent.name[1:])),
@@ -49,7 +49,7 @@ def parts(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def pairs(then: Path, now: Path) -> list[Pair]:
-    """Rows over AR that two folders have in common: of runs, or of sweeps part by part."""
+    """Return the rows with a speedup that two folders have in common: runs, or sweeps part by part."""
     sides = [parts(folder) for folder in (then, now)]
     found = []
     for part in (part for part in sides[0] if part in sides[1]):
@@ -59,18 +59,18 @@ def pairs(then: Path, now: Path) -> list[Pair]:
 
 
 def table(found: Sequence[Pair]) -> Table:
-    """As it is printed, in 80 columns too."""
+    """Make the table to print; it fits in 80 columns."""
     shown = Table("row", "TPF", "over AR, then", "now", "", box=None, pad_edge=False)
     for pair in found:
-        said = {True: "overlap", False: "apart", None: "no interval"}[pair.overlap]
+        verdict = {True: "overlap", False: "apart", None: "no interval"}[pair.overlap]
         forwards = " → ".join(f"{side['tokens_per_forward']:.2f}" for side in (pair.then, pair.now))
         speedups = [_speedup(side["speedup"]) for side in (pair.then, pair.now)]
-        shown.add_row(" ".join(filter(None, (pair.part, pair.row))), forwards, *speedups, said)
+        shown.add_row(" ".join(filter(None, (pair.part, pair.row))), forwards, *speedups, verdict)
     return shown
 
 
 def count(found: Sequence[Pair]) -> str:
-    """In a sentence."""
+    """Count the overlapping intervals, as text."""
     known = [pair.overlap for pair in found if pair.overlap is not None]
     return f"{sum(known)} of {len(known)} intervals overlap"
 

@@ -1,7 +1,8 @@
-"""Tokens per forward and host time of every registered method beside AR, on real prompts, greedy.
+"""Measure tokens per forward and host time of AR and every registered method, on real prompts, greedy.
 
-Tokens per forward do not depend on the machine; the milliseconds do. Host time is what a step costs beside the target's
-forward: drafting, building the inputs, acceptance, keeping the KV, and the decoder's bookkeeping (median over steps).
+Tokens per forward do not depend on the machine; the milliseconds do. Host time is the time of a step without the
+target's forward: drafting, building inputs, acceptance, keeping the KV entries, and the decoder's bookkeeping (median
+over steps).
 
     python benchmarks/tokens_per_forward.py [--prompts 20] [--tokens 128] [--method jf,msn --set jf.n=16] [--json]
 """
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--method", default=",".join(runnable()), help="default: all that run as they come")
+    parser.add_argument("--method", default=",".join(runnable()), help="default: all that run without settings")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="METHOD.OPTION=VALUE")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -45,7 +46,7 @@ def main() -> None:
         dtype="float32" if not torch.cuda.is_available() else "auto",
         max_new_tokens=args.tokens,
         limit=args.prompts,
-        first=True,  # as in the figures that were quoted so far
+        first=True,  # as for the figures quoted so far
         base="none",
         trace=True,
     )
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def rows(plan: Plan) -> Any:
-    """A dictionary per method as it ends, AR first; ``exact`` is how many answers are AR's, token for token."""
+    """Yield a dictionary for each finished method, AR first; ``exact`` counts answers equal to AR's token for token."""
     resolved = resolve(plan)
     loaded, _ = load_models(resolved)
     prepared = prepare(resolved.plan, resolved.tasks[0], loaded)

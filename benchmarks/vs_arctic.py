@@ -1,22 +1,23 @@
-"""Our suffix decoding against the published class: ``SuffixDecodingCache`` of Arctic Inference, draft by draft.
+"""Compare our suffix decoding with the published class, ``SuffixDecodingCache`` of Arctic Inference, draft by draft.
 
-Recorded answers are played token by token into both, and behind every token both draft. What counts as equal:
+Recorded answers are played token by token into both, and both draft after every token. Drafts count as equal as
+follows:
 
 * path: the same tokens, and the score to 1e-5.
-* tree: the score to 1e-5. Where other tokens are drafted ("order"), their probabilities are looked up in our counts:
-  the class takes equally probable ones in the order of C++'s ``std::priority_queue``, which no rule describes.
-* "rounding": the class computes in single precision, where equal scores differ and a probability of just ``min_prob``
-  may be below it. Our counts, drafted from in single precision, have to give its draft then.
+* tree: the score to 1e-5. If the tokens differ ("order"), their probabilities are looked up in our counts: the class
+  takes equally probable tokens in the order of C++'s ``std::priority_queue``, which is unspecified.
+* "rounding": the class computes in single precision, in which equal scores can differ and a probability equal to
+  ``min_prob`` can fall below it. Drafting from our counts in single precision then has to give the class's draft.
 
-Anything else is wrong, and the exit code 1. Times are processor microseconds a step with vLLM's defaults: of ours
-``observe`` and ``draft``, of theirs ``add_active_response`` and ``speculate``. They depend on the machine.
+Anything else is wrong and gives exit code 1. Times are processor microseconds per step with vLLM's defaults:
+``observe`` and ``draft`` for ours, ``add_active_response`` and ``speculate`` for theirs. They depend on the machine.
 
     pip install arctic-inference==0.3.0
     python benchmarks/vs_arctic.py [--answers 100]
-    python benchmarks/vs_arctic.py --sample > tests/small_data/arctic_drafts.json  # what a test holds ours to
+    python benchmarks/vs_arctic.py --sample > tests/small_data/arctic_drafts.json  # reference drafts of a test
 
-Building that package takes torch and more; the class itself does not. In its unpacked source archive, with CMake, a
-compiler for C++20 and ``pip install nanobind==2.9.2``:
+Building that package needs torch and more; the class itself does not. In the unpacked source archive, with CMake, a
+C++20 compiler and ``pip install nanobind==2.9.2``:
 
     cmake -S csrc/suffix_decoding -B build -DPython_EXECUTABLE="$(command -v python)" && cmake --build build
     cp build/_C.* arctic_inference/suffix_decoding/
@@ -54,9 +55,9 @@ from specbench.runner import prepare
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 RUNS = ("20261123T003450Z", "20261123T005429Z", "20261123T011937Z")  # gsm8k, humaneval, mbpp: 40 answers each
-UNLIMITED = 1_000_000  # of answers that are kept: more than are played
-VOCABULARY = 1 << 20  # every id is below
-# How many answers are kept, and how many requests decode at a time: with more of them than places some lose theirs.
+UNLIMITED = 1_000_000  # answers to keep: more than are played
+VOCABULARY = 1 << 20  # every token id is below this
+# (answers to keep, requests that decode at a time): with more requests than places, some answers are dropped.
 STATES = {"cold": (0, 1), "keeps all": (UNLIMITED, 1), "keeps 10": (10, 1), "keeps 10, 16 at a time": (10, 16)}
 SAMPLED = ((0, 1), (UNLIMITED, 1), (2, 1), (2, 3), (5, 3))
 
@@ -72,7 +73,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Setting:
-    """Options of both; ``together`` requests decode at a time. At most ``depth`` tokens are drafted, as by default."""
+    """Options of both; ``together`` requests decode at a time. At most ``depth`` tokens are drafted, the default."""
 
     cached_requests: int
     together: int
@@ -84,19 +85,19 @@ class Setting:
 
     @property
     def of_vllm(self) -> bool:
-        """Whether all but the cache is as vLLM has it; a tree is as good."""
+        """Whether the options except the cache are vLLM's defaults; a tree counts as well."""
         return (self.depth, self.factor, self.offset, self.min_prob) == (24, 1.0, 0.0, 0.1)
 
     @property
     def options(self) -> dict[str, Any]:
-        """As our method takes them."""
+        """The options of our method."""
         own = ("cached_requests", "depth", "factor", "offset", "min_prob", "tree")
         return {**{name: getattr(self, name) for name in own}, "draft_length": self.depth}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What both drafted behind ``at`` tokens of an answer, and the seconds that it took them."""
+    """Both drafts after ``at`` tokens of an answer, and the seconds that each took."""
 
     text: int
     at: int
@@ -109,17 +110,17 @@ class Pair:
 
 @dataclass
 class Tally:
-    """Counts of a row of the table, and the seconds of its steps that are timed."""
+    """Counts of a row of the table, and the seconds of its timed steps."""
 
     found: Counter[str] = field(default_factory=Counter)
     seconds: list[tuple[float, float]] = field(default_factory=list)
 
 
 def recorded(answers: int) -> list[Text]:
-    """AR's answers of committed runs, with the prompts as the runs' tokenizer has them.
+    """Read AR's answers from committed runs, with the prompts' token ids.
 
     Raises:
-        UsageError: a run is not there, or its prompts are no longer the task's.
+        UsageError: a run is missing, or the task's prompts have changed since.
     """
     texts: list[Text] = []
     loaded = lru_cache(partial(load, dtype="float32", device="cpu"))
@@ -128,14 +129,17 @@ def recorded(answers: int) -> list[Text]:
             break
         folder = next(RESULTS.glob(f"{stamp}-*"), RESULTS / stamp)
         read = read_run(folder)
-        said, name = read.run["plan"], read.config.model.name
-        chosen = {key: said[key] for key in ("limit", "prompt_seed", "first", "task_settings") if key in said}
+        recorded_plan, name = read.run["plan"], read.config.model.name
+        options = ("limit", "prompt_seed", "first", "task_settings")
+        chosen = {key: recorded_plan[key] for key in options if key in recorded_plan}
         budget = read.config.max_new_tokens
-        plan = Plan(model=name, task=said["task"], max_new_tokens=budget, method=BASELINE, base="none", **chosen)
+        plan = Plan(
+            model=name, task=recorded_plan["task"], max_new_tokens=budget, method=BASELINE, base="none", **chosen
+        )
         resolved = resolve(plan)
         prepared = prepare(resolved.plan, resolved.tasks[0], loaded(name))
         if prepared.spec.prompts_sha256 != read.config.task.prompts_sha256:
-            raise UsageError(f"{folder.name} was asked other prompts than {said['task']} has today; run it again")
+            raise UsageError(f"the prompts of {recorded_plan['task']} have changed since {folder.name}; run it again")
         for record in read.records:
             if record.method == BASELINE:
                 prompt = list(prepared.request(record.prompt_id).ids)
@@ -146,7 +150,7 @@ def recorded(answers: int) -> list[Text]:
 def settings(
     cached_requests: int, together: int, tree: bool, depths: Sequence[int] = (24, 64), least: Sequence[float] = (0.1, 0)
 ) -> list[Setting]:
-    """All that a row of the table is about."""
+    """Return all settings that a row of the table covers."""
     return [
         Setting(cached_requests, together, *chosen, tree)
         for chosen in product(depths, (1.0, 2.0, 4.0), (0.0, 1.0), least)
@@ -154,7 +158,7 @@ def settings(
 
 
 def play(setting: Setting, texts: Sequence[Text], published: Any) -> Iterator[Pair]:
-    """Decodes the texts with both; each token comes alone, as if no draft was ever accepted."""
+    """Decode the texts with both; tokens come one at a time, as if no draft was ever accepted."""
     method = registry.method("suffix").load()
     options = method.Options(**setting.options)
     state = method.Decoder.state(options)
@@ -192,7 +196,7 @@ def play(setting: Setting, texts: Sequence[Text], published: Any) -> Iterator[Pa
 
 
 def judged(pair: Pair, setting: Setting) -> str:
-    """One of "same", "order", "rounding" and "wrong", as the head of this file has it."""
+    """Return "same", "order", "rounding" or "wrong", as defined at the head of this file."""
     theirs, level = pair.theirs, near(pair.decoder.score, pair.theirs.score)
     ours = (list(pair.ours.tokens[1:]), [parent - 1 for parent in pair.ours.parents[1:]])
     if level and paths(*ours) == paths(theirs.token_ids, theirs.parents):
@@ -201,18 +205,18 @@ def judged(pair: Pair, setting: Setting) -> str:
     if level and setting.tree and any(promised(tree, pair.context, theirs) for tree in trees):
         return "order"
     drafts = [in_single_precision(tree, pair.context, setting) for tree in trees]
-    score, tokens = max(drafts, key=lambda draft: draft[0])  # of equal ones the first, which is the local one
+    score, tokens = max(drafts, key=lambda draft: draft[0])  # the first of equal scores, which is the local tree
     alike = near(float(score), theirs.score) and (setting.tree or tokens == theirs.token_ids)
     return "rounding" if alike else "wrong"
 
 
 def near(one: float, other: float) -> bool:
-    """Equal to 1e-5, of a score above 1 in proportion: it is a sum in single precision."""
+    """Whether two scores are equal to 1e-5, relative above 1, because they are sums in single precision."""
     return abs(one - other) <= 1e-5 * max(1.0, one)
 
 
 def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
-    """The tokens on the way to each one, itself included, sorted."""
+    """Return the path of tokens to each node, itself included, sorted."""
     found: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, parents, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), token))
@@ -220,12 +224,12 @@ def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]
 
 
 def trees_of(decoder: Any) -> list[Any]:
-    """Our suffix trees: the text's own, then the one of earlier answers where there is one."""
+    """Our suffix trees: the text's own, then the tree of earlier answers if there is one."""
     return [decoder._local, *([decoder._answers.tree] if decoder._answers else [])]
 
 
 def promised(tree: Any, context: Sequence[int], theirs: Any) -> bool:
-    """Whether our counts give their tokens the probabilities that they say."""
+    """Whether our counts give their tokens the probabilities that they report."""
     match = list(context[-theirs.match_len :])
     of = occurs(tree, match)
     ways: list[list[int]] = []
@@ -237,13 +241,13 @@ def promised(tree: Any, context: Sequence[int], theirs: Any) -> bool:
 
 
 def occurs(tree: Any, tokens: Sequence[int]) -> int:
-    """How often a string occurs."""
+    """Count how often a string occurs."""
     place = tree.find(tokens)
     return place[0].count if place else 0
 
 
 def in_single_precision(tree: Any, context: Sequence[int], setting: Setting) -> tuple[Any, list[int]]:
-    """Score and tokens of the draft from our counts, computed with the class's precision and in its order."""
+    """Draft from our counts with the class's precision and order; return score and tokens."""
     best: tuple[Any, list[int]] = (np.float32(0), [])
     for match in range(1, len(context)):
         place = tree.find(context[-match:])
@@ -252,28 +256,28 @@ def in_single_precision(tree: Any, context: Sequence[int], setting: Setting) -> 
         most = min(setting.depth, int(match * setting.factor + setting.offset))
         score: Any = np.float32(0)
         tokens: list[int] = []
-        turn = count()  # of equally probable ones the one found first
-        queue = [(-likely, next(turn), *at) for likely, *at in behind(tree, place, np.float32(1), setting)]
+        turn = count()  # of equally probable tokens, take the one found first
+        queue = [(-likely, next(turn), *at) for likely, *at in following(tree, place, np.float32(1), setting)]
         while queue and len(tokens) < most:
             negative, _, token, place = heapq.heappop(queue)
             tokens.append(token)
             score -= negative
-            for likely, *at in behind(tree, place, -negative, setting):
+            for likely, *at in following(tree, place, -negative, setting):
                 heapq.heappush(queue, (-likely, next(turn), *at))
         if score >= best[0]:
             best = (score, tokens)
     return best
 
 
-def behind(tree: Any, place: tuple[Any, int], likely: Any, setting: Setting) -> list[tuple[Any, int, Any]]:
-    """Tokens that follow a string, each behind its probability and before its place; of a path only the first."""
+def following(tree: Any, place: tuple[Any, int], likely: Any, setting: Setting) -> list[tuple[Any, int, Any]]:
+    """Return (probability, token, place) of the tokens that follow a string; for a path only the first one."""
     node, skip = place
-    if node.ranked is None:  # occurred once
-        return [(likely, token, (node, skip + 1)) for token in tree.behind(node, skip, 1)]
+    if node.ranked is None:  # the string occurred once
+        return [(likely, token, (node, skip + 1)) for token in tree.following(node, skip, 1)]
     found = []
     for child in node.ranked if setting.tree else node.ranked[:1]:
         part, whole = np.float32(child.count), np.float32(node.count)
-        # A string that goes on in one way alone is no node of theirs: nothing is multiplied there.
+        # The class has no node where a string continues in only one way: nothing is multiplied there.
         once = likely if part == whole else likely * part / whole if setting.tree else likely * (part / whole)
         if once < np.float32(setting.min_prob):
             break
@@ -285,7 +289,7 @@ def behind(tree: Any, place: tuple[Any, int], likely: Any, setting: Setting) -> 
 
 
 def compare(texts: Sequence[Text], published: Any) -> int:
-    """Prints the table, a draft that rounding decided and the first ones that are wrong; returns how many are."""
+    """Print the table, one draft decided by rounding and the first wrong drafts; return the number of wrong drafts."""
     names = ("drafts", "empty", "same", "order", "rounding", "wrong", "µs: ours", "99%", "theirs", "99%")
     print(" " * 29 + "".join(f"{name:>9}" for name in names))
     examples: dict[str, list[str]] = {"rounding": [], "wrong": []}
@@ -299,7 +303,7 @@ def compare(texts: Sequence[Text], published: Any) -> int:
                 if setting.of_vllm:
                     tally.seconds.append(pair.seconds)
                 if found in examples and len(examples[found]) < 3:
-                    examples[found].append(said(pair, setting, texts))
+                    examples[found].append(describe(pair, setting, texts))
         wrong += tally.found["wrong"]
         order += tally.found["order"]
         trees += tally.found["drafts"] if tree else 0
@@ -312,17 +316,17 @@ def compare(texts: Sequence[Text], published: Any) -> int:
 
 
 def row(name: str, tally: Tally) -> str:
-    """A line of the table."""
+    """Format a line of the table."""
     found = [tally.found[name] for name in ("drafts", "empty", "same", "order", "rounding", "wrong")]
     times = 1e6 * np.quantile(tally.seconds, (0.5, 0.99), axis=0).T.ravel()
     return f"{name:29}" + "".join(f"{number:9.0f}" for number in (*found, *times))
 
 
-def said(pair: Pair, setting: Setting, texts: Sequence[Text]) -> str:
-    """A pair in words."""
+def describe(pair: Pair, setting: Setting, texts: Sequence[Text]) -> str:
+    """Describe a pair of drafts."""
     theirs = pair.theirs
     return (
-        f"{texts[pair.text].name} behind {pair.at} tokens with {setting}\n"
+        f"{texts[pair.text].name} after {pair.at} tokens with {setting}\n"
         f"  ours   {pair.decoder.score:.8f} {list(pair.ours.tokens[1:])} {[p - 1 for p in pair.ours.parents[1:]]}\n"
         f"  theirs {theirs.score:.8f} {theirs.token_ids} {theirs.parents}, match {theirs.match_len}"
     )
@@ -332,10 +336,10 @@ def said(pair: Pair, setting: Setting, texts: Sequence[Text]) -> str:
 
 
 def sample(published: Any, release: str) -> Mapping[str, Any]:
-    """Some of the class's drafts, on few answers: none of what its queue or its precision decided, none that is sure.
+    """Sample some of the class's drafts on few answers, without those that its queue or precision decided.
 
-    Token ids are numbered as they come: a suffix tree only asks which ones are equal, and the texts are not ours.
-    Further texts are made up, of four tokens, so that counts are equal and long strings come again everywhere.
+    Token ids are renumbered in order of appearance: a suffix tree only needs to know which ids are equal, and the texts
+    are not ours to publish. Further texts are artificial, with four tokens, so that counts tie and long strings repeat.
     """
     luck, taken = random.Random(0), []
     answers = [text for text in recorded(80) if len(text.answer) > 60][::12][:6]
@@ -361,7 +365,7 @@ def sample(published: Any, release: str) -> Mapping[str, Any]:
 
 
 def numbered(texts: Sequence[Text]) -> list[Text]:
-    """The same with the ids 0, 1, 2 … in the order in which they first come."""
+    """Renumber ids as 0, 1, 2 … in the order of their first appearance."""
     numbers: dict[int, int] = {}
 
     def again(ids: Sequence[int]) -> list[int]:
@@ -373,12 +377,12 @@ def numbered(texts: Sequence[Text]) -> list[Text]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=100)
-    parser.add_argument("--sample", action="store_true", help="print drafts for a test instead, as JSON")
+    parser.add_argument("--sample", action="store_true", help="print reference drafts for a test as JSON instead")
     args = parser.parse_args()
     try:
         published = import_module("arctic_inference.suffix_decoding").SuffixDecodingCache
     except ImportError as error:
-        # No failure: `make bench` runs every benchmark, and nobody has to have that package.
+        # Not a failure: `make bench` runs every benchmark, and the package is optional.
         print(f"nothing compared: {error}; see the head of {Path(__file__).name}", file=sys.stderr)
         return 0
     try:
@@ -394,7 +398,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     tokens = sum(len(text.answer) for text in texts)
-    print(f"arctic-inference {release}: {len(texts)} answers of {tokens} tokens, 24 settings a row")
+    print(f"arctic-inference {release}: {len(texts)} answers of {tokens} tokens, 24 settings per row")
     return 1 if compare(texts, published) else 0
 
 

@@ -1,9 +1,9 @@
-"""The engine against transformers ``generate``: same weights, same prompts, one run, interleaved, greedy.
+"""Compare the engine with transformers ``generate``: same weights and prompts, interleaved in one run, greedy.
 
 Two pairs: AR against plain ``generate``, and our ``pld`` against ``generate(prompt_lookup_num_tokens=10)``. Prints
 tokens per second of all four, both ratios with their paired-bootstrap intervals, and AR's share of the memory-bandwidth
-floor: a decode step must read every weight once, so it cannot be shorter than weight bytes / measured read bandwidth.
-On a CPU that is what specbench's probe reads, where there is a C++ compiler.
+limit: a decode step must read every weight once, so it takes at least weight bytes / measured read bandwidth. On a CPU
+with a C++ compiler, specbench's probe measures the bandwidth.
 
     python benchmarks/vs_generate.py [--prompts 12] [--tokens 64] [--model smollm2-135m] [--threads 2]
 """
@@ -30,14 +30,14 @@ from specbench.models import LoadedModel, load
 from specbench.planning.methods import plan_methods
 from specbench.runner import Request, Session, StopRule
 
-LOOKUP = 10  # tokens a lookup drafts, in both
+LOOKUP = 10  # tokens that a lookup drafts, in both
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One answer: its ids, and the seconds from its first token to its last with the tokens that came in them.
+    """One answer: its ids, the seconds from the first token to the last, and the tokens that arrived in this time.
 
-    The first forward of a lookup may bring several tokens; they belong to nobody's decode time.
+    The first forward of a lookup may bring several tokens; they count towards neither side's decode time.
     """
 
     ids: list[int]
@@ -46,7 +46,7 @@ class Timed:
 
 
 def read_bandwidth(nbytes: int, device: torch.device) -> float:
-    """Bytes per second of reading a buffer beyond any cache: the probe's on a CPU, else the best sum's."""
+    """Bytes per second for reading a buffer larger than any cache: by the probe on a CPU, else by the fastest sum."""
     if device.type == "cpu":
         with suppress(EnvironmentRefused), BandwidthProbe() as probe:
             return probe.read(torch.get_num_threads(), readings=15)
@@ -61,7 +61,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 class _Arrivals:
-    """A streamer that notes when ``generate`` hands over tokens, and how many."""
+    """A streamer that records when ``generate`` hands over tokens, and how many."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, int]] = []
@@ -73,26 +73,26 @@ class _Arrivals:
 
 
 def by_generate(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> Timed:
-    """transformers' own loop with its default cache; called while the model has its native attention."""
+    """Decode with transformers' own loop and default cache. The model must have its native attention."""
     arrivals = _Arrivals()
     prompt = torch.tensor([list(ids)], device=model.device)
     with torch.inference_mode():
         out = model.generate(
             prompt,
-            # else it is guessed, and chat-template tokens that equal the pad token are masked out of the prompt
+            # otherwise generate guesses it and masks chat-template tokens that equal the pad token
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=tokens,
             do_sample=False,
             streamer=arrivals,
             **options,
         )
-    _, (start, first), *later = arrivals.seen  # the first put is the prompt
+    _, (start, first), *later = arrivals.seen  # the first call of put has the prompt
     found: list[int] = out[0, len(ids) :].tolist()
     return Timed(found, later[-1][0] - start, len(found) - first)
 
 
 def by_session(session: Session, method: Method, ids: Sequence[int], tokens: int) -> Timed:
-    """A method on the engine, as a run times it."""
+    """Decode with a method on the engine, timed as in a run."""
     (record,) = session.decode(method, [Request("prompt", 0, ids, StopRule(frozenset(), (), tokens, str))])
     return Timed(record.output_ids, record.decode_s, record.output_tokens - 1)
 
@@ -116,9 +116,9 @@ def main() -> None:
 
 
 def race(loaded: LoadedModel, prompts: int, tokens: int) -> dict[str, Any]:
-    """Alternates the arms on every prompt, in random order, after one untimed pass of each."""
+    """Run all arms on every prompt in random order, after one untimed pass of each."""
     model = loaded.model
-    # Stop tokens are ordinary tokens here, for all arms: all answers have the same length.
+    # Stop tokens are ordinary tokens here for all arms, so that all answers have the same length.
     model.generation_config.eos_token_id = None
     module = registry.task("humaneval").load()
     texts = module.Task(module.Options()).prompts(loaded.has_chat_template)[: prompts + 1]
@@ -165,7 +165,7 @@ def race(loaded: LoadedModel, prompts: int, tokens: int) -> dict[str, Any]:
 
 
 def _ratio(name: str, theirs: Sequence[Timed], ours: Sequence[Timed]) -> dict[str, Any]:
-    """Their seconds per token over ours, pooled, with its interval and the median prompt's."""
+    """Return their seconds per token divided by ours, pooled, with its interval, and the median over prompts."""
     pairs = [([one.seconds for one in arm], [float(one.tokens) for one in arm]) for arm in (theirs, ours)]
     ratio = paired_ratio(pairs[0], pairs[1], seed=0)
     each = [(t.seconds / t.tokens) / (o.seconds / o.tokens) for t, o in zip(theirs, ours, strict=True)]

@@ -1,24 +1,24 @@
-"""Our AR against llama.cpp's ``llama-server``: same float32 weights, same prompts, one run, interleaved, greedy.
+"""Compare our AR with llama.cpp's ``llama-server``: same float32 weights and prompts, interleaved in one run, greedy.
 
-The weights that ``specbench.models.load`` gives are written into a GGUF file, unrounded, and served. Prompts are token
-ids of HumanEval's text at exactly the length asked for, and no token of that file's vocabulary ends an answer, so that
-both decode as many tokens. Of each pair the arm that goes first alternates.
+The weights from ``specbench.models.load`` are written unrounded into a GGUF file and served. Prompts are token ids of
+HumanEval's text, cut to exactly the requested length, and the vocabulary of that file has no stop token, so that both
+decode the same number of tokens. The arm that goes first alternates from pair to pair.
 
-The KV cache is float32 on both sides, and llama.cpp's flash attention is off: with it build 0c1e57098 rounds the whole
-cache to float16 in every step, which takes longer and gives other ids. All else is as the server has it by default;
-``--server-args "--flash-attn auto --cache-type-k f16 --cache-type-v f16"`` makes these two so as well.
+The KV cache is float32 on both sides, and llama.cpp's flash attention is off: with it, build 0c1e57098 rounds the whole
+cache to float16 in every step, which takes longer and gives other ids. All other settings are the server's defaults;
+``--server-args "--flash-attn auto --cache-type-k f16 --cache-type-v f16"`` restores the defaults of these two as well.
 
-Both decode times go from the first token to the last. Ours is the record's ``decode_s``. Of the server's ``timings``,
-``predicted_ms`` begins when the first token has been sampled from the prompt's logits and ends when the last has, while
-``predicted_n`` counts the first one as well: its steps are ``predicted_n - 1``. The wall clocks are around the whole
+Both decode times go from the first token to the last. Ours is the record's ``decode_s``. In the server's ``timings``,
+``predicted_ms`` begins when the first token has been sampled from the prompt's logits and ends with the last token, but
+``predicted_n`` counts the first token as well: there are ``predicted_n - 1`` steps. The wall times cover the whole
 call, prompt included, ours in this process and theirs over HTTP.
 
-A decode step reads every weight once, so bandwidth / weight bytes bounds both arms. Where ids differ, the place and
-transformers' logits of both tokens there tell a tie of float sums from an error.
+A decode step reads every weight once, so bandwidth / weight bytes bounds both arms. If ids differ, the position and
+transformers' logits of both tokens show whether it is a tie of floating-point sums or an error.
 
     python benchmarks/vs_llama_cpp.py --server PATH|URL [--model smollm2-135m] [--threads 1,2] [--contexts 64,1024]
         [--pairs 5] [--tokens 128] [--server-args "--load-mode none"] [--json]
-    python benchmarks/vs_llama_cpp.py --gguf FILE  # writes what a server has to be given whose URL comes later
+    python benchmarks/vs_llama_cpp.py --gguf FILE  # only write the weights for a server that you start yourself
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ from specbench.runner import Request as Asked
 from specbench.runner import Session, StopRule
 
 PROBE_BYTES = 512 << 20
-REST_S = 0.3  # before each arm: threads of the other one that wait for work by spinning have stopped
+REST_S = 0.3  # before each arm, so that spinning threads of the other arm have stopped
 
-# Options of the server that are there in some versions only, each with its value; the first that ``--help`` names.
+# Options that only some versions of the server have, with their values; the first one that ``--help`` lists is used.
 WHERE_KNOWN: tuple[tuple[tuple[str, ...], list[str]], ...] = (
     (("--no-webui", "--no-ui"), []),
     (("--device",), ["none"]),
-    (("--cache-ram",), ["0"]),  # or it copies the last prompt's cache aside while the next request waits
+    (("--cache-ram",), ["0"]),  # otherwise it saves the last prompt's cache while the next request waits
 )
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One answer: its ids, the seconds of the steps behind its first token, and those of the whole call."""
+    """One answer: its ids, the seconds of the steps after the first token, and the seconds of the whole call."""
 
     ids: list[int]
     seconds: float
@@ -82,7 +82,7 @@ class Timed:
 
 
 def bandwidth(threads: int) -> float:
-    """Bytes per second that so many threads read from memory now."""
+    """Measure the bytes per second that this number of threads reads from memory."""
     with BandwidthProbe(PROBE_BYTES) as probe:
         return probe.read(threads)
 
@@ -90,22 +90,22 @@ def bandwidth(threads: int) -> float:
 # ---------------------------------------------------------------------------------------------------------- the server
 
 
-def options(said: str, file: Path, threads: int, capacity: int, port: int) -> list[str]:
-    """What a server is started with.
+def options(help_text: str, file: Path, threads: int, capacity: int, port: int) -> list[str]:
+    """Return the command-line options for a server.
 
     Args:
-        said: its ``--help``.
-        file: the weights.
-        threads: of prompt and decode.
+        help_text: output of its ``--help``.
+        file: file with the weights.
+        threads: threads for prompt and decoding.
         capacity: tokens of prompt and answer.
-        port: of this machine.
+        port: port on this machine.
 
     Raises:
-        UsageError: an option that it cannot go without is not among its own.
+        UsageError: the server lacks a required option.
     """
 
     def knows(option: str) -> bool:
-        return re.search(rf"(?<![\w-]){option}(?![\w-])", said) is not None
+        return re.search(rf"(?<![\w-]){option}(?![\w-])", help_text) is not None
 
     fixed = {
         "--model": str(file),
@@ -120,9 +120,11 @@ def options(said: str, file: Path, threads: int, capacity: int, port: int) -> li
     }
     for option in fixed:
         if not knows(option):
-            raise UsageError(f"the server's --help does not name {option}; give --server a llama-server of this year")
+            raise UsageError(
+                f"cannot use the server: its --help does not list {option}; use a newer llama-server with --server"
+            )
     found = list(chain.from_iterable(fixed.items()))
-    if re.search(r"--flash-attn\s+\[on\|off", said):  # before that it was a switch, and off
+    if re.search(r"--flash-attn\s+\[on\|off", help_text):  # in older versions it is a flag and off by default
         found += ["--flash-attn", "off"]
     for names, value in WHERE_KNOWN:
         known = next(filter(knows, names), None)
@@ -132,23 +134,23 @@ def options(said: str, file: Path, threads: int, capacity: int, port: int) -> li
 
 @contextmanager
 def serving(binary: str, file: Path, threads: int, capacity: int, more: Sequence[str]) -> Iterator[str]:
-    """Starts a server, waits until it takes requests, gives its address, and stops it.
+    """Start a server, wait until it takes requests, yield its address, and stop it at the end.
 
     Raises:
-        EnvironmentRefused: it cannot be started, or ends; its last words are in the text.
+        EnvironmentRefused: the server cannot be started or ends early; the message has its last output.
     """
     with socket.socket() as free, tempfile.TemporaryFile("w+", errors="replace") as log:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         try:
-            said = subprocess.run([binary, "--help"], capture_output=True, text=True, errors="replace", timeout=60)
-            given = options(said.stdout + said.stderr, file, threads, capacity, port)
+            shown = subprocess.run([binary, "--help"], capture_output=True, text=True, errors="replace", timeout=60)
+            given = options(shown.stdout + shown.stderr, file, threads, capacity, port)
             process = subprocess.Popen(
                 [binary, *given, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise EnvironmentRefused(f"{binary} cannot be started ({error}); build llama-server for here") from error
+            raise EnvironmentRefused(f"cannot start {binary}: {error}; build llama-server for this machine") from error
         url = f"http://127.0.0.1:{port}"
         try:
             until = time.monotonic() + 300
@@ -156,7 +158,9 @@ def serving(binary: str, file: Path, threads: int, capacity: int, more: Sequence
                 if process.poll() is not None or time.monotonic() > until:
                     log.seek(0)
                     last = " ".join(log.read().split("\n")[-2:]).strip()
-                    raise EnvironmentRefused(f"{binary} does not serve ({last}); try it by hand with --gguf's file")
+                    raise EnvironmentRefused(
+                        f"cannot use {binary}: it does not serve ({last}); start it by hand with the file of --gguf"
+                    )
                 time.sleep(0.1)
             yield url
         finally:
@@ -169,28 +173,28 @@ def serving(binary: str, file: Path, threads: int, capacity: int, more: Sequence
 
 
 def fetch(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A server's answer.
+    """Send a request to a server and return its reply.
 
     Raises:
-        EnvironmentRefused: nobody there, or a status that is an error.
-        UsageError: no JSON object.
+        EnvironmentRefused: the server does not answer, or answers with an error status.
+        UsageError: the reply is not a JSON object.
     """
-    todo = "give --server a llama-server"
+    todo = "name a llama-server with --server"
     data = None if body is None else json.dumps(body).encode()
     request = Request(url, data=data, headers={"Content-Type": "application/json"})
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=3600) as reply:
             content = reply.read()
     except HTTPError as error:
-        said = error.read(400).decode(errors="replace")
-        raise EnvironmentRefused(f"{url} says {error.code} ({' '.join(said.split())}); {todo}") from error
+        reason = error.read(400).decode(errors="replace")
+        raise EnvironmentRefused(f"{url} answers {error.code} ({' '.join(reason.split())}); {todo}") from error
     except (URLError, OSError) as error:
         raise EnvironmentRefused(f"{url} does not answer ({error}); {todo}") from error
     return json_object(parse_json(content, url, todo), url, todo)
 
 
 def answers(url: str) -> bool:
-    """Whether a server has its weights loaded."""
+    """Whether a server has loaded its weights."""
     try:
         return fetch(f"{url}/health").get("status") == "ok"
     except SpecbenchError:
@@ -198,11 +202,11 @@ def answers(url: str) -> bool:
 
 
 def by_server(url: str, ids: Sequence[int], tokens: int) -> Timed:
-    """Theirs: one request, by the server's own clock and from outside.
+    """Decode one request with llama.cpp, timed by the server's clock and from outside.
 
     Raises:
         EnvironmentRefused: the server refuses.
-        UsageError: its answer is another than was asked for, see :func:`parsed`.
+        UsageError: the answer is not the requested one, see :func:`parsed`.
     """
     body = {
         "prompt": list(ids),
@@ -221,56 +225,61 @@ def by_server(url: str, ids: Sequence[int], tokens: int) -> Timed:
 
 
 def parsed(reply: dict[str, Any], prompt: int, tokens: int) -> tuple[list[int], float]:
-    """Ids and decode seconds of an answer.
+    """Return ids and decode seconds of an answer.
 
     Args:
-        reply: the server's.
-        prompt: tokens it was to read, all of them.
-        tokens: it was to write.
+        reply: reply of the server.
+        prompt: number of prompt tokens that the server had to read.
+        tokens: number of tokens that the server had to generate.
 
     Raises:
-        UsageError: it read or wrote fewer or more, or does not say.
+        UsageError: the server read or generated other numbers of tokens, or does not report them.
     """
     ids, timings = reply.get("tokens"), reply.get("timings")
     if not isinstance(ids, list) or any(type(one) is not int for one in ids) or not isinstance(timings, dict):
-        raise UsageError("the server returns no token ids with timings; give --server a llama-server of this year")
+        raise UsageError(
+            "cannot use the server: it returns no token ids with timings; use a newer llama-server with --server"
+        )
     read, wrote, ms = (timings.get(key) for key in ("prompt_n", "predicted_n", "predicted_ms"))
     if (read, wrote, len(ids)) != (prompt, tokens, tokens):
         raise UsageError(
-            f"the server read {read} of {prompt} tokens and wrote {wrote} of {tokens} ({len(ids)} ids); "
-            "serve what --gguf wrote, with a context for both"
+            f"the server read {read} of {prompt} tokens and generated {wrote} of {tokens} ({len(ids)} ids); "
+            "serve the file of --gguf, with a context that holds prompt and answer"
         )
     if not isinstance(ms, (int, float)) or not ms > 0:
-        raise UsageError(f"the server decoded {tokens} tokens in {ms!r} ms; give --server a llama-server of this year")
+        raise UsageError(f"the server reports {ms!r} ms for {tokens} tokens; use a newer llama-server with --server")
     return ids, ms / 1e3
 
 
-# ------------------------------------------------------------------------------------------------------------ the race
+# ------------------------------------------------------------------------------------------------------------
+# comparison
 
 
 def by_session(session: Session, ids: Sequence[int], tokens: int) -> Timed:
-    """Ours: AR on the engine, as a run times it."""
+    """Decode one request with AR on our engine, timed as in a run."""
     start = time.perf_counter()
     (record,) = session.decode(session.methods[0], [Asked("prompt", 0, ids, StopRule(frozenset(), (), tokens, str))])
     return Timed(record.output_ids, record.decode_s, time.perf_counter() - start)
 
 
 def prompts_of(loaded: LoadedModel, length: int, count: int) -> list[list[int]]:
-    """HumanEval's prompts, one behind the other and cut to a length; each of the results begins with another one.
+    """Join HumanEval's prompts and cut the text to a length; each result begins with another prompt.
 
     Raises:
-        UsageError: its text is shorter than that.
+        UsageError: the text is shorter than requested.
     """
     module = registry.task("humaneval").load()
     texts = module.Task(module.Options()).prompts(loaded.has_chat_template)
     encoded = [loaded.encode(text) for text in texts]
     if length > sum(map(len, encoded)) or count > len(encoded):
-        raise UsageError(f"HumanEval is {sum(map(len, encoded))} tokens in {len(encoded)} prompts; ask for less")
+        raise UsageError(
+            f"HumanEval has {sum(map(len, encoded))} tokens in {len(encoded)} prompts; lower --contexts or --pairs"
+        )
     return [list(chain(*encoded[first:], *encoded[:first]))[:length] for first in range(count)]
 
 
 def interleave(arms: Sequence[Callable[[], Timed]], number: int) -> list[Timed]:
-    """The answers of both arms in their order; who goes first hangs on the pair's number."""
+    """Run both arms; which one goes first depends on the pair's number."""
     timed: dict[int, Timed] = {}
     for arm in (0, 1) if number % 2 else (1, 0):
         time.sleep(REST_S)
@@ -279,19 +288,19 @@ def interleave(arms: Sequence[Callable[[], Timed]], number: int) -> list[Timed]:
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
-    """The first place where two answers of one length are not the same."""
+    """Return the first position at which two answers of the same length differ."""
     return next((place for place, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other), None)
 
 
 def logits_there(model: Any, prompt: Sequence[int], theirs: Sequence[int], ours: Sequence[int], at: int) -> list[float]:
-    """What transformers makes of both tokens at a place, ours first; called while the model has its own attention."""
+    """Return transformers' logits of both tokens at a position, ours first. The model must have its own attention."""
     with torch.inference_mode():
         row = model(torch.tensor([[*prompt, *ours[:at]]])).logits[0, -1]
     return [float(row[ours[at]]), float(row[theirs[at]])]
 
 
 def cell(session: Session, url: str, prompts: Sequence[Sequence[int]], tokens: int, threads: int) -> dict[str, Any]:
-    """All pairs at one number of threads and one context; the first prompt is for warming up and is not timed."""
+    """Measure all pairs at one number of threads and one context; the first prompt is an untimed warm-up."""
     pairs: list[tuple[Sequence[int], Timed, Timed, float]] = []
     for number, ids in enumerate(prompts):
         arms = [partial(by_server, url, ids, tokens), partial(by_session, session, ids, tokens)]
@@ -333,15 +342,17 @@ def cell(session: Session, url: str, prompts: Sequence[Sequence[int]], tokens: i
 
 
 def race(loaded: LoadedModel, served: Callable[[int, int], AbstractContextManager[str]], args: Any) -> dict[str, Any]:
-    """All cells; ``served`` gives the address of a server for a number of threads and a capacity."""
+    """Measure all cells; ``served`` yields the address of a server for a number of threads and a capacity."""
     capacity = max(args.contexts) + args.tokens
     if loaded.context is not None and capacity > loaded.context:
-        raise UsageError(f"{loaded.spec.name} has {loaded.context} positions, {capacity} are asked for; ask for less")
+        raise UsageError(
+            f"{loaded.spec.name} has {loaded.context} positions, {capacity} are needed; lower --contexts or --tokens"
+        )
     prompts = {length: prompts_of(loaded, length, args.pairs + 1) for length in args.contexts}
     cells, build = [], ""
     for threads in args.threads:
         torch.set_num_threads(threads)
-        # An engine of its own: it may look at the threads that it has when it is made.
+        # A new engine, because an engine may read the number of threads when it is made.
         with (
             served(threads, capacity) as url,
             Session(loaded, plan_methods(["ar"], []), capacity=capacity) as session,
@@ -360,12 +371,12 @@ def race(loaded: LoadedModel, served: Callable[[int, int], AbstractContextManage
 
 
 def show(result: dict[str, Any]) -> None:
-    """Prints a line per cell, and one per pair whose ids differ."""
+    """Print a line per cell, and a line per pair whose ids differ."""
     more = f" with {result['server_args']}" if result["server_args"] else ""
     print(f"{result['model']} · llama.cpp {result['server']}{more}")
     print(
-        f"{result['tokens_each']} tokens, medians of {result['pairs_each']} pairs: tok/s of the decode, ratio of ours "
-        "to theirs, wall seconds with the prompt, GB/s read beside it and the tok/s that these bound"
+        f"{result['tokens_each']} tokens, medians of {result['pairs_each']} pairs: decode tok/s, ratio of ours "
+        "to theirs, wall seconds with the prompt, GB/s of memory and the upper bound of tok/s"
     )
     print(
         f"{'threads':>7} {'context':>7} {'llama.cpp':>9} {'ours':>6} {'ratio':>6} [{'min':>5}, {'max':>5}]  {'ids':9} "
@@ -388,7 +399,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def numbers(text: str) -> list[int]:
-    """Positive whole numbers with commas between them."""
+    """Parse comma-separated positive integers."""
     found = [int(part) for part in text.split(",")]
     if min(found) < 1:
         raise ValueError(text)
@@ -397,29 +408,34 @@ def numbers(text: str) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", help="a llama-server, or the address of one that runs; default: that on the PATH")
-    parser.add_argument("--gguf", type=Path, help="keep the weights there; without --server only write them")
+    parser.add_argument(
+        "--server", help="a llama-server program, or the address of a running one; default: llama-server on the PATH"
+    )
+    parser.add_argument("--gguf", type=Path, help="file for the weights; without --server only write them")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--threads", type=numbers, default=[1, 2])
     parser.add_argument("--contexts", type=numbers, default=[64, 1024])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--server-args", default="", help="further options of a server that is started here")
+    parser.add_argument("--server-args", default="", help="further options for a server that is started here")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     url = args.server if args.server and args.server.startswith(("http://", "https://")) else None
     if url and (len(args.threads) > 1 or args.server_args or args.gguf):
-        parser.error("a server that runs has its own threads, options and weights: one value for --threads, no more")
+        parser.error(
+            "a running server has its own threads, options and weights: give --threads one value, without "
+            "--server-args and --gguf"
+        )
     if args.tokens < 2 or args.pairs < 1:
-        parser.error("--tokens is 2 at least and --pairs 1")
+        parser.error("--tokens has to be at least 2 and --pairs at least 1")
     binary = None if url or (args.gguf and not args.server) else shutil.which(args.server or "llama-server")
     if args.server and not url and not binary:
-        parser.error(f"{args.server} is no program; build llama.cpp's llama-server and give its path")
+        parser.error(f"{args.server} is not a program; build llama.cpp's llama-server and give its path")
     if not (url or binary or args.gguf):
-        # No failure: `make bench` runs every benchmark, and nobody has to have a llama.cpp.
-        print("nothing compared: no llama-server on the PATH; build llama.cpp's and name it with --server")
+        # Not a failure: `make bench` runs every benchmark, and llama.cpp is optional.
+        print("nothing compared: no llama-server on the PATH; build it and name it with --server")
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would outlive what started it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise the server would outlive this process
     try:
         loaded = load(args.model, dtype="float32", device="cpu")
         graph_of(loaded.model, loaded.spec.name)

@@ -1,7 +1,7 @@
-"""Weights: trains what is shipped, a piece of ``weights.toml`` at a time, going on where it was broken off.
+"""Train the adapters and heads that the package ships, one piece of ``weights.toml`` at a time, resumable.
 
-``make weights ONLY=msn MINUTES=60`` goes on with one piece for an hour; what is finished lies in ``trained/``, and
-``SHIP=1`` puts it in the place that the package ships it from. It wants both cores and hours of them.
+``make weights ONLY=msn MINUTES=60`` works on one piece for an hour. Finished weights are in ``trained/``; ``SHIP=1``
+copies them to the folder that the package ships them from. It takes hours of both cores.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from specbench.common import toml
 
 LIST = Path(__file__).with_name("weights.toml")
 MINUTES = 180.0
-#: Bytes of a file of weights in the repository; more are cut into several, as the hub's are.
+#: Largest size of a weight file in the repository, in bytes; larger weights are split into several files.
 LARGEST = 10_000_000
 CARD = "card.json"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is shipped for a method.
+    """The shipped weights of a method.
 
     Attributes:
-        name: the method's.
-        commands: that make it, in their order.
-        made: the folder that the last one leaves.
-        shipped: the folder of the package that it goes to.
+        name: name of the method.
+        commands: commands that make the weights, in order.
+        made: folder that the last command writes.
+        shipped: folder of the package that the weights are copied to.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Piece:
 
 
 def read(path: Path = LIST) -> list[Piece]:
-    """The pieces of a list."""
+    """Read the pieces of a list."""
     found = toml.read(path, "restore it")["piece"]
     return [Piece(one["name"], tuple(one["commands"]), one["made"], one["shipped"]) for one in found]
 
 
 def train(piece: Piece, minutes: float) -> bool:
-    """Executes what makes a piece; returns whether it came to its end in time.
+    """Run the commands of a piece; return whether all finished in time.
 
     Raises:
         SystemExit: a command failed.
@@ -66,14 +66,14 @@ def train(piece: Piece, minutes: float) -> bool:
 
 
 def ship(piece: Piece, root: Path = ROOT) -> list[str]:
-    """Puts a piece in its place, and takes away what was there before but for a card that it does not bring.
+    """Copy a piece to its shipped folder and remove the old files, except a model card that the piece does not have.
 
     Returns:
-        Its files.
+        The names of the copied files.
     """
     made, shipped = root / piece.made, root / piece.shipped
     files = sorted(file for file in made.iterdir() if file.is_file())
-    if not (made / CARD).exists() and (made.parent / CARD).exists():  # a head's lies beside it
+    if not (made / CARD).exists() and (made.parent / CARD).exists():  # the card of a head is in the folder above
         files.append(made.parent / CARD)
     card = shipped / "README.md"
     written = card.read_text() if card.exists() else ""
@@ -90,11 +90,11 @@ def ship(piece: Piece, root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: Sequence[str], made: Callable[[Piece, float], bool] = train, root: Path = ROOT) -> int:
-    """Trains; returns 0 where all that was asked for is finished."""
+    """Train the selected pieces; return 0 if all of them are finished."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("only", nargs="?", default="", help="the piece; default is all")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="of each piece, at most")
-    parser.add_argument("--ship", action="store_true", help="put what is finished in its place")
+    parser.add_argument("only", nargs="?", default="", help="piece to train; default is all")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="at most this long for each piece")
+    parser.add_argument("--ship", action="store_true", help="copy finished weights to the package")
     asked = parser.parse_args(arguments)
     pieces = [piece for piece in read() if asked.only in ("", piece.name)]
     if not pieces:
@@ -103,10 +103,10 @@ def main(arguments: Sequence[str], made: Callable[[Piece, float], bool] = train,
     left = 0
     for piece in pieces:
         if not made(piece, asked.minutes):
-            print(f"{piece.name} is not finished; repeat the command to go on", file=sys.stderr)
+            print(f"{piece.name} is not finished; repeat the command to resume it", file=sys.stderr)
             left += 1
         elif asked.ship:
-            print(f"{piece.shipped}: {', '.join(ship(piece, root))}; look at its card, and measure it: make evidence")
+            print(f"{piece.shipped}: {', '.join(ship(piece, root))}; read its card, and measure it with make evidence")
         else:
             print(f"{piece.name} is finished, in {piece.made}")
     return 1 if left else 0

@@ -38,7 +38,7 @@ def apart(one: Tensor, other: Tensor) -> list[float]:
 
 # ------------------------------------------------------------------ flags and misreadings
 
-#: What a file has to say for a misreading to show, and the row from which on it does: 0 is the one behind the text.
+#: Configuration in which a misreading shows, and the first row with a difference: 0 is the row after the text.
 SHOWN: list[tuple[str, str, dict[str, Any], int]] = [
     ("taps", "specforge", {"ids": [1, 3, 4]}, 0),
     ("taps", "specforge", {"ids": [2, 5, 6]}, 0),
@@ -116,7 +116,7 @@ def test_it_says_log_probabilities_of_what_can_be_drafted(producer: str, tmp_pat
 
 
 def test_a_path_is_read_up_to_each_row(tmp_path: Path) -> None:
-    """What is said behind a beginning of a path does not hang on how the path goes on."""
+    """The scores after the beginning of a path do not depend on the rest of the path."""
     eagle, parallel = write_head(tmp_path / "a", "speculators"), write_head(tmp_path / "b", "peagle-speculators")
     for folder in (eagle, parallel):
         assert max(apart(says(folder)[:3], says(folder, (11, 42)))) < 1e-12
@@ -191,9 +191,9 @@ def test_it_agrees_with_the_head_of_the_engines_tests(tmp_path: Path) -> None:
         parameter.copy_(found)
     features = torch.cat(OUTPUTS[: len(TAPS)], dim=-1).double()
     found = dense(folder, features, TOKENS, [11, 42, 42], model.get_input_embeddings().weight)
-    for upto, said in enumerate(found):
+    for upto, scores in enumerate(found):
         assert (
-            said - head.uncached(features, TOKENS, [11, 42, 42][:upto])
+            scores - head.uncached(features, TOKENS, [11, 42, 42][:upto])
         ).abs().max() < 1e-5  # its norms are in float32
 
 

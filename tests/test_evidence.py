@@ -95,10 +95,12 @@ def test_a_repetition_stands_beside_what_is_linked_and_links_nothing(
         return again
 
     assert evidence.main(["one", "--repeat"], lambda: True, run, page) == 0
-    assert asked == ["specbench run --method pld --out results/repeated --again"], "an open one has nothing beside it"
+    assert asked == ["specbench run --method pld --out results/repeated --again"], (
+        "a piece without a run is not repeated"
+    )
     assert page.read_text() == PAGE
-    said = capsys.readouterr().out
-    assert all(row in said for row in ("overlap", "apart", "no interval", "1 of 2 intervals overlap"))
+    output = capsys.readouterr().out
+    assert all(row in output for row in ("overlap", "apart", "no interval", "1 of 2 intervals overlap"))
 
 
 def test_a_machine_that_is_not_quiet_measures_nothing_unless_asked_to(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_a_run_that_was_disturbed_meanwhile_is_not_linked(tmp_path: Path) -> Non
 
 
 def test_a_sweep_is_disturbed_where_a_part_of_it_is(tmp_path: Path) -> None:
-    """Beside its parts lie files whose names begin as theirs do."""
+    """The sweep's folder also has files whose names begin like its parts' names."""
     sweep = tmp_path / "sweep"
     for part in ("c1", "c4"):
         (sweep / part).mkdir(parents=True)

@@ -45,7 +45,7 @@ def test_trees_are_what_drafters_hand_over() -> None:
 def test_the_device_does_nothing_and_the_host_all(model: Any, rows: int, sequences: int) -> None:
     steps = host_step.Steps(model, rows, sequences)
     emitted = {len(result.emitted) for result in steps._engine.step(steps._trees()).values()}
-    assert emitted == {min(rows, host_step.ACCEPTED)}  # as it was told
+    assert emitted == {min(rows, host_step.ACCEPTED)}  # as prepared
     for slot in range(sequences):
         steps._engine.rewind(slot, host_step.CONTEXT)
     found = steps.measure()

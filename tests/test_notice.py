@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 NOTICE = (ROOT / "NOTICE").read_text()
 NAMED = re.findall(r"^((?:specbench|tasks|methods)/\S+)$", NOTICE, re.MULTILINE)
 
-#: How somebody speaks to a model; whoever words it himself here says it in other words.
+#: Phrases that address a model. Prompts of our own avoid them, so a match is a quoted prompt.
 ADDRESSES = re.compile(r"\bYou (are|will)\b|\b[Pp]lease\b|Let's think|A chat between")
 
 
@@ -48,11 +48,11 @@ def test_trained_weights_that_are_shipped_are_named() -> None:
 def _texts(file: Path) -> list[str]:
     """A source's texts but for its docstrings."""
     tree = ast.parse(file.read_text())
-    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return [
         node.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
     ]
 
 
@@ -73,8 +73,8 @@ def test_a_judge_reads_fastchats_prompts_word_for_word() -> None:
     rows = {row["name"]: row for row in map(json.loads, published.read_text().splitlines())}
     made = judge_prompts.JudgePrompts(published.parent)
     for references in (None, ("R1", "R2")):
-        for said in (["A1"], ["A1", "A2"]):
-            asked = made.render(Question(("Q1", "Q2"), references), said)
+        for answers in (["A1"], ["A1", "A2"]):
+            asked = made.render(Question(("Q1", "Q2"), references), answers)
             theirs = rows[asked.name]
             fields = {"question": "Q1", "answer": "A1", **{f"question_{at}": f"Q{at}" for at in (1, 2)}}
             fields |= {f"{kind}_{at}": f"{kind[0].upper()}{at}" for kind in ("answer", "ref_answer") for at in (1, 2)}

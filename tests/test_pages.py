@@ -47,8 +47,8 @@ def _phase(run: Run, row: str, name: str) -> float:
 
 
 def _acceptance(run: Run, row: str, keep: Keep) -> float:
-    told = (answer["measures"].get("mean_acceptance_length") for answer in run.row(row, keep))
-    return mean(length for length in told if length is not None)
+    lengths = (answer["measures"].get("mean_acceptance_length") for answer in run.row(row, keep))
+    return mean(length for length in lengths if length is not None)
 
 
 def _window(at: int) -> Field:
@@ -221,10 +221,10 @@ def test_no_page_states_a_figure_without_its_source(page: Path) -> None:
         assert block.kind != "stated" or (ROOT / block.asked["by"]).exists()
 
 
-@pytest.mark.parametrize("said", ["is 1.7× as fast", "takes 4 ms", "gains 18% of it", "at 1.41 [1.28, 1.56]"])
-def test_a_figure_written_by_hand_is_found(said: str) -> None:
-    assert by_hand(f"The method {said} here.")
-    assert not by_hand(f"The method <!-- specbench: value run=demo of=speedup -->{said}<!-- /specbench --> here.")
+@pytest.mark.parametrize("text", ["is 1.7× as fast", "takes 4 ms", "gains 18% of it", "at 1.41 [1.28, 1.56]"])
+def test_a_figure_written_by_hand_is_found(text: str) -> None:
+    assert by_hand(f"The method {text} here.")
+    assert not by_hand(f"The method <!-- specbench: value run=demo of=speedup -->{text}<!-- /specbench --> here.")
 
 
 def test_a_block_of_its_own_needs_no_python() -> None:

@@ -61,8 +61,8 @@ def test_the_door_costs_nothing_until_it_is_used() -> None:
 
 def test_a_run_from_python_is_the_run_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = specbench.run(**TINY, method="jacobi", out=tmp_path)
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", ""), "quiet"
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", ""), "quiet"
     assert made.folder.parent == tmp_path
     assert [row.method for row in made.summary.rows] == ["ar", "jacobi"]
     frame = made.frame()
@@ -80,8 +80,8 @@ def test_a_pair_from_python_is_in_the_record_with_all_its_options(tmp_path: Path
     settings = ["suffix#2.fallback=recycling budget=9 warm=true", "suffix#2.min_score=0.5"]
     made = specbench.run(**TINY, method="suffix,suffix", settings=settings, out=tmp_path, no_score=True)
     recorded = {spec["label"]: spec for spec in config_on_disk(made.folder)["methods"]}
-    said = "recycling tree=2.2.2 budget=9 warm=true unknown=skip"
-    assert recorded["suffix#2"]["options"]["fallback"] == said
+    fallback = "recycling tree=2.2.2 budget=9 warm=true unknown=skip"
+    assert recorded["suffix#2"]["options"]["fallback"] == fallback
     assert [spec.get("stateful") for spec in recorded.values()] == [None, None, True]
     frame = made.frame()
     assert frame[frame.method == "suffix#2"].place.tolist() == [1, 2]
@@ -89,16 +89,20 @@ def test_a_pair_from_python_is_in_the_record_with_all_its_options(tmp_path: Path
     assert frame[frame.method == "suffix#2"].measure_retrieved.between(0, 1).all()
     # What the record says is the same run again.
     again = specbench.run(
-        **TINY, method="suffix,suffix", settings=[f"suffix#2.fallback={said}", settings[1]], out=tmp_path, no_score=True
+        **TINY,
+        method="suffix,suffix",
+        settings=[f"suffix#2.fallback={fallback}", settings[1]],
+        out=tmp_path,
+        no_score=True,
     )
     assert config_on_disk(again.folder)["digest"] == config_on_disk(made.folder)["digest"]
 
 
 def test_paths_may_be_texts_and_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = specbench.run(**{**TINY, "quiet": False}, method="ar", out=str(tmp_path), no_score=True)  # type: ignore[arg-type]
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert wording(told.err)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert wording(printed.err)
     assert made.summary.rows[0].accuracy is None
 
 
@@ -190,7 +194,7 @@ def test_the_lines_of_a_notebook_run(tmp_path: Path) -> None:
         exec("\n".join(code), {})
         return 0
 
-    done = asserting.call(tmp_path / "said", lines, cwd=tmp_path, env={"MPLBACKEND": "agg"}).wait()
+    done = asserting.call(tmp_path / "output", lines, cwd=tmp_path, env={"MPLBACKEND": "agg"}).wait()
     assert done.code == 0, done.err
     assert "requests" in done.err, "progress"
     assert [*(tmp_path / "results").iterdir()]

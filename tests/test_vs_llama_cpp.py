@@ -62,8 +62,8 @@ OLD = "--model --host --port --threads --threads-batch --ctx-size --parallel --c
 
 
 def test_a_server_is_given_options_that_it_knows() -> None:
-    def given(said: str) -> list[str]:
-        return vs_llama_cpp.options(said, Path("weights.gguf"), 2, 192, 8123)
+    def given(help_text: str) -> list[str]:
+        return vs_llama_cpp.options(help_text, Path("weights.gguf"), 2, 192, 8123)
 
     found = dict(zip(given(OLD)[::2], given(OLD)[1::2], strict=True))
     assert (found["--threads"], found["--threads-batch"], found["--ctx-size"]) == ("2", "2", "192")

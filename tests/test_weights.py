@@ -87,7 +87,7 @@ def test_it_ships_what_was_made_and_nothing_of_before(tmp_path: Path, capsys: py
         return True
 
     assert weights.main([piece.name, "--minutes", "5"], train, tmp_path) == 0
-    assert (shipped / "old.safetensors").exists(), "nobody asked to ship it"
+    assert (shipped / "old.safetensors").exists(), "it was not to be shipped"
     assert weights.main([piece.name, "--ship"], train, tmp_path) == 0
     assert [file.name for file in shipped.iterdir()] == ["card.json"]
     assert asked == [(piece.name, 5.0), (piece.name, weights.MINUTES)]
@@ -142,10 +142,10 @@ def test_a_command_that_takes_too_long_is_ended_and_one_that_fails_fails(monkeyp
 
 def test_a_sigterm_ends_the_command_that_is_waited_for_too(tmp_path: Path) -> None:
     there = tmp_path / "there"
-    told = "import pathlib, sys, time; pathlib.Path(sys.argv[-2]).write_text(''); time.sleep(60)"
+    script = "import pathlib, sys, time; pathlib.Path(sys.argv[-2]).write_text(''); time.sleep(60)"
     code = (
         "import sys\nfrom benchmarks import evidence\nevidence._specbench = lambda: [sys.executable, '-c']\n"
-        f"evidence.end_by_sigterm()\nevidence.command_ended(['specbench', {told!r}, {str(there)!r}], 60)"
+        f"evidence.end_by_sigterm()\nevidence.command_ended(['specbench', {script!r}, {str(there)!r}], 60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True) as process:
         for _ in range(600):
@@ -154,5 +154,5 @@ def test_a_sigterm_ends_the_command_that_is_waited_for_too(tmp_path: Path) -> No
             time.sleep(0.05)
         process.terminate()
         assert process.wait(20) == 143
-    with pytest.raises(ProcessLookupError):  # nobody is left of its session
+    with pytest.raises(ProcessLookupError):  # no process of its session is left
         os.killpg(process.pid, 0)

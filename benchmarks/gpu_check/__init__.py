@@ -1,6 +1,6 @@
-"""GPU check: every figure of a GPU from one command, ``make gpu-check``, on a machine without a network.
+"""Check correctness and speed of a GPU with one command, ``make gpu-check``, on a machine without a network.
 
-Importing it puts the packages that came in a bundle within reach, in every process of the check.
+Importing this package makes the packages of a bundle importable, in every process of the check.
 """
 
 from benchmarks.gpu_check import vendor

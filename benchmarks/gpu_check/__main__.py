@@ -3,10 +3,11 @@
     python3 -m benchmarks.gpu_check [--only PART] [--seconds S] [--model FOLDER|FILE.gguf] [--out DIR] [--rehearse]
     python3 -m benchmarks.gpu_check --predict CARD[,CARD] [--only PART]
 
-Installs nothing and asks no network: torch, triton, transformers, numpy and pandas are the machine's, the rest comes
-with a bundle (``make gpu-bundle``). Parts come by their value, each in a process of its own; a figure is on disk the
-moment it is measured. ``--rehearse`` runs every part on tiny models and a CPU: nothing it prints is a result.
-``--predict`` measures nothing and needs no GPU: it prints what the parts predict for cards of ``specbench list gpus``.
+Installs nothing and uses no network: torch, triton, transformers, numpy and pandas are the machine's, the other
+packages come with a bundle (``make gpu-bundle``). The most valuable parts run first, each in its own process; every
+figure is written to disk as soon as it is measured. ``--rehearse`` runs every part with tiny models on a CPU: its
+output is no result. ``--predict`` measures nothing and needs no GPU: it prints what the parts predict for GPUs of
+``specbench list gpus``.
 """
 
 from __future__ import annotations
@@ -36,11 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     names = ", ".join(part.name for part in PARTS)
     parser.add_argument("--only", default="", metavar="PART", help=f"parts, comma-separated: {names}")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of the whole check; default {SECONDS:g}")
-    parser.add_argument("--model", default="", help="a real model on this machine; default is one with an alias")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"time limit of the whole check; default {SECONDS:g}"
+    )
+    parser.add_argument(
+        "--model",
+        default="",
+        help="a real model on this machine; default: a model with an alias whose weights are here",
+    )
     parser.add_argument("--out", type=Path, default=Path("results/gpu-check"))
-    parser.add_argument("--rehearse", action="store_true", help="tiny models on a CPU")
-    parser.add_argument("--predict", default="", metavar="CARD", help="predict for cards, comma-separated, and end")
+    parser.add_argument("--rehearse", action="store_true", help="run with tiny models on a CPU")
+    parser.add_argument(
+        "--predict", default="", metavar="CARD", help="only print predictions for these GPUs, comma-separated"
+    )
     args = parser.parse_args(argv)
     wanted = [name.strip() for name in args.only.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in [part.name for part in PARTS]]
@@ -49,28 +58,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     parts = [part for part in PARTS if not wanted or part.name in wanted]
     if args.predict and (args.rehearse or args.model):
-        print("--predict runs nothing; leave --rehearse and --model out", file=sys.stderr)
+        print("--predict runs no parts; remove --rehearse and --model", file=sys.stderr)
         return 2
     if args.predict:
         return predict(args.predict.split(","), parts)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the process of a part is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the process of the running part is ended too
     try:
         return check(args.out, parts, args.seconds, rehearse=args.rehearse, model=args.model, again=bool(wanted))
     except KeyboardInterrupt:
-        print(f"interrupted; what was measured is in {args.out}", file=sys.stderr)
+        print(f"interrupted; figures measured so far are in {args.out}", file=sys.stderr)
         return 130
     except OSError as error:
-        print(f"{args.out} cannot be written ({error.strerror or error}); give another --out", file=sys.stderr)
+        print(f"cannot write to {args.out}: {error.strerror or error}; choose another --out", file=sys.stderr)
         return 2
 
 
 def predict(names: Sequence[str], parts: Sequence[Part]) -> int:
-    """Prints what parts predict for some cards.
+    """Print what parts predict for some GPUs.
 
     Returns:
-        The exit code: 0, or 2 for what is no card.
+        The exit code: 0, or 2 for an unknown GPU.
     """
-    from benchmarks.gpu_check import forecast  # torch, which a check has in the processes of its parts alone
+    from benchmarks.gpu_check import (
+        forecast,
+    )  # imports torch, which the check itself uses only in the processes of its parts
     from specbench.common import EnvironmentRefused, UsageError
 
     try:
@@ -84,27 +95,27 @@ def predict(names: Sequence[str], parts: Sequence[Part]) -> int:
 def check(
     folder: Path, parts: Sequence[Part], seconds: float, *, rehearse: bool, model: str = "", again: bool = False
 ) -> int:
-    """Runs parts and writes the page, after each of them.
+    """Run parts and write the page after each of them.
 
     Args:
-        folder: of the check.
-        parts: in order.
-        seconds: of all of them.
-        rehearse, model: of :class:`benchmarks.gpu_check.bench.Bench`.
-        again: the figures of other parts that are in the folder stay; else they are put aside.
+        folder: folder of the check.
+        parts: parts to run, in order.
+        seconds: time limit for all of them.
+        rehearse, model: see :class:`benchmarks.gpu_check.bench.Bench`.
+        again: keep the figures of other parts in the folder; otherwise they are moved aside.
 
     Returns:
-        The exit code: 0 passed, 1 not, 2 a folder of another device or check, 3 no device.
+        The exit code: 0 passed, 1 not passed, 2 the folder belongs to another device or running check, 3 no device.
 
     Raises:
         OSError: the folder cannot be written.
     """
     journal = Journal(folder / "figures.jsonl")
-    with (folder / ".lock").open("w") as lock:  # held as long as this process lives
+    with (folder / ".lock").open("w") as lock:  # held until this process ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say(f"another check writes to {folder}; wait for it or give another --out")
+            _say(f"cannot use {folder}: another check writes to it; wait for it or choose another --out")
             return 2
         return _check(folder, journal, parts, seconds, rehearse=rehearse, model=model, again=again)
 
@@ -119,11 +130,11 @@ def _check(
     expected = DEVICE.seconds + sum(part.seconds for part in parts)
     what = ", ".join(f"{part.name} {part.seconds:.0f} s" for part in parts)
     _say(
-        f"gpu-check{' (a rehearsal)' if rehearse else ''}: {what}; about {_minutes(min(seconds, expected))} in all, "
-        f"at most {_minutes(seconds)}; each figure goes to {journal.path} as it is measured"
+        f"gpu-check{' (a rehearsal)' if rehearse else ''}: {what}; about {_minutes(min(seconds, expected))} in total, "
+        f"at most {_minutes(seconds)}; each figure is written to {journal.path} as soon as it is measured"
     )
     settings: dict[str, Any] = {"rehearse": rehearse, "model": model}
-    patience = max(1.0, seconds / expected)  # who has time to spare waits longer for each part
+    patience = max(1.0, seconds / expected)  # a longer time limit gives each part more time
     processes = Processes(folder, journal, settings, time.monotonic() + seconds, _say, rehearse, patience)
     everything = [DEVICE, *PARTS]
     size = journal.path.stat().st_size if before else 0
@@ -134,8 +145,11 @@ def _check(
             return 3
         here = journal.last("device")
         if before and before["name"] != here.get("name"):
-            os.truncate(journal.path, size)  # else the next check would take this for the device of those figures
-            _say(f"{folder} has figures of {before['name']}, and this is {here.get('name')}; give another --out")
+            os.truncate(journal.path, size)  # otherwise the next check would assign the old figures to this device
+            _say(
+                f"cannot use {folder}: it has figures of {before['name']}, and this is {here.get('name')}; choose "
+                "another --out"
+            )
             return 2
         for part in parts:
             processes.run(part)
@@ -156,13 +170,13 @@ def _check(
 
 
 def _name_device(journal: Journal, rehearse: bool) -> None:
-    """Writes down the GPU that the kernel's driver names: known at once, whatever becomes of importing torch.
+    """Record the GPU's name from the kernel driver, which is known even if importing torch fails.
 
-    Without a name the part ``device`` tells; so does it of several different GPUs, of which torch takes one.
+    Without a name, or with several different GPUs, the part ``device`` records the name of the GPU that torch uses.
     """
     try:
         from specbench.hardware import gpus
-    except ImportError:  # what an image lacks is named where a part needs it
+    except ImportError:  # a missing package is reported by the part that needs it
         return
     names = set(gpus.seen() or ())
     if not rehearse and len(names) == 1:
@@ -170,7 +184,7 @@ def _name_device(journal: Journal, rehearse: bool) -> None:
 
 
 def _put_aside(journal: Journal) -> None:
-    """What an earlier check measured stays in the folder, under a number."""
+    """Rename the figures of an earlier check with a number, so that they stay in the folder."""
     if journal.path.exists():
         numbers = (number for number in range(1, 10_000))
         free = (journal.path.with_name(f"figures-{number}.jsonl") for number in numbers)
@@ -182,7 +196,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # a check goes on when nobody reads along
+    with suppress(OSError):  # the check continues when its output is closed
         print(text, flush=True)
 
 

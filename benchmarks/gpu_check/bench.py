@@ -1,4 +1,4 @@
-"""Bench: what a part is handed: how much to measure, figures of earlier parts, what to rehearse. No torch."""
+"""Settings of a part: how much to measure, the figures of earlier parts, and whether it is a rehearsal."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured.
+    """How much to measure.
 
     Attributes:
         context: tokens of a prompt.
-        tokens: of an answer.
-        rows: of the widest step.
+        tokens: tokens of an answer.
+        rows: rows of the widest step.
         budgets: rows of JetSpec's trees.
-        acceptance: tokens a forward that are simulated.
-        answers, answer_tokens: of the losslessness check; few tokens of many answers, since the first tie ends one.
-        replays: of a step under the profiler.
-        concurrency: sequences stepped together.
-        crowd_context: tokens of their prompts.
-        contexts: cached tokens behind which attention is timed.
-        attention_rows: rows that it is timed with.
-        real_tokens, real_prompts: of answers of a real model, and how many of them.
+        acceptance: simulated tokens per forward.
+        answers, answer_tokens: number and length of answers in the losslessness check; many short ones, because an
+            answer ends at its first tie.
+        replays: replays of a step under the profiler.
+        concurrency: numbers of sequences stepped together.
+        crowd_context: tokens of the prompts of these sequences.
+        contexts: cached tokens at which attention is timed.
+        attention_rows: rows with which attention is timed.
+        real_tokens, real_prompts: tokens per answer and number of prompts for a real model.
     """
 
     context: int = 1024
@@ -49,7 +50,7 @@ class Size:
     real_prompts: int = 6
 
 
-#: Of a rehearsal: everything happens once or twice.
+#: Sizes of a rehearsal: everything runs once or twice.
 TINY = Size(
     context=20, tokens=8, rows=4, budgets=(4, 6), acceptance=(2, 3), answers=2,
     answer_tokens=8,
@@ -60,12 +61,12 @@ TINY = Size(
 
 @dataclass(frozen=True)
 class Bench:
-    """What a part is handed.
+    """Settings and earlier figures for a part.
 
     Attributes:
-        journal: of the check.
-        rehearse: tiny models on a CPU, steps recorded where they would be captured; no figure means anything.
-        model: the real model of the part that has one; empty where there is none.
+        journal: journal of the check.
+        rehearse: use tiny models on a CPU and record steps instead of capturing them; the figures mean nothing.
+        model: the real model to measure; empty if there is none.
     """
 
     journal: Journal
@@ -78,17 +79,17 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        """The folder of the check, for files of a part."""
+        """Folder of the check, in which a part may write files."""
         return self.journal.path.parent
 
     @property
     def dtype(self) -> str:
-        """Precision of dummy weights, by torch's name."""
+        """Precision of dummy weights, as torch names it."""
         return "float32" if self.rehearse else "bfloat16"
 
     @property
     def ceilings(self) -> Ceilings | None:
-        """What the first part measured, or the datasheet of the GPU that is here; None where neither is known."""
+        """Ceilings from the first part, or from the datasheet of this GPU; None if both are unknown."""
         from benchmarks.gpu_check.nodes import ceilings_of
         from specbench.hardware.roofline import Ceilings
 
@@ -101,7 +102,7 @@ class Bench:
 
     @property
     def card(self) -> Gpu | None:
-        """The GPU of the table that is here; None where it is not one of them, or only a slice of one."""
+        """This GPU's entry in the table of GPUs; None if it has none, or if the device is only a slice of a GPU."""
         from specbench.hardware import gpus
 
         device = self.journal.last("device")

@@ -1,9 +1,9 @@
-"""Bundle: one file with the project and the packages that an image for GPUs may lack, for a machine without a network.
+"""Make one file with the project and the packages that a GPU image may lack, for a machine without a network.
 
     make gpu-bundle [PYTHON=3.12]
 
-Wheels are taken apart in it, so that nothing has to be installed where it is unpacked. Compiled ones are for one Python
-on Linux, x86-64. Weights stay behind.
+Wheels are unpacked in it, so that nothing has to be installed. Compiled wheels are for one Python version on Linux,
+x86-64. Weights are not included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_PYTHON = "3.12"
 MOST_BYTES = 60 << 20
 NAME = "specbench-gpu-check"
 
-#: What of the project goes along; the rest is results, reports and the tools of developers.
+#: Parts of the project to include; left out are results, reports and developer tools.
 _PROJECT = (
     "specbench", "methods", "tasks", "benchmarks", "tests", "Makefile", "pyproject.toml", "constraints.txt",
     "README.md", "LICENSE",
@@ -38,12 +38,14 @@ _PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=DEFAULT_PYTHON, help=f"of the machine; default {DEFAULT_PYTHON}")
+    parser.add_argument(
+        "--python", default=DEFAULT_PYTHON, help=f"Python version of the GPU machine; default {DEFAULT_PYTHON}"
+    )
     parser.add_argument("--out", type=Path, default=Path("dist"))
     args = parser.parse_args()
     python = python_version(args.python)
     if python is None:
-        print(f"--python {args.python}: write a version, as 3.12", file=sys.stderr)
+        print(f"--python {args.python}: write a version, such as 3.12", file=sys.stderr)
         return 2
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / f"{NAME}-py{python.replace('.', '')}.tar.gz"
@@ -51,12 +53,14 @@ def main() -> int:
         write(file, python)
     except subprocess.CalledProcessError as error:
         print(
-            f"a wheel cannot be had: {(error.stderr.strip().splitlines() or ['pip says nothing'])[-1]}", file=sys.stderr
+            f"cannot download a wheel: {(error.stderr.strip().splitlines() or ['pip printed no reason'])[-1]}",
+            file=sys.stderr,
         )
         return 1
     size = file.stat().st_size
     print(
-        f"{file}: {size / 2**20:.1f} MiB for Python {python}; there: tar xf, cd {NAME}, python3 -m benchmarks.gpu_check"
+        f"{file}: {size / 2**20:.1f} MiB for Python {python}; on the GPU machine: tar xf, cd {NAME}, python3 -m "
+        "benchmarks.gpu_check"
     )
     if size > MOST_BYTES:
         print(f"it is larger than {MOST_BYTES / 2**20:.0f} MiB", file=sys.stderr)
@@ -65,7 +69,7 @@ def main() -> int:
 
 
 def python_version(asked: str) -> str | None:
-    """A version as ``3.12``: of that, of ``python3.12`` or a path to it; the default where no minor version is."""
+    """Parse a version such as ``3.12`` from itself, ``python3.12`` or a path; the default without a minor version."""
     found = re.fullmatch(r"(?:python)?(3)(?:\.(\d+))?(?:\.\d+)?", asked.rpartition("/")[2])
     if found is None:
         return None
@@ -73,10 +77,10 @@ def python_version(asked: str) -> str | None:
 
 
 def write(file: Path, python: str) -> None:
-    """Fetches the wheels and writes the bundle.
+    """Download the wheels and write the bundle.
 
     Raises:
-        subprocess.CalledProcessError: pip could not fetch one of them.
+        subprocess.CalledProcessError: pip could not download a wheel.
     """
     groups = groups_for(python)
     with tempfile.TemporaryDirectory() as folder, tarfile.open(file, "w:gz", compresslevel=6) as bundle:
@@ -92,13 +96,13 @@ def write(file: Path, python: str) -> None:
 
 
 def groups_for(python: str) -> dict[str, Mapping[str, str]]:
-    """The packages of a bundle for a version of Python."""
+    """Return the packages of a bundle for a version of Python."""
     old = int(python.partition(".")[2]) < 11
     return {**vendor.GROUPS, **(vendor.OLD_PYTHON if old else {})}
 
 
 def fetch(packages: Iterable[str], python: str, folder: Path) -> None:
-    """Wheels of the pinned versions, and nothing that they would bring along."""
+    """Download wheels of the pinned versions, without their dependencies."""
     platforms = [part for name in _PLATFORMS for part in ("--platform", name)]
     subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps",
@@ -109,7 +113,7 @@ def fetch(packages: Iterable[str], python: str, folder: Path) -> None:
 
 
 def project_files(root: Path) -> list[Path]:
-    """What of the project goes along, links as links: no weights, and nothing that was made by running it."""
+    """Yield the project's files to include (links as links), without weights and files made by running it."""
     found = [root / name for name in _PROJECT if (root / name).is_file()]
     for name in _PROJECT:
         found += [path for path in sorted((root / name).rglob("*")) if path.is_symlink() or path.is_file()]
@@ -117,7 +121,7 @@ def project_files(root: Path) -> list[Path]:
 
 
 def _goes_along(path: Path) -> bool:
-    # Under a link lie files that go along by their own folder.
+    # Files below a link are included through their own folder.
     linked = path.parts[0] == "specbench" and len(path.parts) > 2 and path.parts[1] in ("methods", "tasks")
     made = any(part in _LEFT_OUT or part.endswith(".egg-info") for part in path.parts)
     return not linked and not made and path.suffix not in (*_WEIGHTS, ".pyc")
@@ -147,7 +151,7 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _entry(name: str) -> tarfile.TarInfo:
-    """Of nobody and of no time: what is in a bundle tells nothing of who made it."""
+    """Clear owner and time, so that a bundle does not show who made it and when."""
     entry = tarfile.TarInfo(name)
     entry.mode = 0o644
     return entry

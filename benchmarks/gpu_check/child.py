@@ -1,4 +1,4 @@
-"""Child: the process of one part. What it measures is on disk at once; how it ends is its exit status."""
+"""The process of one part. Figures are on disk as soon as they are measured; the exit status shows how it ended."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from benchmarks.gpu_check.catalog import DEVICE
 from benchmarks.gpu_check.orphans import end_with_the_parent
 from benchmarks.gpu_check.records import Figure, Journal, line
 
-_BEFORE_S = 2.0  # of the limit, at which a part that still runs says where it is
+_BEFORE_S = 2.0  # seconds before the time limit, when a part that still runs logs its traceback
 
 
 def main() -> int:
-    """``python -m benchmarks.gpu_check.child PART MODULE:FUNCTION JOURNAL``, with its settings on stdin."""
+    """Run ``python -m benchmarks.gpu_check.child PART MODULE:FUNCTION JOURNAL``, with settings on stdin."""
     part, target, path = sys.argv[1:]
-    end_with_the_parent()  # a check that is killed leaves no process behind that holds the device
+    end_with_the_parent()  # if the check is killed, this process must not keep the device
     settings: dict[str, Any] = json.loads(sys.stdin.read())
     limit = settings.pop("limit_s")
-    if os.getppid() != settings.pop("parent"):  # it was killed before that
+    if os.getppid() != settings.pop("parent"):  # the parent was killed earlier
         return 1
     journal = Journal(Path(path))
-    faulthandler.enable()  # an abort leaves the Python lines that it came from
-    # Shortly before the parent ends this process: where it hangs is then in its log.
+    faulthandler.enable()  # log a Python traceback on abort
+    # Log a traceback shortly before the parent ends this process, to show where it hangs.
     faulthandler.dump_traceback_later(max(limit / 2, limit - _BEFORE_S))
     foreign.hide_broken(journal, again=part == DEVICE.name)
     compiled = _watch_compiler()
@@ -45,10 +45,10 @@ def main() -> int:
             assert isinstance(figure, Figure)
             try:
                 journal.figure(part, figure)
-            finally:  # of a disk that is full, too
-                with suppress(OSError):  # nobody may be left who reads it
+            finally:  # print the figure even if the disk is full
+                with suppress(OSError):  # the reader may be gone
                     print(line(figure), flush=True)
-    except Exception as error:  # whatever a part runs into on hardware that nobody has seen yet
+    except Exception as error:  # any error that a part meets on new hardware
         traceback.print_exc()
         with suppress(OSError):
             journal.append("raised", part=part, why=_in_a_line(error), lacks=_lacking(error))
@@ -61,14 +61,14 @@ def main() -> int:
 
 
 def _watch_compiler() -> list[float]:
-    """A list that takes the seconds of each kernel that Triton compiles in this process."""
+    """Return a list that collects the compile seconds of each Triton kernel in this process."""
     seconds: list[float] = []
 
     def note(*, times: Any, cache_hit: bool, **_: Any) -> None:
         if not cache_hit:
             seconds.append(times.total / 1e6)
 
-    with suppress(Exception):  # an older triton has no such hook, an image may have none at all or a broken one
+    with suppress(Exception):  # triton may be too old for this hook, missing or broken
         from triton import knobs
 
         knobs.compilation.listener = note
@@ -76,7 +76,7 @@ def _watch_compiler() -> list[float]:
 
 
 def _foretell(part: str, module: str, bench: Bench) -> None:
-    """Writes down what a part predicts, so that the page has it whatever becomes of the part."""
+    """Record the predictions of a part, so that the page has them even if the part fails."""
     predicted = getattr(import_module(module), "predicted", None)
     if predicted is None or bench.rehearse:
         return
@@ -86,12 +86,12 @@ def _foretell(part: str, module: str, bench: Bench) -> None:
         known = known_of(bench)
         for figure in with_range(predicted, known) if known else ():
             bench.journal.append("predicted", part=part, **asdict(figure))
-    except Exception:  # predictions cost no figure
+    except Exception:  # a failed prediction must not cost a figure
         traceback.print_exc()
 
 
 def _lacking(error: Exception) -> str:
-    """The package of a bundle whose absence an error is; empty where it is another one."""
+    """Return the package of the bundle that an ImportError misses; empty for any other error."""
     name = error.name.partition(".")[0] if isinstance(error, ModuleNotFoundError) and error.name else ""
     brought = {package.lower().replace("-", "_"): package for group in vendor.GROUPS.values() for package in group}
     return brought.get(name.lower(), "")
@@ -100,7 +100,7 @@ def _lacking(error: Exception) -> str:
 def _in_a_line(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, ModuleNotFoundError):
-        first += "; make gpu-bundle brings what an image may lack, and make setup installs it"
+        first += "; make gpu-bundle packs the packages that an image may lack, and make setup installs them"
     return f"{type(error).__name__}: {first}".rstrip(": ")[:300]
 
 

@@ -1,4 +1,4 @@
-"""Device: what the check runs on, how much memory is free on it, and which shapes that leaves out."""
+"""Describe the device of the check: name, free memory, and the shapes that do not fit."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from benchmarks.gpu_check.records import Figure
 from specbench.common import EnvironmentRefused
 from specbench.hardware import environment
 
-#: Of its journal line, where there is no device to check.
+#: Kind of the journal line if there is no device to check.
 MISSING = "no device"
 
 _VERSIONS = ("torch", "triton", "transformers", "numpy", "pandas", "flash-attn")
-_COMPILERS = ("cc", "gcc", "clang")  # Triton and torch.compile build what launches their kernels with one
+_COMPILERS = ("cc", "gcc", "clang")  # Triton and torch.compile build kernel launchers with a C compiler
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Describes the device in the journal.
+    """Describe the device in the journal.
 
     Raises:
-        EnvironmentRefused: there is none, and this is no rehearsal.
+        EnvironmentRefused: there is no device, and this is not a rehearsal.
     """
     if not bench.rehearse and not torch.cuda.is_available():
         bench.journal.append(MISSING)
@@ -42,9 +42,9 @@ def run(bench: Bench) -> Iterator[Figure]:
     )
     for package in foreign.PACKAGES:
         if why := foreign.why_hidden(bench.journal, package):
-            yield Figure(package, None, note=f"left out, because it cannot be imported: {why}")
+            yield Figure(package, None, note=f"hidden, because it cannot be imported: {why}")
     if not any(map(shutil.which, _COMPILERS)):
-        yield Figure("a C compiler", None, note="there is none: Triton cannot build launchers, and compiled fails")
+        yield Figure("a C compiler", None, note="missing: Triton cannot build launchers, and the part compiled fails")
     if found is None:
         return
     yield Figure("free memory", free / 2**30, "GiB", note=f"of {found.total_memory / 2**30:.1f}, {found.name}")

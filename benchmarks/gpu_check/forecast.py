@@ -1,4 +1,4 @@
-"""Forecast: what the parts predict for cards that are not here, as a table. Nothing of it was measured."""
+"""A table of what the parts predict for GPUs that are not in this machine. None of it was measured."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ _NONE = "–"
 
 
 def table(names: Sequence[str], parts: Sequence[Part]) -> str:
-    """A row for each figure that has a prediction, a column for each card, in Markdown.
+    """Return a Markdown table with a row for each predicted figure and a column for each GPU.
 
     Args:
-        names: of cards, as ``specbench list gpus`` has them.
-        parts: in order; those that predict nothing have no rows.
+        names: names of GPUs from ``specbench list gpus``.
+        parts: parts in order; parts without predictions have no rows.
 
     Raises:
-        UsageError: no such card is known, or none is named, or it lacks what the check runs in.
-        EnvironmentRefused: kernels cannot be counted, because there is no triton.
+        UsageError: a GPU is unknown, no GPU is named, or its datasheet lacks the check's precision.
+        EnvironmentRefused: kernels cannot be counted without triton.
     """
     cards = list({card.name: card for card in map(gpus.find, filter(None, map(str.strip, names)))}.values())
     if not cards:
-        raise UsageError("--predict names nothing; give names of list gpus, comma-separated")
+        raise UsageError("--predict names no GPU; give comma-separated names from specbench list gpus")
     columns = [{named(figure): figure for figure in _figures(card, parts)} for card in cards]
     rows = [["figure", *(f"predicted, {card.name}" for card in cards)], ["---"] * (1 + len(cards))]
-    # A card with less memory lacks rows of the others; the order is that of the parts all the same.
+    # A GPU with less memory lacks some rows; the order of the parts is kept.
     fullest = max(columns, key=len)
     for name in fullest:
         rows.append([name, *(_cell(column.get(name)) for column in columns)])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [
-        f"Predicted, not measured: {_DTYPE}, {COPIED:.3g} of a datasheet's bandwidth, {NODE_S * 1e6:g} µs for a kernel "
-        f"({LEAST.node_s * 1e6:g} to {MOST.node_s * 1e6:g}); all assumed.",
+        f"Predicted, not measured: {_DTYPE}, {COPIED:.3g} of a datasheet's bandwidth, {NODE_S * 1e6:g} µs per kernel "
+        f"({LEAST.node_s * 1e6:g} to {MOST.node_s * 1e6:g}); all of these are assumptions.",
         "",
         *("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows),
     ]
     if any(len(column) < len(fullest) for column in columns):
-        lines += ["", f"{_NONE}: the whole model is more than its memory; the check takes fewer layers there."]
+        lines += ["", f"{_NONE}: the whole model does not fit in the GPU's memory; the check uses fewer layers there."]
     return "\n".join(lines)
 
 
 def named(figure: Figure) -> str:
-    """The name of a figure as the page of a check has it, and its unit, unless it ends in that or has none."""
+    """Name of a figure as on the check's page, with its unit unless the name ends in it."""
     name = label(figure)
     return name if figure.unit in ("ratio", "share", *name.split()) else f"{name}, {figure.unit}"
 
@@ -62,7 +62,8 @@ def _figures(card: Gpu, parts: Sequence[Part]) -> Iterator[Figure]:
     peaks = datasheet(card, _DTYPE)
     if peaks is None:
         raise UsageError(
-            f"the check runs in {_DTYPE}, of which the datasheet of {card.name} says nothing; give another"
+            f"cannot predict for {card.name}: its datasheet has no {_DTYPE} peak, which the check uses; name another "
+            "GPU"
         )
     known = Known(Size(), ceilings_of(card, _DTYPE), _DTYPE, card, peaks)
     for part in parts:

@@ -1,9 +1,9 @@
-"""Nodes: the kernels that a step launches, counted without a GPU.
+"""Count the kernels (nodes) that a step launches, without a GPU.
 
-The device is torch's "meta": tensors without memory, on which every operation says what it would launch. A node is a
-call of torch whose result lies in memory of its own, or that writes to an argument, or a launch of a Triton kernel,
-chosen as an H200 gets it. Some library calls launch several, by what torch's source has for CUDA: those are counted as
-so many nodes, and of others (a product that is split, say) a count is a prediction.
+The device is torch's "meta", whose tensors have no memory. A node is a call of torch that allocates its result or
+writes to an argument, or a launch of a Triton kernel with the configuration for an H200. Some library calls launch
+several kernels according to torch's CUDA source, and are counted as several nodes; for others (such as a split matrix
+product) the count is a prediction.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from specbench.engine.pack import Shape
 from specbench.engine.program import Computed, Program, StepKind, decoder_layers
 
 META = torch.device("meta")
-# Shared bytes that a program may take, and multiprocessors: of an H200.
+# Bytes of shared memory per program, and number of multiprocessors, of an H200.
 FIGURES = (227 * 1024, 132)
 _MEMORY_ALONE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view")
-_OFF = ("dropout",)  # in evaluation
+_OFF = ("dropout",)  # in evaluation mode
 _NONE: Any = object()
-#: Kernels of calls that are several: of torch's own top-k more where a row is long; a log-sum-exp is a maximum, two
-#: masks against infinities, a difference, exponentials, their sum, its logarithm and a sum.
+#: Calls that launch several kernels: torch's top-k launches more for a long row; a log-sum-exp is a maximum, two masks
+#: for infinities, a difference, exponentials, their sum, its logarithm and a sum.
 _LOGSUMEXP, _TOPK, _LONG_TOPK, _LONG_ROW, _SORT = 7, 2, 5, 4096, 5
 
 
 class Node(NamedTuple):
-    """A kernel of a step; ``layer`` counts from 0, None is before the first or after the last."""
+    """A kernel of a step; ``layer`` counts from 0 and is None before the first and after the last layer."""
 
     name: str
     layer: int | None
 
 
 class Nodes(TorchDispatchMode):
-    """Counts what runs inside of it."""
+    """Context that counts the nodes of the code inside it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,39 +62,39 @@ class Nodes(TorchDispatchMode):
         return found
 
     def add(self, name: str) -> None:
-        """Notes a node."""
+        """Add a node."""
         self.seen.append(Node(name, self.layer))
 
     def of_layers(self) -> list[list[str]]:
-        """Names, layer by layer."""
+        """Return the names of nodes, layer by layer."""
         layers = sorted({node.layer for node in self.seen if node.layer is not None})
         return [[node.name for node in self.seen if node.layer == layer] for layer in layers]
 
     def others(self) -> list[str]:
-        """Names of what belongs to no layer."""
+        """Return the names of nodes outside all layers."""
         return [node.name for node in self.seen if node.layer is None]
 
 
 def _kernels(name: str, args: Sequence[Any]) -> int:
-    """How many kernels a call launches, as far as that is known."""
+    """Number of kernels that a call launches, as far as known."""
     if name == "topk":
         return _LONG_TOPK if args[0].shape[-1] > _LONG_ROW else _TOPK
     return {"logsumexp": _LOGSUMEXP, "sort": _SORT}.get(name, 1)
 
 
 def _writes(func: Any) -> bool:
-    """Whether an operation changes an argument."""
+    """Whether an operation writes to an argument."""
     return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
 
 
 def _memory(tree: Any) -> set[int]:
-    """Where its tensors lie: a view is where what it views is, and so is a copy that was none."""
+    """Storages of all tensors in a tree: a view shares its base's storage, as does a copy that copied nothing."""
     return {leaf.untyped_storage()._cdata for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
 
 
 @contextmanager
 def launches(note: Callable[[Any, Sequence[Any], dict[str, Any]], None]) -> Iterator[None]:
-    """Kernels are told to ``note`` (kernel, arguments, named arguments) in place of a launch; the device is an H200."""
+    """Call ``note`` (kernel, arguments, named arguments) instead of launching kernels; the device poses as an H200."""
     from triton.runtime.jit import KernelInterface  # triton is not everywhere
 
     from specbench.engine.kernels import tree_attention
@@ -113,7 +113,7 @@ def launches(note: Callable[[Any, Sequence[Any], dict[str, Any]], None]) -> Iter
 
 @contextmanager
 def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of a module, a class or an object is another one inside; behind it, what it was or inherited."""
+    """Replace an attribute of a module, class or object inside the context and restore it afterwards."""
     own = vars(owner).get(name, _NONE)
     setattr(owner, name, value)
     try:
@@ -128,8 +128,8 @@ def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
 class MetaStep:
     """A captured step of a model on the meta device, by Triton attention.
 
-    ``reach``: positions that a forward may use; what an engine would refuse for them is refused. ``fusions`` and
-    ``not_fused`` say what is fused as far as modules tell: nothing is computed here that could come out wrong.
+    ``reach``: positions that a forward may use; models that an engine would refuse for these positions are refused.
+    ``fusions`` and ``not_fused`` follow from the modules alone: an engine also compares computed results.
     """
 
     def __init__(
@@ -169,18 +169,18 @@ class MetaStep:
                 self.why_not_fused = f"{unlike}"
             else:
                 layers.attach()
-                said = layers.report()
-                self.fusions, self.not_fused = tuple(said["fusions"]), dict(said["not_fused"])
+                report = layers.report()
+                self.fusions, self.not_fused = tuple(report["fusions"]), dict(report["not_fused"])
 
     def tall(self, widest: int) -> bool:
-        """Whether an engine gives a step tall tiles of attention, its largest tree having so many rows."""
+        """Whether an engine uses tall attention tiles for a step whose largest tree has ``widest`` rows."""
         from specbench.engine.kernels.tree_attention import tile_height  # triton is not everywhere
 
         with launches(lambda *_: None):
             return widest > tile_height(widest, self._group, False, META, self._kv_heads)
 
     def run(self, rows: int, kind: StepKind) -> Computed:
-        """A step of so many rows, within :func:`launches`; nothing is computed."""
+        """Run a step of ``rows`` rows inside :func:`launches`; nothing is computed."""
         from specbench.engine.kernels.tree_attention import tile_height  # triton is not everywhere
 
         height = tile_height(rows, self._group, kind.tall, META, self._kv_heads)
@@ -188,9 +188,9 @@ class MetaStep:
         return self._program.run(_packed(shape), shape, kind, self.cache, TritonAttention)
 
     def nodes(self, rows: int, kind: StepKind, *, again: bool = False) -> Nodes:
-        """What a step of so many rows launches, when it has run before: what is allocated once is there by then.
+        """Count the kernels of a step of ``rows`` rows after a first step, which makes one-time allocations.
 
-        ``again``: a step of this object has been counted already, so that none need run before.
+        ``again``: a step of this object has been counted before, so that no first step is needed.
         """
         if not again:
             with launches(lambda *_: None):
@@ -198,7 +198,7 @@ class MetaStep:
         found = Nodes()
         with ExitStack() as stack:
             for at, layer in enumerate(self._layers):
-                # Not a hook behind it: layers that somebody listens to do more.
+                # Not a forward hook, because layers with hooks launch more kernels.
                 stack.enter_context(_instead(layer, "forward", _within(found, at, layer.forward)))
             stack.enter_context(launches(lambda kernel, *_: found.add(kernel.__name__)))
             stack.enter_context(found)

@@ -1,9 +1,9 @@
-"""Predicted time of a step from a model's configuration alone, without a GPU and without weights.
+"""Predict the time of a step from a model's configuration alone, without a GPU or weights.
 
 Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
-Nodes are kernels, counted on torch's meta device (:mod:`.meta_step`); bytes and FLOPs are the roofline's. What was
-never measured is in :class:`Assumed`. The model is simple: launches overlap with nothing and every kernel takes equally
-long. Imports torch only when something is counted.
+Nodes are kernels, counted on torch's meta device (:mod:`.meta_step`); bytes and FLOPs come from the roofline. Values
+that were never measured are in :class:`Assumed`. The model is simple: launches do not overlap, and every kernel takes
+the same time. Torch is imported only to count.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
     from benchmarks.gpu_check.meta_step import MetaStep
 
-#: Share of a datasheet's bandwidth that a copy reaches: 4.3 of an H200's 4.8 TB/s.
+#: Share of the datasheet's bandwidth that a copy reaches: 4.3 of 4.8 TB/s on an H200.
 COPIED = 4.3 / 4.8
 
-#: Rows of a product that our kernel computes at most, which reads a weight as fast as a copy does.
+#: Largest number of rows for our own product kernel, which reads weights as fast as a copy does.
 OWN_ROWS = 16
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a prediction assumes.
+    """Assumptions of a prediction.
 
     Attributes:
-        node_s: seconds from the start of one small kernel of a graph to that of the next, which waits for it.
+        node_s: seconds from the start of one small kernel of a graph to the start of the next, which depends on it.
         library: share of the copy bandwidth at which a library's product of more than :data:`OWN_ROWS` rows reads its
             weight.
-        host_s: seconds of a round that the device waits for the host, where something is drafted.
+        host_s: seconds per round in which the device waits for the host, if the method drafts.
     """
 
     node_s: float
@@ -50,27 +50,27 @@ class Assumed:
     host_s: float
 
 
-#: What is expected, and both ends of what is thought possible: the least and the most that steps take.
+#: Expected values, and both ends of the plausible range: shortest and longest steps.
 EXPECTED = Assumed(2.25e-6, 0.885, 0.30e-3)
 LEAST, MOST = Assumed(2.1e-6, 0.90, 0.28e-3), Assumed(2.6e-6, 0.87, 0.35e-3)
 NODE_S = EXPECTED.node_s
 
-#: Rows of the steps, and cached tokens, unless others are asked for.
+#: Default rows of the steps, and cached tokens.
 ROWS, CONTEXT = (1, 16, 64), 1024
 
-# A peak that bounds nothing, where a datasheet states none.
+# Used if a datasheet states no peak: it never limits a step.
 _NO_PEAK = sys.float_info.max
 
-_TEMPERATURE = 0.8  # any above 0 launches the same
+_TEMPERATURE = 0.8  # any temperature above 0 launches the same kernels
 
 
 def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
-    """Seconds that so many kernels take, which compute and move so much, on a device with these ceilings."""
+    """Predict the seconds of a number of kernels with a total cost, on a device with these ceilings."""
     return nodes * assumed.node_s + bound_s(cost, ceilings)
 
 
 def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
-    """What a card copies at and its peak for a dtype, by its datasheet; where it states no peak, FLOPs cost nothing."""
+    """Copy bandwidth and peak of a GPU from its datasheet; without a stated peak, FLOPs take no time."""
     found = datasheet(card, dtype)
     peak = found.flops_per_s if found else _NO_PEAK
     return Ceilings(bytes_per_s=1e9 * COPIED * card.bandwidth_gb_s, flops_per_s=peak)
@@ -78,18 +78,18 @@ def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
 
 @dataclass(frozen=True)
 class StepNodes:
-    """A step.
+    """Kernels and cost of a step.
 
     Attributes:
-        rows: of each sequence.
-        sampled: above temperature 0.
-        fused: its layers are; else they are as transformers has them.
+        rows: rows of each sequence.
+        sampled: whether the temperature is above 0.
+        fused: whether layers are fused; otherwise they are transformers' own.
         layers: nodes of each layer.
-        outside: nodes before the first and behind the last.
-        weight_bytes: of weights that it reads.
-        cache_bytes: of keys and values that it reads and writes.
-        flops: that it computes.
-        sequences: stepped together.
+        outside: nodes before the first and after the last layer.
+        weight_bytes: bytes of weights that the step reads.
+        cache_bytes: bytes of keys and values that the step reads and writes.
+        flops: FLOPs of the step.
+        sequences: sequences stepped together.
     """
 
     rows: int
@@ -104,42 +104,42 @@ class StepNodes:
 
     @property
     def nodes(self) -> int:
-        """All of them."""
+        """Number of all nodes."""
         return sum(self.layers) + self.outside
 
     @property
     def cost(self) -> Cost:
-        """What it computes and moves at least."""
+        """FLOPs and bytes of the step."""
         return Cost(self.flops, self.weight_bytes + self.cache_bytes)
 
     def seconds(self, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
-        """Predicted, on a device with these ceilings."""
+        """Predict the seconds of the step on a device with these ceilings."""
         moved = self.moved_s(ceilings, assumed)
         return self.nodes * assumed.node_s + max(moved, self.flops / ceilings.flops_per_s)
 
     def moved_s(self, ceilings: Ceilings, assumed: Assumed = EXPECTED) -> float:
-        """Seconds in which its bytes are read."""
+        """Seconds for reading the step's bytes."""
         slower = 1.0 if self.rows * self.sequences <= OWN_ROWS else assumed.library
         return (self.weight_bytes / slower + self.cache_bytes) / ceilings.bytes_per_s
 
     def computes(self, ceilings: Ceilings) -> bool:
-        """Whether its FLOPs take longer than its bytes."""
+        """Whether the step is limited by compute: its FLOPs take longer than its bytes."""
         return self.flops / ceilings.flops_per_s > self.moved_s(ceilings)
 
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The steps of a model.
+    """Counted steps of a model.
 
     Attributes:
-        model, dtype: what was counted; weights and cache are of that dtype.
+        model, dtype: counted model, and dtype of its weights and cache.
         context: cached tokens of each sequence.
-        slots: sequences.
-        fusions: parts of layers that are fused, as far as their modules tell.
-        not_fused: the other parts, with why not.
-        why_not_fused: why nothing is; empty where something is.
-        steps: each with its layers as transformers has them, behind the same with fused ones where there are any, or
-            what of both was asked for.
+        slots: number of sequences.
+        fusions: fused parts of layers, according to their modules.
+        not_fused: the other parts, with the reasons.
+        why_not_fused: reason if nothing is fused, else empty.
+        steps: by rows, the step with fused layers (if there are any) before the step with transformers' own layers,
+            as far as both were requested.
     """
 
     model: str
@@ -161,25 +161,23 @@ def count_nodes(
     dtype: str = "bfloat16",
     fused: bool | None = None,
 ) -> NodeCount:
-    """Counts the steps of a model: of each number of rows, and of the largest once more with sampling.
+    """Count the kernels of a model's steps: for each number of rows, and for the largest also with sampling.
 
     Args:
         spec: ``config:NAME`` or ``config:FILE.json``.
-        rows: of each sequence, ascending.
+        rows: rows of each sequence, ascending.
         context: cached tokens of each sequence.
         slots: sequences stepped together.
-        dtype: torch's name of the weights' and the cache's.
-        fused: count fused layers alone, or alone those that transformers has; default is both.
+        dtype: dtype of weights and cache, as torch names it.
+        fused: True counts only fused layers, False only transformers' own; default is both.
 
     Raises:
-        UsageError: no such configuration, or one that the engine does not run.
+        UsageError: the configuration does not exist, or the engine cannot run it.
         EnvironmentRefused: triton is not installed.
     """
     source = resolve(spec)
     if importlib.util.find_spec("triton") is None:
-        raise EnvironmentRefused(
-            "nodes are launches of Triton kernels, and triton is not installed; pip install triton"
-        )
+        raise EnvironmentRefused("cannot count kernels: triton is not installed; pip install triton")
     import torch
 
     from benchmarks.gpu_check.meta_step import MetaStep
@@ -189,7 +187,9 @@ def count_nodes(
     model = _model(source, getattr(torch, dtype))
     capacity = context + scratch_cells(rows[-1])
     steps: list[StepNodes] = []
-    for wanted in (False, True) if fused is None else (fused,):  # first as they are, before its layers are others
+    for wanted in (
+        (False, True) if fused is None else (fused,)
+    ):  # transformers' own layers first, because fusing replaces them
         meta = MetaStep(model, slots=slots, capacity=capacity, fused=wanted, reach=context + rows[-1])
         shape = shape_of(meta)
         if bool(meta.fusions) == wanted:
@@ -209,7 +209,7 @@ def count_nodes(
 def _steps(
     meta: MetaStep, shape: ModelShape, rows: Sequence[int], context: int, slots: int, *, fused: bool
 ) -> list[StepNodes]:
-    """The steps of a model whose layers are as they are at the moment."""
+    """Count the steps of a model with its current layers."""
     from specbench.engine import Sampling
     from specbench.engine.program import StepKind
 
@@ -236,7 +236,7 @@ def _steps(
 
 
 def _model(source: Source, dtype: torch.dtype) -> Any:
-    """The model of a configuration, on the meta device."""
+    """Build the model of a configuration on the meta device."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Orphans: none are left, because what a check starts ends with it, however it ends. No torch."""
+"""End the processes that a check has started when the check ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import signal
 
 _PR_SET_PDEATHSIG = 1
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here: between fork and exec nothing should be
+_prctl = getattr(
+    ctypes.CDLL(None), "prctl", None
+)  # looked up here, because nothing should be loaded between fork and exec
 
 
 def end_with_the_parent(parent: int | None = None) -> None:
-    """Has the kernel kill this process when its parent is gone; it does not hold for what this process starts.
+    """Ask the kernel to kill this process when its parent ends. Children of this process are not affected.
 
     Args:
-        parent: its process number; one that is gone already ends this process at once. None does not ask.
+        parent: process id of the parent; if it is gone already, this process ends at once. None skips this check.
     """
     if _prctl:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Page: what was measured, beside what was predicted and what is published, as Markdown and as HTML. No torch."""
+"""Write the results page as Markdown and HTML: measured, predicted and published figures."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from benchmarks.gpu_check.shapes import STAND_IN
 
 _STYLE = Path(__file__).with_name("page.css")
 _HEAD = ("figure", "measured", "predicted", "measured / predicted", "aim", "conditions")
-_PUBLISHED = ("published", "AR tok/s", "tok/s", "speedup", "tokens a forward", "round over AR step")
+_PUBLISHED = ("published", "AR tok/s", "tok/s", "speedup", "tokens per forward", "round over AR step")
 _ASSUMED = (
-    "Predicted: kernels of a step × time of one + the longer of bytes / bandwidth and FLOPs / peak. Bandwidth and "
-    "peak are those of the first part, or by the datasheet where it failed. Kernels are counted without a device, and "
-    "a library may launch more; the time of one is an assumption. The range in brackets is what the ends of the "
-    "assumptions give; each figure's prediction says what it took."
+    "Predicted: kernels of a step × time per kernel + the longer of bytes / bandwidth and FLOPs / peak. Bandwidth and "
+    "peak come from the first part, or from the datasheet if that part failed. Kernels are counted without a device, "
+    "and a library may launch more; the time per kernel is an assumption. The range in brackets follows from the ends "
+    "of the assumptions; the basis of each prediction is given with its figure."
 )
 _THEIRS = (
-    "As printed there, on their GPUs, engines and prompts: not measured here, and no prediction. A round over an AR "
-    "step is their tokens a forward over their speedup."
+    "As published, on the publication's GPUs, engines and prompts: neither measured here nor predicted. A round over "
+    "an AR step is the published tokens per forward divided by the published speedup."
 )
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, words, and a table; cells of its first column are labels."""
+    """A heading, a text and a table; the table's first column has labels."""
 
     title: str
     text: str = ""
@@ -40,11 +40,11 @@ class Section:
 
 
 def write(journal: Journal, parts: Sequence[Part]) -> None:
-    """Writes ``gpu-check.md`` and ``gpu-check.html`` beside the journal, each in one piece.
+    """Write ``gpu-check.md`` and ``gpu-check.html`` next to the journal, each atomically.
 
     Args:
-        journal: of the check.
-        parts: in order; those that the journal does not know are named as missing.
+        journal: journal of the check.
+        parts: parts in order; parts without journal lines are listed as missing.
     """
     sections = list(_sections(journal, parts))
     for name, text in (("gpu-check.md", markdown(sections)), ("gpu-check.html", as_html(sections))):
@@ -63,11 +63,11 @@ def _sections(journal: Journal, parts: Sequence[Part]) -> Iterator[Section]:
     verdict = "passed" if known and passed(known) else "not passed"
     ended = sum(one.state == "done" for one in known.values())
     text = (
-        f"{_device(device)} {ended} of {len(parts)} parts measured to their end, {len(failed)} failed, "
+        f"{_device(device)} {ended} of {len(parts)} parts finished, {len(failed)} failed, "
         f"{len(missing)} not measured: {verdict}."
     )
     if rehearsed:
-        text = f"A rehearsal on tiny models: no figure here is a result. {text}"
+        text = f"A rehearsal with tiny models: the figures are not results. {text}"
     yield Section("GPU check", text)
     if failed:
         yield Section(
@@ -130,37 +130,37 @@ def _row(figure: Figure) -> Sequence[str]:
 
 
 def label(figure: Figure) -> str:
-    """The name of a figure, with what it is measured on."""
+    """Name of a figure, with the model that it is measured on."""
     return f"{figure.shape}: {figure.name}" if figure.shape else figure.name
 
 
 def _of_publications(shapes: Sequence[str]) -> Iterator[Section]:
-    """What is published of the same shapes: a section for each source, GPU and caveat."""
+    """Published figures of the same shapes: a section for each source, GPU and caveat."""
     try:
-        from benchmarks.gpu_check import published  # where it needs what is not here, the page does without
+        from benchmarks.gpu_check import published  # without the packages for it, the page leaves this section out
 
         found = published.rows(shapes)
-    except Exception as error:  # the page is written whatever became of the rest
-        yield Section("Published", f"The claims that come with specbench cannot be read: {error}")
+    except Exception as error:  # the page is written in any case
+        yield Section("Published", f"The published claims cannot be read: {error}")
         return
     yield Section("Published for the same shapes", _THEIRS if found else "None.")
     for (source, gpu, caveat), together in groupby(found, lambda one: (one.source, one.gpu, one.caveat)):
         rows = [
             (f"{one.shape}: {one.what}", one.baseline, one.tok_s, one.speedup, one.tpf, one.round) for one in together
         ]
-        yield Section(f"{source}, {gpu}", f"To bear in mind: {caveat}." if caveat else "", _PUBLISHED, rows)
+        yield Section(f"{source}, {gpu}", f"Note: {caveat}." if caveat else "", _PUBLISHED, rows)
 
 
 def _device(device: Mapping[str, Any]) -> str:
     if not device:
-        return "What it ran on is not known."
+        return "The device is unknown."
     free = f"{device['free_bytes'] / 2**30:.1f} GiB free" if device.get("free_bytes") else ""
     versions = [f"{name} {version}" for name, version in device["versions"].items() if version]
     return f"{', '.join(filter(None, [device['name'], free, *versions]))}."
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The page as Markdown."""
+    """Format the page as Markdown."""
     lines = []
     for number_, section in enumerate(sections):
         lines += [f"{'##' if number_ else '#'} {section.title}", ""]
@@ -178,7 +178,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def as_html(sections: Sequence[Section]) -> str:
-    """The page as one file without scripts that needs no network."""
+    """Format the page as one HTML file without scripts or external files."""
     body = []
     for number_, section in enumerate(sections):
         heading = "h2" if number_ else "h1"

@@ -1,8 +1,8 @@
-"""Predictions: what a step should take, from assumptions that are named beside each one. No torch before one is made.
+"""Predicted step times, with the assumptions of each prediction. Torch is imported only to count kernels.
 
-How a step is predicted is :mod:`benchmarks.gpu_check.nodes`'s: its kernels are
-counted without a device, and the time of one is assumed. Bandwidth and peak are those that the first part measured, or
-by a datasheet. Each prediction has the range that the ends of what is assumed give.
+Steps are predicted by :mod:`benchmarks.gpu_check.nodes`: kernels are counted without a device, and the time per kernel
+is assumed. Bandwidth and peak come from the first part, or from a datasheet. The range of a prediction follows from the
+ends of the assumptions.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from specbench.models import configured_shape, resolve
 
 Layers = Literal["fused", "plain", "compiled"]
 
-#: Kernels that a layer through torch.compile is assumed to launch beyond those of a fused one. Nobody has counted them.
+#: Additional kernels of a layer with torch.compile compared with a fused layer: assumed, not counted.
 COMPILED_MORE: Mapping[str, int] = {"qwen2.5-7b": 6, "qwen3-8b": 7}
 
-#: Kernels of one pass of JetSpec's head with five layers, and of a round of EAGLE-3 at its default depth, as counted
+#: Kernels of one pass of JetSpec's head with five layers, and of a round of EAGLE-3 at its default depth, counted
 #: without a device.
 HEAD_NODES, EAGLE_NODES = 89, 313
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds, and what they were computed from.
+    """Predicted seconds and their basis.
 
     Attributes:
-        seconds: predicted.
-        basis: in words.
-        nodes: the step; None where it is more than a step.
+        seconds: predicted seconds.
+        basis: how they were computed, as text.
+        nodes: the predicted step; None if the prediction covers more than a step.
     """
 
     seconds: float
@@ -49,15 +49,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Known:
-    """What predictions are made of.
+    """The basis of predictions.
 
     Attributes:
         size: how much is measured.
-        ceilings: of the device.
-        dtype: of weights and cache, by torch's name.
-        card: whose datasheet is known; None where none is.
-        peaks: of its datasheet, which bounds go by; None is ``ceilings``.
-        assumed: what was never measured.
+        ceilings: bandwidth and peak of the device.
+        dtype: dtype of weights and cache, as torch names it.
+        card: the GPU, if its datasheet is known, else None.
+        peaks: ceilings of the datasheet for roofline bounds; None means ``ceilings``.
+        assumed: values that were never measured.
     """
 
     size: Size
@@ -68,45 +68,45 @@ class Known:
     assumed: Assumed = EXPECTED
 
     def shapes(self, families: Iterable[str]) -> Iterator[Shape]:
-        """Whole families, as far as the card has memory for them."""
+        """Yield the families that fit in the GPU's memory as a whole."""
         for family in families:
             if self.card is None or shapes.fits(family, int(1e9 * self.card.memory_gb)):
                 yield shapes.whole(family)
 
     def cost(self, shape: Shape) -> ModelShape:
-        """What decides the cost of a step of it."""
+        """Return the model's shape, which determines the cost of a step."""
         found = configured_shape(resolve(shape.spec), self.dtype)
-        assert found is not None, f"the families of the check follow from their configurations, and {shape.spec} not"
+        assert found is not None, f"{shape.spec} has no configuration to count from"
         return found
 
     def step(self, shape: Shape, rows: int, *, sampled: bool = False) -> Prediction:
-        """A step of one sequence behind the usual context, its layers fused."""
+        """Predict a step of one sequence at the usual context, with fused layers."""
         found = _counted(shape.spec, self.dtype, (rows,), self.size.context, 1, fused=True)
         return self.of(next(step for step in found.steps if step.sampled == sampled))
 
     def crowd(self, shape: Shape, slots: int) -> Prediction:
-        """A step of AR, of several sequences together."""
+        """Predict an AR step of several sequences together."""
         return self.of(_counted(shape.spec, self.dtype, (1,), self.size.crowd_context, slots, fused=True).steps[0])
 
     def ladder(self, shape: Shape, rows: Sequence[int], layers: Layers = "fused") -> dict[int, Prediction]:
-        """Steps of one sequence behind the usual context, by ascending rows."""
+        """Predict steps of one sequence at the usual context, by ascending rows."""
         counted = _counted(shape.spec, self.dtype, tuple(rows), self.size.context, 1, fused=layers != "plain").steps
         steps, assumed = [step for step in counted if not step.sampled], ""
-        if layers == "compiled":  # what is outside of layers is transformers' own then
+        if layers == "compiled":  # code outside the layers is then transformers' own
             outside = _counted(shape.spec, self.dtype, (1,), self.size.context, 1, fused=False).steps[0].outside
             more = COMPILED_MORE[shape.family]
             steps = [
                 replace(step, layers=tuple(count + more for count in step.layers), outside=outside) for step in steps
             ]
-            assumed = f", of each layer {more} more than of a fused one (assumed)"
+            assumed = f", {more} more per layer than with fused layers (assumed)"
         return {step.rows: self.of(step, assumed) for step in steps}
 
     def of(self, step: StepNodes, assumed: str = "") -> Prediction:
-        """A step that has been counted.
+        """Predict a counted step.
 
         Args:
-            step: counted.
-            assumed: of its kernels, in words.
+            step: the counted step.
+            assumed: assumption about its kernels, as text.
         """
         if step.computes(self.ceilings):
             bound = _bound(step.cost, self.ceilings)
@@ -121,17 +121,17 @@ class Known:
         )
 
     def bound(self, cost: Cost) -> Prediction:
-        """The roofline's bound: kernels cost nothing, and the bandwidth is the datasheet's."""
+        """Return the roofline bound: launches take no time, and the bandwidth is the datasheet's."""
         peaks = self.peaks or self.ceilings
         return Prediction(bound_s(cost, peaks), _bound(cost, peaks))
 
     def round_of_head(self, verify: Prediction, head_bytes: float, nodes: int = HEAD_NODES) -> Prediction:
-        """A round: the target's step, the head's passes after it, and a wait for the host.
+        """Predict a round: the target's step, the head's passes after it, and the wait for the host.
 
         Args:
-            verify: the target's step.
-            head_bytes: of weights that the head's passes read.
-            nodes: kernels of these passes, as counted.
+            verify: prediction of the target's step.
+            head_bytes: bytes of weights that the head's passes read.
+            nodes: counted kernels of these passes.
         """
         head = predicted_s(nodes, Cost(0.0, head_bytes), self.ceilings, self.assumed)
         basis = (
@@ -143,54 +143,54 @@ class Known:
 
 @cache
 def _counted(spec: str, dtype: str, rows: tuple[int, ...], context: int, slots: int, *, fused: bool) -> NodeCount:
-    """Steps, counted once whatever the device: a check has several devices in ``--predict`` alone."""
+    """Count steps, once for all devices of ``--predict``."""
     return count_nodes(spec, rows, context, slots, dtype=dtype, fused=fused)
 
 
 def _bound(cost: Cost, ceilings: Ceilings) -> str:
-    """What takes a step the longest, beside its kernels."""
+    """Describe the roofline bound of a step: FLOPs or bytes, whichever takes longer."""
     if bound_s(cost, ceilings) > cost.bytes / ceilings.bytes_per_s:
         return f"{cost.flops / 1e12:.3g} TFLOP / {ceilings.flops_per_s / 1e12:.4g} TFLOP/s"
     return f"{cost.bytes / 1e9:.3g} GB / {ceilings.bytes_per_s / 1e9:.4g} GB/s"
 
 
 class Expected:
-    """What a part expects of its figures, by their names."""
+    """Predictions of a part, by the names of figures."""
 
     def __init__(self) -> None:
         self._figures: dict[str, Figure] = {}
 
     def add(self, figures: Iterable[Figure]) -> None:
-        """Takes predictions; what goes wrong with one is told to the part's log and costs no figure.
+        """Add predictions; an error is printed to the part's log and does not affect measurements.
 
         Args:
-            figures: without values.
+            figures: figures without values.
         """
         try:
             for figure in figures:
                 self._figures[figure.name] = figure
-        except Exception:  # the check measures on an image that nobody has seen, whatever counting runs into there
+        except Exception:  # measure even if counting fails in an unknown image
             traceback.print_exc()
 
     def fields(self, name: str) -> dict[str, Any]:
-        """What a figure says of its prediction; nothing without one."""
+        """Return the prediction as fields of a figure; empty without a prediction."""
         found = self._figures.get(name)
         if found is None:
             return {}
         return {"predicted": found.predicted, "low": found.low, "high": found.high, "basis": found.basis}
 
     def aim(self, name: str) -> str:
-        """The aim of a figure whose aim goes by its prediction."""
+        """Return the aim of a figure whose aim depends on its prediction."""
         found = self._figures.get(name)
         return "" if found is None else found.aim
 
 
 def expected(bench: Bench, *predictors: Callable[[Known], Iterable[Figure]]) -> Expected:
-    """What a part expects of the device that it runs on; nothing where the device's ceilings are not known.
+    """Return a part's predictions for the device; empty if the device's ceilings are unknown.
 
     Args:
-        bench: of the part.
-        predictors: give figures without values.
+        bench: bench of the part.
+        predictors: functions that yield figures without values.
     """
     found, known = Expected(), known_of(bench)
     if known is not None:
@@ -200,7 +200,7 @@ def expected(bench: Bench, *predictors: Callable[[Known], Iterable[Figure]]) -> 
 
 
 def with_range(predictor: Callable[[Known], Iterable[Figure]], known: Known) -> Iterator[Figure]:
-    """What is predicted, each figure with its range: predicted anew with both ends of what is assumed."""
+    """Yield predicted figures with their ranges: each is predicted again with both ends of the assumptions."""
     ends = (predictor(replace(known, assumed=assumed)) for assumed in (LEAST, MOST))
     for figure, *others in zip(predictor(known), *ends, strict=True):
         values = [one.predicted for one in (figure, *others) if one.predicted is not None]
@@ -208,6 +208,6 @@ def with_range(predictor: Callable[[Known], Iterable[Figure]], known: Known) -> 
 
 
 def known_of(bench: Bench) -> Known | None:
-    """What predictions of the device here are made of; None where its ceilings are not known."""
+    """Return the basis of predictions for this device; None if its ceilings are unknown."""
     ceilings = bench.ceilings
     return None if ceilings is None else Known(bench.size, ceilings, bench.dtype, bench.card)

@@ -1,4 +1,4 @@
-"""Processes: each part in one of its own with a time limit, so that nothing a part does ends the check. No torch."""
+"""Run each part in its own process with a time limit, so that a failing part does not end the check."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from benchmarks.gpu_check import vendor
 from benchmarks.gpu_check.catalog import PARTS, Part
 from benchmarks.gpu_check.records import NOT_MEASURED, Journal
 
-_ENDING_S = 10.0  # that a killed process may take to be gone: a driver can hold it
+_ENDING_S = 10.0  # seconds for a killed process to end: a driver can hold it
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Processes:
-    """Runs parts one after the other.
+    """Runner of parts, one after the other.
 
     Args:
-        folder: of the check; takes the parts' own output and the caches that they share.
-        journal: takes the figures, and how each part went.
-        settings: handed to every part, JSON-ready.
-        until: on ``time.monotonic``'s clock; no part runs longer.
-        say: takes a line for the terminal.
-        rehearse: parts run on a CPU, where Triton has its interpreter.
-        patience: times its limit that a part may take.
+        folder: folder of the check, for the parts' logs and shared caches.
+        journal: journal for figures and outcomes of parts.
+        settings: JSON-ready settings for every part.
+        until: deadline of all parts, on the clock of ``time.monotonic``.
+        say: prints a line to the terminal.
+        rehearse: run parts on a CPU with Triton's interpreter.
+        patience: factor for the time limit of each part.
     """
 
     folder: Path
@@ -46,11 +46,11 @@ class Processes:
     patience: float = 1.0
 
     def run(self, part: Part) -> None:
-        """One part, in a process that is gone when this returns; its state and its figures are in the journal."""
+        """Run one part in a process that has ended when this returns. State and figures are in the journal."""
         self.journal.append("began", part=part.name)
         left = self.until - time.monotonic()
         if left <= 0:
-            self._end(part, NOT_MEASURED, "the time was over; --seconds gives more", 0.0)
+            self._end(part, NOT_MEASURED, "no time left; raise --seconds", 0.0)
             return
         allowed, began = self.patience * part.limit_s(self._pace()), time.monotonic()
         limit = min(allowed, left)
@@ -63,10 +63,10 @@ class Processes:
                 stderr=errors,
                 cwd=vendor.ROOT,
                 env=self._environment(),
-                start_new_session=True,  # so that what it starts can be ended with it
+                start_new_session=True,  # so that its child processes can be ended too
             )
             assert child.stdin is not None
-            with suppress(BrokenPipeError):  # it ended before it read; its status says how
+            with suppress(BrokenPipeError):  # it ended before reading; its exit status shows why
                 child.stdin.write(json.dumps({**self.settings, "limit_s": limit, "parent": os.getpid()}).encode())
                 child.stdin.close()
             try:
@@ -80,15 +80,15 @@ class Processes:
         if code == 0:
             self._end(part, "done", "", seconds)
         elif code is None and left < allowed:
-            self._end(part, NOT_MEASURED, "the time was over before it had ended; --seconds gives more", seconds)
+            self._end(part, NOT_MEASURED, "the time limit of the check ended it; raise --seconds", seconds)
         elif lacks:
-            why = f"{lacks[-1]} is not installed; make gpu-bundle brings it"
+            why = f"{lacks[-1]} is not installed; make gpu-bundle packs it"
             self._end(part, NOT_MEASURED, why, seconds)
         else:
             self._end(part, "failed", self._why(code, limit, part, log), seconds)
 
     def _pace(self) -> float | None:
-        """Measured over expected seconds of compiling, of the parts that have compiled and ended well."""
+        """Measured divided by expected compile time, over successful parts that have compiled."""
         expected = {part.name: part.compiles for part in PARTS if part.compiles}
         done = {name for name, one in self.journal.outcomes().items() if one.state == "done"}
         took = {line["part"]: line["seconds"] for line in self.journal.lines() if line["kind"] == "compiled"}
@@ -96,7 +96,7 @@ class Processes:
         return sum(took[name] for name in known) / sum(expected[name] for name in known) if known else None
 
     def _raised(self, part: Part) -> list[dict[str, Any]]:
-        """What it has raised, this time."""
+        """Errors of the part's current attempt."""
         lines = self.journal.lines()
         begun = max(at for at, line in enumerate(lines) if line["kind"] == "began" and line["part"] == part.name)
         return [line for line in lines[begun:] if line["kind"] == "raised" and line["part"] == part.name]
@@ -106,20 +106,20 @@ class Processes:
         self.say(f"  {part.name}: {state}{f', {why}' if why else ''}" + (f" in {seconds:.1f} s" if seconds else ""))
 
     def _why(self, code: int | None, limit: float, part: Part, log: Path) -> str:
-        """What ended a part, in a line; what it had to say about it is in its log."""
+        """Describe in one line why a part ended; details are in its log."""
         if code is None:
-            return f"ended after its limit of {limit:.0f} s; {log.name} says where it was"
+            return f"stopped at its time limit of {limit:.0f} s; {log.name} shows where it was"
         raised = self._raised(part)
         if code > 0 and raised:
-            return f"{raised[-1]['why']}; {log.name} says where"
+            return f"{raised[-1]['why']}; see {log.name}"
         if code > 0:
-            return f"ended with status {code}; {log.name} says why"
+            return f"ended with status {code}; see {log.name}"
         name = signal.Signals(-code).name
-        guess = ", as for want of memory" if name == "SIGKILL" else ""
-        return f"ended by {name}{guess}; {log.name} says where it was"
+        guess = ", maybe out of memory" if name == "SIGKILL" else ""
+        return f"ended by {name}{guess}; {log.name} shows where it was"
 
     def _environment(self) -> dict[str, str]:
-        """What a part runs under: no network, and the caches of compilers in the folder of the check."""
+        """Environment variables of a part: no network, and compiler caches in the check's folder."""
         caches = self.folder.resolve() / "cache"
         own = {
             "PYTHONPATH": os.pathsep.join([*vendor.paths(), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -133,7 +133,7 @@ class Processes:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it started; one that a driver does not let go is left behind."""
+    """Kill a process and its children. A process that a driver holds may remain."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Published: what publications say of the same shapes, each figure with its source. No torch."""
+"""Figures that publications report for the same shapes, each with its source."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from specbench.report import Claim, published_claims
 
-#: Models of publications that have a shape of the check.
+#: Published models whose shape is one of the check's.
 SAME_SHAPE: Mapping[str, Sequence[str]] = {
     "qwen3-8b": ("Qwen3-8B",),
     "qwen2.5-7b": ("Qwen2.5-Coder-7B", "Qwen2.5-Math-7B"),
 }
 
-#: Methods of theirs that the check measures, or divides by.
+#: Published methods that the check measures or uses as a baseline.
 _METHODS = ("ar", "jacobi", "jf", "jetspec", "cllm")
 
 
@@ -22,14 +22,14 @@ class Row:
     """One published row.
 
     Attributes:
-        shape: of the check.
+        shape: name of the check's shape.
         what: method, setting and task.
-        gpu: as the publication names it.
-        baseline: tokens a second of its own AR.
-        tok_s, speedup, tpf: as printed; empty where they are not given.
-        round: its TPF over its speedup: a round in units of its own AR step.
-        source: where it is printed.
-        caveat: what to bear in mind.
+        gpu: GPU as the publication names it.
+        baseline: tokens per second of the publication's AR.
+        tok_s, speedup, tpf: published figures; empty if not given.
+        round: published TPF divided by published speedup: a round in units of an AR step.
+        source: where the row is published.
+        caveat: restriction to note.
     """
 
     shape: str
@@ -45,10 +45,10 @@ class Row:
 
 
 def rows(shapes: Sequence[str]) -> list[Row]:
-    """The published rows of some shapes, in the order of the catalog.
+    """Return the published rows of some shapes, in the order of the catalog.
 
     Args:
-        shapes: names of the check; others have no rows.
+        shapes: names of shapes of the check; other names have no rows.
     """
     return [row for shape in shapes for row in _of(shape)]
 
@@ -65,7 +65,7 @@ def _of(shape: str) -> Iterator[Row]:
 
 
 def _measured(claim: Claim) -> bool:
-    """Whether it says on what it was measured: without a GPU there is nothing to hold a step time against."""
+    """Whether the claim names its GPU; without one a step time cannot be compared."""
     return bool(claim.gpu)
 
 

@@ -1,9 +1,9 @@
-"""Recorder: CUDA graphs without a GPU. Operations of torch are recorded once and replayed on the same memory.
+"""Emulate CUDA graphs without a GPU: torch operations are recorded once and replayed on the same memory.
 
-What a CUDA graph fixes is fixed here too: which operations run, on which tensors, with which Python numbers. What it
-forbids is refused: reading a tensor on the host and shapes that depend on data when it is recorded; results of another
-shape, or in other memory, when it is replayed. So a step that replays rightly here depends on nothing but the contents
-of its input. A kernel in Triton's interpreter is one operation, whatever the interpreter does to run it.
+As in a CUDA graph, the operations, their tensors and their Python numbers are fixed. What a CUDA graph forbids is
+refused: when recording, host reads of a tensor and shapes that depend on data; when replaying, results with another
+shape or in other memory. A step that replays correctly here therefore depends only on the contents of its input. A
+kernel in Triton's interpreter counts as one operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specbench.engine import graphs
 from specbench.engine.graphs import CaptureFailed
 
 aten = torch.ops.aten
-# Under inference mode some of them arrive whole, before torch has made simpler ones of them.
+# In inference mode some operations arrive before torch decomposes them.
 _HOST_READS = (aten._local_scalar_dense, aten.item, aten.is_nonzero, aten.equal, aten.allclose)
 _SHAPED_BY_DATA = (
     aten.nonzero, aten.nonzero_numpy, aten.argwhere, aten.masked_select, aten.unique_dim, aten._unique2,
@@ -31,14 +31,14 @@ _SHAPED_BY_DATA = (
 
 
 class ReplayDiffers(RuntimeError):
-    """A replayed operation gave another shape, or put its result elsewhere, than when it was recorded."""
+    """A replayed operation gave another shape, or allocated differently, than when it was recorded."""
 
 
 class _Did(NamedTuple):
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    read: frozenset[int]  # the memory of its inputs
+    read: frozenset[int]  # storages of its inputs
     out: list[Any]
 
 
@@ -53,7 +53,7 @@ class _Recorder(TorchDispatchMode):
         if packet in _HOST_READS:
             raise CaptureFailed(f"{func} reads the device; use --graphs off")
         if packet in _SHAPED_BY_DATA or _chosen_by_mask(packet, args) or _repeated_by_data(func, kwargs):
-            raise CaptureFailed(f"{func} has a shape that only its data tell, and reads the device; use --graphs off")
+            raise CaptureFailed(f"{func} reads the device, because its shape depends on data; use --graphs off")
         read = frozenset(_memory(x) for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor))
         out = func(*args, **kwargs)
         self.log.append(_Did(func, args, kwargs, read, tree_flatten(out)[0]))
@@ -61,7 +61,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def recorded_capture(device: torch.device) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """In place of :func:`specbench.engine.graphs.cuda_capture`."""
+    """Replacement for :func:`specbench.engine.graphs.cuda_capture`."""
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         recorder = _Recorder()
@@ -74,7 +74,7 @@ def recorded_capture(device: torch.device) -> Callable[[Callable[[], None]], Cal
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Engines that are made within it record their steps instead of capturing them."""
+    """Context in which new engines record their steps instead of capturing them."""
     before = graphs.cuda_capture
     graphs.cuda_capture = recorded_capture
     try:
@@ -85,7 +85,7 @@ def installed() -> Iterator[None]:
 
 @contextmanager
 def _kernels(log: list[_Did]) -> Iterator[None]:
-    """Within it a launch in Triton's interpreter goes to the log as a whole."""
+    """Context in which a launch in Triton's interpreter is logged as one operation."""
     try:
         from triton.runtime.interpreter import GridExecutor
     except ImportError:  # triton is not everywhere
@@ -107,7 +107,7 @@ def _kernels(log: list[_Did]) -> Iterator[None]:
 
 
 def _chosen_by_mask(packet: Any, args: tuple[Any, ...]) -> bool:
-    """Indexing by a mask looks for what is set in it."""
+    """Whether an operation indexes by a mask, so that its shape depends on data."""
     if packet not in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_):
         return False
     masks = (torch.bool, torch.uint8)
@@ -126,20 +126,20 @@ def _replay(log: list[_Did]) -> None:
         for old, new in zip(did.out, tree_flatten(again)[0], strict=True):
             if not isinstance(old, Tensor):
                 if old != new:
-                    raise ReplayDiffers(f"{did.func} gave {new} on the host, and {old} when it was recorded")
+                    raise ReplayDiffers(f"{did.func} returned {new} to the host, and {old} when recorded")
                 continue
             if (old.shape, old.stride(), old.dtype) != (new.shape, new.stride(), new.dtype):
-                raise ReplayDiffers(f"{did.func} gave {_layout(new)}, and {_layout(old)} when it was recorded")
+                raise ReplayDiffers(f"{did.func} returned {_layout(new)}, and {_layout(old)} when recorded")
             before, after = _memory(old), _memory(new)
-            if before == after:  # a view, or work done in place
+            if before == after:  # a view, or an in-place operation
                 continue
             if before in did.read or after in did.read:
-                raise ReplayDiffers(f"{did.func} allocates in one of recording and replay, and not in the other")
+                raise ReplayDiffers(f"{did.func} allocates memory only when recorded or only when replayed")
             old.copy_(new)
 
 
 def _memory(tensor: Tensor) -> int:
-    """Which memory a tensor lies in; one in a library's own format, such as packed weights, is never written."""
+    """Identify a tensor's memory; a tensor in a library's own format, such as packed weights, is never written."""
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided and not tensor.is_mkldnn else id(tensor)
 
 

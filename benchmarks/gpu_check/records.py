@@ -1,4 +1,4 @@
-"""Records: figures with aims and predictions, appended to a file that survives whatever comes after them. No torch."""
+"""Figures with aims and predictions, appended to a journal file that survives crashes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-_NO_FRACTION = 999.95  # four digits are before the point from here on
-_MOST_WRITTEN = 1e15  # nobody reads more digits than these
+_NO_FRACTION = 999.95  # from here on there are four digits before the point
+_MOST_WRITTEN = 1e15  # larger numbers are written as powers of ten
 
-#: State of a part for which there was no time, or which needs a package that is not here: nothing is wrong.
+#: State of a part that had no time or lacks a package: not a failure.
 NOT_MEASURED = "not measured"
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
@@ -27,15 +27,15 @@ class Figure:
 
     Attributes:
         name: what was measured.
-        value: the number; None where it was left out, for the reason in ``note``.
-        unit: of it; "ratio" and "share" have none, "failures" decide whether the check passes.
-        aim: such as ">= 0.8"; empty where the figure is only reported.
+        value: the number; None if it was left out, for the reason in ``note``.
+        unit: unit of the value; "ratio" and "share" have none, "failures" decide whether the check passes.
+        aim: condition such as ">= 0.8"; empty if the figure is only reported.
         note: sample size and conditions.
-        shape: the model it was measured on, as :mod:`benchmarks.gpu_check.shapes` names it.
-        key: by which later parts find it; empty where none does.
-        predicted: what was expected, in the unit of ``value``.
-        low, high: the range of what was expected; None where it has none.
-        basis: what the prediction was computed from.
+        shape: model that it was measured on, as :mod:`benchmarks.gpu_check.shapes` names it.
+        key: key by which later parts find the figure; empty if none does.
+        predicted: predicted value, in the same unit.
+        low, high: range of the prediction; None if it has none.
+        basis: how the prediction was computed.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the aim is met; None without one, or where nothing was measured."""
+        """Whether the aim is met; None without an aim or a value."""
         if not self.aim or self.value is None:
             return None
         relation, bound = self.aim.split()
@@ -60,14 +60,14 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """The number with its unit."""
+        """The value with its unit."""
         if self.value is None:
             return "–"
         return f"{number(self.value)}{'' if self.unit in ('ratio', 'share', 'failures') else ' ' + self.unit}"
 
     @property
     def expected(self) -> str:
-        """What was predicted, with its range; empty where nothing was."""
+        """The prediction with its range; empty without one."""
         if self.predicted is None:
             return ""
         value = number(self.predicted)
@@ -75,28 +75,28 @@ class Figure:
 
 
 def between(low: float, high: float) -> str:
-    """A range in brackets, three digits of each end; empty where they are the same."""
+    """Format a range in brackets with three digits; empty if both ends are equal."""
     ends = [number(float(f"{value:.3g}")) for value in (low, high)]
     return f" ({ends[0]} to {ends[1]})" if ends[0] != ends[1] else ""
 
 
 def number(value: float) -> str:
-    """Four digits, counts and what has more digits before its point as they are, and nothing as 1.2e+04."""
+    """Format a number with four digits; counts and larger numbers in full, without exponents."""
     whole = value % 1 == 0 or abs(value) >= _NO_FRACTION
     return f"{value:,.0f}" if whole and abs(value) < _MOST_WRITTEN else f"{value:.4g}"
 
 
 @dataclass
 class Outcome:
-    """One part as it went.
+    """The outcome of a part.
 
     Attributes:
-        part: its name.
-        figures: those it measured before it ended.
-        predicted: those it predicts, without values.
+        part: name of the part.
+        figures: figures measured before it ended.
+        predicted: predicted figures, without values.
         state: "done", "failed", "running", or :data:`NOT_MEASURED`.
-        why: what ended it, where it was no success; it may have figures all the same.
-        seconds: it took.
+        why: reason if the part did not succeed; it may still have figures.
+        seconds: time that the part took.
     """
 
     part: str
@@ -108,10 +108,10 @@ class Outcome:
 
 
 class Journal:
-    """A file of JSON lines; each is on disk when :meth:`append` returns, and several processes may append.
+    """A file of JSON lines; each is on disk when :meth:`append` returns. Several processes may append.
 
     Args:
-        path: of the file; its folder is made.
+        path: path of the file; its folder is created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,10 +119,10 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def append(self, kind: str, **content: Any) -> None:
-        """Writes one line, in one piece, behind what a crash or a full disk may have cut off.
+        """Write one line atomically, after an incomplete line that a crash or a full disk may have left.
 
         Raises:
-            OSError: the disk is full, or the folder may not be written.
+            OSError: the disk is full, or the folder is not writable.
         """
         line = json.dumps({"kind": kind, **content}, allow_nan=False).encode() + b"\n"
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -137,7 +137,7 @@ class Journal:
             os.close(file)
 
     def figure(self, part: str, figure: Figure) -> None:
-        """Writes a figure of a part; one that is no finite number is left out and says so."""
+        """Write a figure of a part; a value that is not finite is replaced by None and a note."""
         if figure.value is not None and not math.isfinite(figure.value):
             figure = replace(figure, value=None, note=f"measured {figure.value}; {figure.note}".rstrip("; "))
         if figure.predicted is not None and not math.isfinite(figure.predicted):
@@ -145,17 +145,17 @@ class Journal:
         self.append("figure", part=part, **asdict(figure))
 
     def lines(self) -> list[dict[str, Any]]:
-        """What was written; a line that a crash cut off is left out."""
+        """Read all complete lines."""
         if not self.path.exists():
             return []
         found = []
         for line in self.path.read_bytes().splitlines():
-            with suppress(ValueError):  # JSON or UTF-8 that ends too early
+            with suppress(ValueError):  # incomplete JSON or UTF-8
                 found.append(json.loads(line))
         return found
 
     def outcomes(self) -> dict[str, Outcome]:
-        """The last attempt at each part, in the order in which the parts were first begun."""
+        """Return the last attempt of each part, in the order in which the parts first began."""
         found: dict[str, Outcome] = {}
         for line in self.lines():
             if line["kind"] == "began":
@@ -170,7 +170,7 @@ class Journal:
         return found
 
     def find(self, key: str, shape: str = "") -> float | None:
-        """The value of a figure that an earlier part measured; None where it has not."""
+        """Return the value of an earlier part's figure, or None if it was not measured."""
         values = [
             figure.value
             for outcome in self.outcomes().values()
@@ -180,16 +180,16 @@ class Journal:
         return values[-1] if values else None
 
     def last(self, kind: str, **content: Any) -> dict[str, Any]:
-        """The latest line of a kind that says so; empty where there is none."""
+        """Return the latest line of a kind with these fields; empty if there is none."""
         wanted = {"kind": kind, **content}.items()
         lines = reversed(self.lines())
         return next((line for line in lines if all(line.get(name) == value for name, value in wanted)), {})
 
 
 def passed(outcomes: Mapping[str, Outcome]) -> bool:
-    """Whether some part ran to its end, none failed, and nothing was found wrong.
+    """Whether at least one part finished, no part failed, and no figure counts failures.
 
-    A missed speed is no failure, and neither is a part that there was no time for.
+    A missed speed aim is not a failure, nor is a part that had no time.
     """
     checks = [one for outcome in outcomes.values() for one in outcome.figures if one.unit == "failures"]
     states = [one.state for one in outcomes.values()]
@@ -201,7 +201,7 @@ def passed(outcomes: Mapping[str, Outcome]) -> bool:
 
 
 def line(figure: Figure) -> str:
-    """A figure in one line of a terminal."""
+    """Format a figure as one line for the terminal."""
     predicted = f"  predicted {figure.expected}" if figure.expected else ""
     aim = "" if figure.met is None else f"  aim {figure.aim}: {'met' if figure.met else 'MISSED'}"
     note = f"  ({figure.note})" if figure.value is None and figure.note else ""

@@ -1,4 +1,4 @@
-"""Sessions: how the parts load a model, open a session on it, and read times from both."""
+"""Load models, open sessions on them and read their times, for all parts."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from specbench.results.schema import SimulatedAcceptance
 from specbench.runner import Request, Session, StopRule
 from specbench.runner.session import Kernels
 
-_SOME_TOKENS = 1000  # prompts are drawn from the first so many ids: every vocabulary has them, or fewer
+_SOME_TOKENS = 1000  # prompts are sampled from the first ids of the vocabulary
 
 
 def device(bench: Bench) -> torch.device:
-    """Where the parts run."""
+    """Device of the parts."""
     return torch.device("cpu" if bench.rehearse else "cuda")
 
 
 def free_bytes(bench: Bench) -> int:
-    """Memory that is free on the device, which may be a slice of one."""
+    """Free memory of the device (maybe a slice of a GPU), in bytes."""
     return 1 << 40 if bench.rehearse else int(torch.cuda.mem_get_info()[0])
 
 
 def model_of(
-    bench: Bench, family: str, cells: int, beside: int = 0
+    bench: Bench, family: str, cells: int, extra_bytes: int = 0
 ) -> tuple[Shape | None, LoadedModel | None, list[Figure]]:
-    """A family on dummy weights, as much of it as fits.
+    """Load a family with dummy weights and as many layers as fit.
 
     Args:
-        bench: of the part.
+        bench: bench of the part.
         family: a name of :data:`shapes.WANTED`.
-        cells: tokens that its cache will hold.
-        beside: bytes for what else will be on the device.
+        cells: tokens that the cache will hold.
+        extra_bytes: memory needed for other things on the device.
 
     Returns:
-        (shape, loaded model, figures that say what was left out); no shape and no model where nothing of it fits.
+        (shape, loaded model, figures on what was left out); shape and model are None if nothing fits.
     """
-    free_memory()  # what a model before this one has left is not in the way
+    free_memory()  # release what an earlier model has left
     shape: Shape | None
     if bench.rehearse:
         shape, why = shapes.rehearsed(family), ""
     else:
-        shape, why = shapes.fitting(family, free_bytes(bench), cells, bench.folder, beside)
-    said = [Figure(f"{family} as a whole", None, note=why)] if why else []
+        shape, why = shapes.fitting(family, free_bytes(bench), cells, bench.folder, extra_bytes)
+    left_out = [Figure(f"{family} as a whole", None, note=why)] if why else []
     loaded = load(shape.spec, dtype=bench.dtype, device=str(device(bench))) if shape else None
-    return shape, loaded, said
+    return shape, loaded, left_out
 
 
 def session(
@@ -74,22 +74,22 @@ def session(
     simulated: Mapping[str, SimulatedAcceptance] | None = None,
     settle: bool = False,
 ) -> Session:
-    """A session of the check; in a rehearsal its steps are recorded where they would be captured.
+    """Open a session; in a rehearsal its steps are recorded instead of captured.
 
-    Which kernel computes products of few rows takes half a minute to settle. One part does, and hands its choices on;
-    without them products are the library's.
+    Choosing kernels for products of few rows takes half a minute. One part does it and hands its choices on; without
+    them the library computes the products.
 
     Args:
-        bench: of the part.
-        loaded, methods, capacity, slots, trace, simulated: of :class:`specbench.runner.Session`.
-        graphs: capture steps. A model that cannot be captured is then stepped eagerly, and its engine's report says so;
-            in a rehearsal it is an error.
-        compile, native, backend: of the engine.
-        settle: settle them here, when the engine is prepared.
+        bench: bench of the part.
+        loaded, methods, capacity, slots, trace, simulated: see :class:`specbench.runner.Session`.
+        graphs: capture steps. A model that cannot be captured runs eagerly, and the engine's report has the reason; in
+            a rehearsal it is an error.
+        compile, native, backend: options of the engine.
+        settle: choose the kernels here, when the engine is prepared.
     """
     from benchmarks.gpu_check import recorder
 
-    free_memory()  # what a session before this one has captured is not in the way
+    free_memory()  # release what an earlier session has captured
     wanted = (True if bench.rehearse else None) if graphs else False
     with recorder.installed() if bench.rehearse else nullcontext():
         opened = Session(
@@ -102,13 +102,13 @@ def session(
 
 
 def hand_on_products(bench: Bench, opened: Session) -> None:
-    """Writes down for later parts what computes products of few rows of a model."""
+    """Record the kernels chosen for a model's products of few rows, for later parts."""
     choices = opened.engine.report().get("products", ())
     bench.journal.append("products", model=opened.model.spec.name, choices=choices)
 
 
 def prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:
-    """Random tokens, the same for the same arguments."""
+    """Return random tokens; equal arguments give equal tokens."""
     rng = random.Random(seed)
     return [rng.randrange(min(loaded.vocab_size, _SOME_TOKENS)) for _ in range(length)]
 
@@ -116,30 +116,30 @@ def prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:
 def decode(
     opened: Session, method: Method, prompts: Sequence[Sequence[int]], tokens: int, together: int = 1
 ) -> list[RequestRecord]:
-    """Answers of exactly so many tokens to each prompt: no token ends one."""
+    """Decode answers of exactly ``tokens`` tokens to each prompt, without stop tokens."""
     rule = StopRule(frozenset(), (), tokens, str)
     requests = [Request(f"dummy/{at}", 0, ids, rule) for at, ids in enumerate(prompts)]
     return list(opened.decode(method, requests, together=together))
 
 
 def seconds_a_step(records: Sequence[RequestRecord]) -> float:
-    """Of each forward behind the prefill, the host's work included."""
+    """Mean seconds per forward after the prefill, host work included."""
     return sum(record.decode_share_s for record in records) / sum(record.target_forwards for record in records)
 
 
 def tokens_a_second(records: Sequence[RequestRecord]) -> float:
-    """Decoding, the prefill and its token left out."""
+    """Decoded tokens per second, without the prefill and its token."""
     return sum(record.output_tokens - 1 for record in records) / sum(record.decode_share_s for record in records)
 
 
 def step_times(engine: Engine, rows: int, context: int, attention: str | None = None) -> dict[int, tuple[float, int]]:
-    """Rows -> (seconds of a step of one sequence, rows that it is padded to); no slot may be in use.
+    """Return rows -> (seconds of a step of one sequence, rows that it is padded to). No slot may be in use.
 
     Args:
-        engine: of a session.
-        rows: of the widest step.
-        context: cached tokens; an engine that captures nothing takes its own.
-        attention: a backend of the engine's, where it has several; default is that of the widest steps.
+        engine: engine of a session.
+        rows: rows of the widest step.
+        context: cached tokens; an engine without captures uses its own.
+        attention: attention backend, if the engine has several; default is that of the widest steps.
     """
     engine.prepare(rows, context=context)
     curves = [one for one in engine.report().get("steps", ()) if not one["top_k"] and not one["taps"]]
@@ -154,7 +154,7 @@ def step_times(engine: Engine, rows: int, context: int, attention: str | None = 
 
 
 def captures(shape: str, engine: Engine) -> Iterator[Figure]:
-    """What was captured and what it cost, or why nothing was; and what of the layers is fused."""
+    """Yield figures on captured graphs (number, time, memory) or the reason for none, and on fused layers."""
     report = engine.report()
     if "fusions" in report:
         missing = "; ".join(f"{name}: {why}" for name, why in report["not_fused"].items())
@@ -171,7 +171,7 @@ def captures(shape: str, engine: Engine) -> Iterator[Figure]:
 
 
 def free_memory() -> None:
-    """Between models."""
+    """Release cached memory of the device between models."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

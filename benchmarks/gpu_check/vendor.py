@@ -1,4 +1,4 @@
-"""Vendor: packages that came with a bundle, used where the machine has none that will do. Standard library only."""
+"""Use packages from a bundle if the machine lacks them or has older versions. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "vendor"
 
-#: What a bundle brings, in groups: a group is used as one, because its members are released for each other. By each
-#: package the least version that will do; "" is any.
+#: Packages of a bundle, in groups: a group is used as a whole, because its members depend on each other's versions.
+#: Each package has its lowest sufficient version; "" means any.
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "pydantic": {
         "pydantic": "2.9", "pydantic_core": "", "annotated-types": "", "typing-inspection": "",
@@ -30,41 +30,39 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "hypothesis": {"hypothesis": "6.120", "sortedcontainers": ""},
 }  # fmt: skip
 
-#: Beside them, on interpreters older than 3.11.
+#: Additional packages for Python older than 3.11.
 OLD_PYTHON: Mapping[str, Mapping[str, str]] = {"backports": {"tomli": "2.0", "exceptiongroup": ""}}
 
 
 def use(folder: Path = FOLDER) -> list[str]:
-    """Puts the groups of a bundle that the machine lacks before its own packages.
+    """Put the groups of a bundle that the machine lacks before its own packages.
 
     Args:
-        folder: the bundle's, a folder per group; nothing happens where it is not there.
+        folder: folder of the bundle with a folder per group; nothing happens if it does not exist.
 
     Returns:
-        The groups that are used.
+        The groups in use.
     """
     listed = folder / "groups.json"
     if not listed.is_file():
         return []
     groups: dict[str, dict[str, str]] = json.loads(listed.read_text(encoding="utf-8"))
     places = {name: str(folder / name) for name in groups}
-    beside = [path for path in sys.path if path not in places.values()]
-    wanted = [
-        name for name, packages in groups.items() if not all(_will_do(*each, beside) for each in packages.items())
-    ]
-    sys.path[:] = [places[name] for name in wanted] + beside
+    own = [path for path in sys.path if path not in places.values()]
+    wanted = [name for name, packages in groups.items() if not all(_will_do(*each, own) for each in packages.items())]
+    sys.path[:] = [places[name] for name in wanted] + own
     return wanted
 
 
 def paths() -> list[str]:
-    """What a process that does not import this package has to find: the project, and the groups in use."""
+    """Return the paths for a process that does not import this package: the project and the groups in use."""
     return [str(ROOT), *(path for path in sys.path if Path(path).parent == FOLDER)]
 
 
-def _will_do(package: str, least: str, beside: Sequence[str]) -> bool:
+def _will_do(package: str, least: str, paths: Sequence[str]) -> bool:
     """Whether the machine's own copy of a package is new enough."""
     before = sys.path[:]
-    sys.path[:] = list(beside)
+    sys.path[:] = list(paths)
     try:
         return _numbers(version(package)) >= _numbers(least)
     except PackageNotFoundError:
@@ -74,7 +72,7 @@ def _will_do(package: str, least: str, beside: Sequence[str]) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: a release candidate counts as its release."""
+    """Return the leading numbers of a version: a release candidate counts as its release."""
     found = []
     for part in text.split("."):
         if not part.isdecimal():

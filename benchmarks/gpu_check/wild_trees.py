@@ -1,4 +1,4 @@
-"""Wild trees: trees of any shape that hide a text among their branches, and a decoder that drafts them. No torch."""
+"""Random trees that hide a given text among their branches (wild trees), and a decoder that drafts them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Mapping, Sequence
 from specbench import decoding
 from specbench.decoding import Context, Method, StepResult, TokenTree, option
 
-_LONGEST = 6  # tokens of the text that one tree hides at most
+_LONGEST = 6  # largest number of tokens that one tree hides
 
 
 def hiding_tree(
     rng: random.Random, root: int, continuation: Sequence[int], vocab: int, noise: int, *, apart: bool = False
 ) -> TokenTree:
-    """A tree with ``continuation`` as one path from its root, its rows scattered among ``noise`` random rows.
+    """Make a tree with ``continuation`` as one path from its root, its rows scattered among ``noise`` random rows.
 
-    Noise rows hang anywhere, under the hidden path too. Some repeat the token of a hidden sibling, so that a path can
-    be reached twice, and some are marked as never accepted.
+    Noise rows can be anywhere, also below the hidden path. Some repeat the token of a hidden sibling, so that a path
+    exists twice, and some are marked as never accepted.
 
     Args:
         rng: source of all choices.
         root: token of row 0.
         continuation: tokens below it that must be reachable.
         vocab: number of token ids.
-        noise: random rows.
+        noise: number of random rows.
         apart: put a noise row before each hidden row, so that the path cannot be the first rows.
     """
     tokens, parents, accept = [root], [-1], [True]
-    last, placed = 0, 0  # the deepest hidden row so far, and how many there are
+    last, placed = 0, 0  # the deepest hidden row so far, and the number of hidden rows
     if apart:
         order = [False, True] * len(continuation) + [False] * (noise - len(continuation))
     else:
@@ -55,7 +55,7 @@ class Options(decoding.Options):
 
 
 class Decoder(decoding.Decoder):
-    """Drafts trees of random size and shape, with the next tokens of the expected text in them."""
+    """Decoder that drafts trees of random size and shape, which contain the next tokens of the expected text."""
 
     def __init__(self, options: Options, context: Context) -> None:
         self._rows, self._rng, self._vocab = options.rows, context.rng, context.vocab_size
@@ -75,7 +75,7 @@ class Decoder(decoding.Decoder):
 
     def draft(self) -> TokenTree:
         at = len(self._emitted)
-        # Once the text has parted from what was expected, nothing is known to hide.
+        # After the text has left the expected one, there are no tokens to hide.
         known = self._expected[at:] if self._emitted == list(self._expected[:at]) else ()
         hidden = known[: self._rng.randint(0, min(_LONGEST, self._rows - 1))]
         most = self._rows - 1 - len(hidden)
@@ -85,5 +85,5 @@ class Decoder(decoding.Decoder):
 
 
 def wild_method(rows: int) -> Method:
-    """The decoder as a method of a session; it is given the texts with ``dataclasses.replace(method, shared=…)``."""
+    """Return the decoder as a method of a session; set its texts with ``dataclasses.replace(method, shared=…)``."""
     return Method("wild", "wild", Options(rows=rows), True, Decoder)

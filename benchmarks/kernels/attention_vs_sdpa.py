@@ -1,12 +1,12 @@
-"""Our tree attention against torch's SDPA with a dense mask: one layer of Qwen2.5-7B in bfloat16, by cache length.
+"""Compare our tree attention with torch's SDPA with a dense mask: one layer of Qwen2.5-7B in bfloat16, by cache length.
 
-Both read the same cache and write the same rows; both are captured in CUDA graphs and replayed in turn, so that neither
-pays for launches and both meet the same clocks. Between replays a buffer larger than L2 is written, because in a model
-the weights of a layer pass through L2 between two attentions. SDPA's mask is built outside the timing.
+Both read the same cache and write the same rows. Both are captured in CUDA graphs and replayed alternately, so that
+launch time does not count and both run at the same clocks. Between replays a buffer larger than L2 is written, because
+in a model the weights of a layer pass through L2 between two attentions. SDPA's mask is built outside the timing.
 
     python benchmarks/kernels/attention_vs_sdpa.py [--rows 64] [--slots 1] [--out FILE.json]
 
-Needs a CUDA device; without one it ends with exit code 3.
+Needs a CUDA device; without one it exits with code 3.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from torch import Tensor
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)
 HEADS, KV_HEADS, SIZE = 28, 4, 128  # Qwen2.5-7B
-_FLUSH_BYTES = 256 << 20  # twice the largest L2 there is
+_FLUSH_BYTES = 256 << 20  # twice the largest L2 cache of any GPU
 
 
 def measure(
     rows: int = 64, contexts: Sequence[int] = CONTEXTS, slots: int = 1, repeats: int = 50, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Times both at every cache length.
+    """Time both at every cache length.
 
     Args:
-        rows: of the tree, random in shape.
-        contexts: cached cells before the tree's own.
+        rows: rows of the tree, which has a random shape.
+        contexts: numbers of cached cells before the tree.
         slots: sequences in the forward.
         repeats: timed replays of each.
-        seed: of the data, the tree and the order.
+        seed: random seed of the data, the tree and the order.
 
     Returns:
         One dict per length: ``context``, ``rows``, ``slots``, median ``kernel_ms`` and ``sdpa_ms``, their ratio
-        ``speedup``, ``kv_gb_s`` (bytes of visible keys and values over the kernel's time, 10⁹ per second), and
-        ``max_difference`` of the two results; ``joined_ms`` and ``combined_ms`` of the kernel whose splits are joined
-        by the last of them, and by a kernel of their own.
+        ``speedup``, ``kv_gb_s`` (visible keys and values per second of the kernel, in 10⁹ bytes), and
+        ``max_difference`` of the two results; ``joined_ms`` and ``combined_ms`` are the kernel's times if the last
+        split joins all splits, and if a second kernel does.
 
     Raises:
         RuntimeError: there is no CUDA device.
@@ -104,7 +104,7 @@ def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -
 
 
 def _interleaved(arms: dict[str, Callable[[], Tensor]], repeats: int, rng: random.Random) -> dict[str, float]:
-    """Median milliseconds of a replay of each, in random order, L2 emptied before each."""
+    """Median milliseconds of a replay of each graph, in random order, with L2 emptied before each replay."""
     graphs = {name: _captured(call) for name, call in arms.items()}
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in arms}
@@ -121,7 +121,7 @@ def _interleaved(arms: dict[str, Callable[[], Tensor]], repeats: int, rng: rando
 
 
 def _captured(call: Callable[[], Tensor]) -> torch.cuda.CUDAGraph:
-    """A graph of one call, after calls on another stream: kernels compile and libraries allocate before a capture."""
+    """Capture one call in a graph, after warm-up calls on another stream that compile kernels and allocate memory."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -141,7 +141,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS))
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("this benchmark needs a CUDA device", file=sys.stderr)

@@ -92,7 +92,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
             "version": task.version,
             "metric": task.metric,
             "prompts": task.prompts,
-            "drawn": task.said,
+            "drawn": task.describe,
             "temperature": reference.read.config.sampling.temperature,
         },
         "runs": [

@@ -1,4 +1,4 @@
-"""Everything that is decided before a model is loaded: options, methods, tasks, memory, dry runs. No torch."""
+"""Everything decided before a model is loaded: options, methods, tasks, memory checks and dry runs."""
 
 from typing import TYPE_CHECKING
 

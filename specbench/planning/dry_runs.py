@@ -1,8 +1,8 @@
-"""Dry run: rows, memory and step time of each method of a plan, predicted; nothing is loaded and nothing run.
+"""Predict rows, memory and step time of each method of a plan without loading or running a model.
 
 Memory follows from the model's configuration (:mod:`specbench.engine.memory_budget`). Step times come from a stored
-profile of this machine or of the GPU that ``--gpu`` names, else they are projected from a profile of the same model
-(:mod:`specbench.hardware.projection`), else they are the bound of the GPU's datasheet.
+profile of this machine or of the GPU that ``--gpu`` names; else they are projected from a profile of the same model on
+another device (:mod:`specbench.hardware.projection`); else they are the roofline bound from the GPU's datasheet.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from specbench.planning.memory_check import MemoryBudget, dtype_of
 from specbench.planning.plan import PROFILES, RESULTS, Plan
 from specbench.planning.resolving import Resolved
 
-#: Prompts are not read here; theirs are taken for so long. It is also the context that step times are predicted at.
+#: Assumed prompt length in tokens, because prompts are not read. It is also the context for predicted step times.
 PROMPT_TOKENS = 512
 
 
 def dry_run(
     resolved: Resolved, methods: Sequence[Method], slots: Sequence[int], profile: Path | None = None
 ) -> dict[str, Any]:
-    """What a run of each method alone would take.
+    """Predict memory and step time for each method, each running alone.
 
     Args:
-        slots: numbers of sequences stepped together; every method is predicted at each.
-        profile: folder of the step times to predict with; default is what is stored.
+        slots: concurrencies to predict for.
+        profile: folder with the step times to use; by default the stored profile is used.
 
     Returns:
-        JSON-ready: ``cells``, what they were predicted from, and ``hint``, empty where nothing is missing.
+        JSON-ready: ``cells`` (one per method and concurrency), the basis of the prediction, and ``hint``: advice if
+        step times are missing, else empty.
     """
     plan = resolved.plan
     budget = plan.max_new_tokens or max(int(task.card.info["max_new_tokens"]) for task in resolved.tasks)
@@ -98,7 +99,7 @@ def _memory(shape: ModelShape | None, rows: int, capacity: int, slots: int, room
 
 
 def _over(step: _Seconds | None, plain: _Seconds | None) -> dict[str, float | None]:
-    """How many steps of AR a step takes, projected by the same story."""
+    """Time of a step as a multiple of an AR step, with its interval."""
     if step is None or plain is None:
         return dict.fromkeys(("times_ar", "times_ar_low", "times_ar_high"))
     if step.low is None or step.high is None or plain.low is None or plain.high is None:
@@ -119,7 +120,7 @@ class _Seconds:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Where step times come from: "measured" on the device, "projected" onto it, or the "bound" of its datasheet."""
+    """Step times and their source: "measured" on the device, "projected" onto it, or the "bound" of its datasheet."""
 
     how: str
     seconds: Callable[[int, int], _Seconds]
@@ -149,7 +150,7 @@ def _steps(plan: Plan, profile: Profile | None, shape: ModelShape | None) -> _St
 
 
 def _bounds(plan: Plan, shape: ModelShape | None) -> _Steps | None:
-    """What a GPU's datasheet allows; None of a machine that has none, and of a model whose shape is not known."""
+    """Lower bounds from a GPU's datasheet; None without a datasheet or if the model's shape is unknown."""
     there = None if plan.gpu == "auto" else datasheet(gpus.find(plan.gpu), dtype_of(plan))
     if there is None or shape is None:
         return None
@@ -161,18 +162,21 @@ def _bounds(plan: Plan, shape: ModelShape | None) -> _Steps | None:
 
 
 def _profile(plan: Plan, folder: Path | None) -> Profile | None:
-    """That of a folder; else the newest stored one: of the GPU that is asked for, or of any device to project from."""
+    """Read the profile of a folder, or else the newest stored one: of the requested GPU, or of any device."""
     source = names.resolve(plan.model)
     name = (source.base or source).name
     if folder is not None:
         given = read_profile(folder)
         if given.model.name != name:
-            raise UsageError(f"the profile is of {given.model.name}, the run of {name}; give one of that, or none")
+            raise UsageError(
+                f"cannot use the profile: it is for {given.model.name}, and the run uses {name}; name a profile of "
+                f"{name} or leave --profile out"
+            )
         if plan.gpu == "auto" and not is_here(given, plan):
             raise UsageError(
-                f"the profile is of {given.gpu or given.model.device} {given.model.dtype}, and the run is of "
-                f"{dtype_of(plan)} on this machine; "
-                "name a GPU to project onto with --gpu, or give another profile, or none"
+                f"cannot use the profile: it is for {given.gpu or given.model.device} {given.model.dtype}, and the run "
+                f"uses {dtype_of(plan)} on this machine; "
+                "name a GPU to project onto with --gpu, name another profile, or leave --profile out"
             )
         return given
     if plan.gpu == "auto":
@@ -186,10 +190,10 @@ def _profile(plan: Plan, folder: Path | None) -> Profile | None:
 
 
 def _of(profile: Profile, plan: Plan) -> bool:
-    """Whether it was measured on the GPU that is named, in the precision of the run."""
+    """Whether a profile was measured on the GPU of ``--gpu``, in the run's precision."""
     return (profile.gpu, profile.model.dtype) == (gpus.find(plan.gpu).name, dtype_of(plan))
 
 
 def _hint(plan: Plan) -> str:
-    where = "stores them" if plan.gpu == "auto" else "stores them, there, or here to be projected"
-    return f"No profile of {plan.model} tells step times; specbench profile --model {plan.model} {where}."
+    where = "measures them" if plan.gpu == "auto" else "measures them, on that GPU or here to project from"
+    return f"No profile of {plan.model} has step times; specbench profile --model {plan.model} {where}."

@@ -1,4 +1,4 @@
-"""Room: whether the trees of a plan fit in this machine's memory, before a model is loaded for them."""
+"""Check whether the trees of a plan fit in this machine's memory, before the model is loaded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from specbench.hardware import ModelShape, free_ram_bytes, gpus, ram_bytes
 from specbench.models import configured_shape, names
 from specbench.planning.plan import Decoding
 
-# An option is worth naming if half of it leaves at most so much of the tree.
+# An option is suggested if halving it shrinks the tree at least to this share.
 _SMALLER = 0.8
 
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What steps of a plan may take: bytes of its device in all and free now, None where unknown.
+    """Memory for the steps of a plan: bytes of its device in total and free now, None if unknown.
 
-    ``capacity`` is the least number of tokens that a sequence reaches; ``dense`` masks are matrices, see
+    ``capacity`` is the number of tokens that a sequence reaches at least; for ``dense`` attention masks see
     :func:`specbench.engine.memory_budget.step_memory`.
     """
 
@@ -33,16 +33,16 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, plan: Decoding, slots: int) -> MemoryBudget:
-        """That of a plan on its device."""
+        """Return the budget of a plan on its device."""
         shape = configured_shape(names.resolve(plan.model), dtype_of(plan), plan.revision)
         memory, free = _memory(plan)
         dense = not on_gpu(plan) or plan.attention == "reference"
         return cls(shape, memory, free, plan.max_new_tokens or 1, slots, dense)
 
     def refusal(self, methods: Sequence[Method], *, now: bool) -> str | None:
-        """Why trees of some methods do not fit, with the option to lower; None where they do, or that is not known.
+        """Explain why the largest tree does not fit and which option to lower; None if it fits or memory is unknown.
 
-        The largest tree decides; ``now`` looks at what is free and not at what the machine has.
+        ``now`` compares with free memory instead of the device's total.
         """
         widest = max(methods, key=lambda method: method.max_rows)
         room = self.free if now else self.memory
@@ -57,14 +57,14 @@ class MemoryBudget:
 
 
 def assert_fits(plan: Decoding, methods: Sequence[Method], slots: int) -> None:
-    """Refuse trees that do not fit in what is free now, naming the option to lower, and the bytes."""
+    """Raise EnvironmentRefused if trees do not fit in free memory, with the bytes and the option to lower."""
     why = MemoryBudget.of(plan, slots).refusal(methods, now=True)
     if why is not None:
         raise EnvironmentRefused(why)
 
 
 def how_to_shrink(method: Method) -> str:
-    """What makes a method's tree smaller, as an order: the options that do when halved, the strongest first."""
+    """Advice on how to shrink a method's tree: names the options that shrink it when halved, strongest first."""
     smaller: dict[str, int] = {}
     for name in type(method.options).model_fields:
         value = getattr(method.options, name)
@@ -78,18 +78,18 @@ def how_to_shrink(method: Method) -> str:
 
 
 def dtype_of(plan: Decoding) -> str:
-    """The precision of a plan's weights, by torch's name."""
+    """Precision of a plan's weights, as torch names it."""
     return names.DTYPES.get(plan.dtype, "bfloat16" if on_gpu(plan) else "float32")
 
 
 def on_gpu(plan: Decoding) -> bool:
-    """Whether a plan runs on a GPU, as far as that is known without torch."""
+    """Whether a plan runs on a GPU, as far as can be known without torch."""
     named = plan.gpu != "auto" or plan.device.startswith("cuda")
     return named or (plan.device == "auto" and bool(gpus.seen()))
 
 
 def _memory(plan: Decoding) -> tuple[float | None, float | None]:
-    """Bytes that the device has, and that are free."""
+    """Bytes of the device, and free bytes; for a GPU both are its total."""
     if not on_gpu(plan):
         return float(ram_bytes()), free_ram_bytes()
     cards = gpus.seen()

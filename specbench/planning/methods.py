@@ -1,4 +1,4 @@
-"""Methods of a plan: names and settings as written to rows with checked options."""
+"""Turn the names and settings of ``--method`` and ``--set`` into methods with checked options."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from specbench.decoding import Decoder, Method, pair_methods, paired_method
 from specbench.planning.simulation import parse as parse_simulated
 from specbench.results import BASE, BASELINE, SimulatedAcceptance
 
-#: Label of a row -> its options as written.
+#: Label of a row -> its options, not yet parsed.
 Settings = dict[str, dict[str, Any]]
 
 
 def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
-    """Methods with options; AR is put first, and added when it was not named.
+    """Make methods with options; AR comes first and is added if it was not named.
 
     A method named several times runs as several rows, labelled ``jacobi``, ``jacobi#2``, …; ``--set`` takes the label.
 
     Args:
-        settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
+        settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out if there is one method besides AR.
     """
     labels = labels_of(names)
     return make_methods(labels, parse_settings(labels, settings))
 
 
 def make_methods(labels: Mapping[str, str], settings: Settings) -> tuple[Method, ...]:
-    """The methods of some labels with their options as written; errors as of :func:`plan_methods`."""
+    """Make the methods for labels and unparsed options."""
     return tuple(make_method(label, name, settings.get(label, {})) for label, name in labels.items())
 
 
 def plan_rows(labels: Mapping[str, str], settings: Settings, urls: Sequence[str]) -> tuple[Row, ...]:
-    """The rows of other engines (ENGINE:MODE) in a plan; ``urls`` are servers of the user's, ``LABEL=URL`` or
-    ``ENGINE=URL``.
+    """Make the rows of other engines (ENGINE:MODE) in a plan.
+
+    ``urls`` are the user's servers, as ``LABEL=URL`` or ``ENGINE=URL``.
     """
     theirs = {label: name for label, name in labels.items() if is_row(name)}
     where = _addresses(urls, theirs)
@@ -44,37 +45,37 @@ def plan_rows(labels: Mapping[str, str], settings: Settings, urls: Sequence[str]
 
 
 def _addresses(urls: Sequence[str], rows: Mapping[str, str]) -> dict[str, str]:
-    """Label of each row that is reached by an address -> it; one of the row's own wins over its engine's."""
+    """Map the label of each row with a server to its address; ``LABEL=URL`` wins over ``ENGINE=URL``."""
     found: dict[str, str] = {}
-    said: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for url in urls:
         who, equals, address = url.partition("=")
         if not equals or not address.startswith(("http://", "https://")):
             raise UsageError(f"--backend-url {url}: write ENGINE=http://HOST:PORT, as in vllm=http://127.0.0.1:8000")
         mine = [label for label, name in rows.items() if who in (label, name, name.partition(":")[0])]
         if not mine:
-            raise UsageError(f"--backend-url {url}: no row of {who} is in --method")
-        if who in said:
+            raise UsageError(f"--backend-url {url}: --method has no row of {who}; add one or remove the address")
+        if who in addresses:
             raise UsageError(f"--backend-url names {who} twice; keep one address")
-        said[who] = address
-        found |= {label: address for label in mine if label == who or label not in said}
+        addresses[who] = address
+        found |= {label: address for label in mine if label == who or label not in addresses}
     return found
 
 
 def base_row() -> Method:
-    """Plain decoding of the model that the run's model was made from."""
+    """The row ``ar@base``: AR of the base model."""
     return make_method(BASE, BASELINE, {})
 
 
 def runnable() -> list[str]:
-    """The registered methods that run as they come: none of them has to be told first what to draft with."""
+    """Return the registered methods that run without settings, such as a draft head to name."""
 
     def runs(card: registry.Card) -> bool:
         try:
             module = card.load()
             with plugins.plugin_call(card.who):
                 module.Decoder.check(module.Options(), "")
-        except (UsageError, PluginFault):  # another package's may not even be importable
+        except (UsageError, PluginFault):  # a plug-in's module may fail to import
             return False
         return True
 
@@ -82,22 +83,22 @@ def runnable() -> list[str]:
 
 
 def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
-    """Whose acceptance is simulated, see :func:`specbench.planning.simulation.parse`; of plain decoding it never is."""
+    """Parse ``--simulate-acceptance``, see :func:`specbench.planning.simulation.parse`. AR is never simulated."""
     rows = {method.label: method.max_rows for method in methods}
     return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
 
 
-#: Option that names weights, as --head does, and not how to draft: no preset has it.
+#: Option that names weights and not how to draft, so presets never set it.
 _HEAD = "head"
 
 
 def default_settings(
     labels: Mapping[str, str], settings: Settings, method: str, options: Mapping[str, Any]
 ) -> Settings:
-    """The settings that give every row of a method other defaults than its own.
+    """Settings that replace the defaults of every row of a method with ``options``, which may contain a ``preset``.
 
-    What the user set, by whatever name, is left out of the result, and a label with ``preset=`` gets nothing but the
-    draft head, which no preset names. ``options`` may hold a ``preset``.
+    Options that the user has set, under any of their names, are left out. A row with ``preset=`` gets only the draft
+    head, which presets never set.
     """
     card = registry.method(method)
     known = option_names(card.load().Options)
@@ -105,7 +106,7 @@ def default_settings(
     return {
         label: {
             known.get(option, option): str(value).lower() if isinstance(value, bool) else str(value)
-            for option, value in _beside(settings[label], defaults, known).items()
+            for option, value in _not_set(settings[label], defaults, known).items()
             if "preset" not in settings[label] or option == _HEAD
         }
         for label, name in labels.items()
@@ -114,24 +115,22 @@ def default_settings(
 
 
 def written(settings: Settings) -> list[str]:
-    """Settings as ``--set`` takes them."""
+    """Format settings as ``--set`` takes them."""
     return [f"{label}.{option}={value}" for label, own in settings.items() for option, value in own.items()]
 
 
 def merged(settings: Settings, more: Settings) -> Settings:
-    """Settings with more of them."""
+    """Merge two settings; ``more`` wins."""
     return {label: {**settings.get(label, {}), **more.get(label, {})} for label in {**settings, **more}}
 
 
 def settings_of_all(labels: Mapping[str, str], option: str, value: str) -> list[str]:
-    """The settings that a flag of an option's name stands for, as ``--set`` would take them; UsageError if no method
-    has it.
-    """
+    """Expand a flag such as ``--head`` to settings of all methods with this option; UsageError if there are none."""
     found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
     if not found:
         takers = [name for name in registry.methods() if _has(name, option)]
         raise UsageError(
-            f"--{option} goes with --method {' or '.join(takers)}; {', '.join(labels.values())} takes none"
+            f"--{option} needs --method {' or '.join(takers)}; {', '.join(labels.values())} has no such option"
         )
     return found
 
@@ -149,7 +148,7 @@ def _has(method: str, option: str) -> bool:
 
 
 def labels_of(names: Sequence[str]) -> dict[str, str]:
-    """Label of each row -> its method, AR first."""
+    """Map the label of each row to its method, AR first. Repeated names become ``jacobi#2``, …"""
     wanted = list(names)
     if BASELINE in wanted:
         wanted.remove(BASELINE)
@@ -164,7 +163,7 @@ def labels_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def parse_settings(labels: Mapping[str, str], settings: Sequence[str]) -> Settings:
-    """``--set``: label of each row -> its options as written."""
+    """Parse ``--set``: label of each row -> its options as text."""
     raw: Settings = {label: {} for label in labels}
     for setting in settings:
         target, equals, value = setting.partition("=")
@@ -175,7 +174,7 @@ def parse_settings(labels: Mapping[str, str], settings: Sequence[str]) -> Settin
             others = [known for known in labels if known != BASELINE]
             if len(others) != 1:
                 raise UsageError(
-                    f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}"
+                    f"--set {setting}: name the method of the option, as in --set {(others or [BASELINE])[0]}.{setting}"
                 )
             label = others[0]
         if label not in labels:
@@ -187,7 +186,7 @@ def parse_settings(labels: Mapping[str, str], settings: Sequence[str]) -> Settin
 
 
 def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
-    """A method with options as written, of any size."""
+    """Make a method from its unparsed options. Tree sizes are not checked here."""
     card = registry.method(name)
     module = card.load()
     with plugins.plugin_call(card.who):
@@ -195,11 +194,11 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
     missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
     if not issubclass(module.Decoder, Decoder) or missing:
         wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
-        raise UsageError(f"{card.who}: its class Decoder has to {wanted}")
+        raise UsageError(f"cannot use {card.who}: its class Decoder has to {wanted}")
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
     noise = card.info.get("noise", "shared")
     if noise not in ("shared", "own"):
-        raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
+        raise UsageError(f"cannot use {card.who}: noise in its method.toml has to be shared or own, not {noise}")
     with plugins.plugin_call(card.who):
         own = noise == "own" or bool(module.Decoder.own_noise(options))
     method = Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
@@ -208,20 +207,20 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
 
 
 def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """``preset=NAME`` replaced by the options it stands for; what is set beside it wins."""
+    """Replace ``preset=NAME`` with the preset's options; options set explicitly win."""
     chosen = raw.get("preset")
     if chosen is None:
         return dict(raw)
     presets = card.info.get("presets", {})
     if not presets:
-        raise UsageError(f"{card.name} has no presets; set its options one by one")
+        raise UsageError(f"cannot use a preset: {card.name} has none; set its options one by one")
     if chosen not in presets:
         raise unknown_name(f"preset of {card.name}", chosen, presets)
     own = {name: value for name, value in raw.items() if name != "preset"}
-    return {**_beside(own, presets[chosen], known), **own}
+    return {**_not_set(own, presets[chosen], known), **own}
 
 
-def _beside(own: Mapping[str, Any], others: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """What of ``others`` is not in ``own`` under any of its names."""
+def _not_set(own: Mapping[str, Any], others: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of ``others`` that ``own`` does not set under any of their names."""
     taken = {known.get(name.replace("-", "_")) for name in own}
     return {name: value for name, value in others.items() if known.get(name) not in taken}

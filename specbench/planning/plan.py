@@ -1,6 +1,6 @@
-"""Plan: the one list of run options. The command line, Python's keyword arguments and the record come from it.
+"""All options of a run, each defined once.
 
-An option is one field here, and its use.
+Command line, Python keyword arguments and the record are derived from it.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from specbench.models import DEFAULT_MODEL, DTYPES
 if TYPE_CHECKING:
     from specbench.results import SamplingSpec
 
-#: What decodes where neither ``--method`` nor the model's alias says.
+#: Methods if neither ``--method`` nor the model's alias names any.
 DEFAULT_METHODS = "ar,jacobi"
 
-#: The task where neither ``--task`` nor a preset says.
+#: Task if neither ``--task`` nor a preset names one.
 DEFAULT_TASK = "humaneval"
 
-#: Where runs and sweeps go; in a clone git ignores what is put there.
+#: Default folder of runs and sweeps; git ignores it in a clone.
 RESULTS = Path("results")
 
-#: Where profiles go, and are looked for.
+#: Folder where profiles are stored and found.
 PROFILES = Path("profiles")
 
-# Beyond these a number is a slip: no cache holds so many sequences, no patience so many repetitions.
+# A larger number is a typing error: no cache holds as many sequences, and no run would finish as many repeats.
 _MOST_SEQUENCES, _MOST_REPEATS, _MOST_TOKENS, _MOST_SECONDS = 4096, 1000, 1 << 20, 1_000_000
 
 
 class Loading(Flags):
-    """Loading: which model, where and in what precision, and where data are; of every command that has a model."""
+    """Options of every command that loads a model: which model, device, precision and data folder."""
 
     model: str = flag(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
     dtype: str = flag(
-        "auto", "--dtype", help="float32, bfloat16, float16; int8 on a CPU; auto: fp32 on CPU, else bf16."
+        "auto", "--dtype", help="float32, bfloat16, float16; int8 on a CPU; auto: float32 on a CPU, else bfloat16."
     )
     device: str = flag("auto", "--device", help="cpu, cuda, cuda:N or auto.")
     revision: str | None = flag(None, "--revision", help="Hub revision of the model.")
-    trust_remote_code: bool = flag(False, "--trust-remote-code", help="Run Python code that comes with a model.")
+    trust_remote_code: bool = flag(False, "--trust-remote-code", help="Allow the model's own Python code to run.")
     data_dir: Path | None = flag(
         None, "--data-dir", help="Folder with task data files.", exists="folder", recorded=False
     )
@@ -65,7 +65,7 @@ class Loading(Flags):
 
 
 class Noting(Flags):
-    """Noting: whether a command says what it does."""
+    """Whether a command prints progress and notes."""
 
     quiet: bool = flag(False, "--quiet", help="No progress and no notes.", recorded=False)
 
@@ -77,7 +77,7 @@ class Wordy(Flags):
 
 
 class Stepping(Flags):
-    """Stepping: on which GPU and by which kernels a model steps."""
+    """Options for the GPU and kernels of a model's forwards."""
 
     gpu: str = flag("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus.", recorded=False)
     attention: Literal["auto", "reference", "triton", "flash", "flash3", "flash4"] = flag(
@@ -86,25 +86,27 @@ class Stepping(Flags):
     graphs: Literal["auto", "on", "off"] = flag("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
     compile: bool = flag(False, "--compile", help="torch.compile on the model's layers.")
     native: Literal["auto", "on", "off"] = flag(
-        "auto", "--native", help="Layers by our own code (CPU: C++; GPU: Triton): on, off; auto: on where it can be."
+        "auto", "--native", help="Own code for the layers (CPU: C++; GPU: Triton): on, off; auto: on if available."
     )
 
 
 class Drawing(Flags):
-    """Drawing: which prompts of all that there are."""
+    """Options that select the prompts of a task."""
 
     limit: int | None = flag(
-        None, "--limit", help="N prompts of each task, drawn by lot; a larger N extends a smaller.", ge=1
+        None, "--limit", help="N random prompts of each task; a larger N extends a smaller one.", ge=1
     )
-    prompt_seed: int | None = flag(None, "--prompt-seed", help="Of the draw of prompts.", shown="0", ge=0)
-    first: bool = flag(False, "--first", help="--limit takes the first N of the data instead.")
+    prompt_seed: int | None = flag(
+        None, "--prompt-seed", help="Random seed for the selection of prompts.", shown="0", ge=0
+    )
+    first: bool = flag(False, "--first", help="Let --limit select the first N prompts instead of random ones.")
 
     @property
     def drawn_by(self) -> int | None:
-        """The seed by which ``--limit`` draws; None takes the first of the data."""
+        """Seed of the prompts that ``--limit`` selects; None selects the first prompts of the data."""
         if self.first and self.prompt_seed is not None:
             raise UsageError(
-                "--first takes prompts in the order of the data, by no seed; leave one of --first, --prompt-seed out"
+                "--first selects prompts in the order of the data, without a seed; remove --first or --prompt-seed"
             )
         if self.first and self.limit is None:
             raise UsageError("--first selects the prompts of --limit; add --limit N, or remove --first for all prompts")
@@ -112,7 +114,7 @@ class Drawing(Flags):
 
 
 class _Asking(Flags):
-    """What is asked of which methods, and how tokens are chosen."""
+    """Options for methods, tasks and sampling."""
 
     method: str | None = flag(
         None,
@@ -122,7 +124,7 @@ class _Asking(Flags):
     )
     task: str | None = flag(None, "--task", help="Tasks, comma-separated.", shown=f"{DEFAULT_TASK}, or the preset's")
     max_new_tokens: int | None = flag(
-        None, "--max-new-tokens", help="Per answer; default is the task's.", ge=1, le=_MOST_TOKENS
+        None, "--max-new-tokens", help="Token budget of an answer; the default is the task's.", ge=1, le=_MOST_TOKENS
     )
     temperature: float | None = flag(
         None, "--temperature", help="0 is greedy.", shown="0, or the preset's", ge=0, allow_inf_nan=False
@@ -134,11 +136,11 @@ class _Asking(Flags):
         (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="M.OPT=V"
     )
     head: str | None = flag(
-        None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD"
+        None, "--head", help="Draft head: folder or hub id; short for --set METHOD.head=.", metavar="HEAD"
     )
     task_settings: Sequence[str] = flag((), "--task-set", help="A task's option; repeatable.", metavar="T.OPT=V")
     data_file: Path | None = flag(
-        None, "--data-file", help="Your prompts, for --task prompts, or speed-bench's.", exists="file"
+        None, "--data-file", help="Data file for --task prompts (your own prompts) or speed-bench.", exists="file"
     )
 
     @field_validator("temperature")
@@ -150,56 +152,56 @@ class _Asking(Flags):
 
 
 class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
-    """Decoding: the options of every command that decodes prompts with methods."""
+    """Options of every command that decodes prompts with methods."""
 
     threads: int | None = flag(
-        None, "--threads", help="Of a step on a CPU.", shown="torch's choice, mostly one a core", ge=1, le=1024
+        None, "--threads", help="CPU threads of a step.", shown="torch's choice, usually one per core", ge=1, le=1024
     )
     simulate: Sequence[str] = flag(
         (),
         "--simulate-acceptance",
-        help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
+        help="Random tokens per forward: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
         metavar="SPEC",
     )
     step_timeout: float = flag(
         600.0,
         "--step-timeout",
-        help="Seconds for a step before its method is given up; 0: for ever.",
+        help="Seconds for a step before its method is stopped; 0: no limit.",
         ge=0,
         le=_MOST_SECONDS,
         allow_inf_nan=False,
         recorded=False,
     )
-    deterministic: bool = flag(False, "--deterministic", help="Let no measured time choose kernels or row counts.")
-    no_score: bool = flag(False, "--no-score", help="Do not judge the answers.", recorded=False)
+    deterministic: bool = flag(False, "--deterministic", help="Choose kernels and row counts without measured times.")
+    no_score: bool = flag(False, "--no-score", help="Do not score the answers.", recorded=False)
     out: Path = flag(RESULTS, "--out", help="Folder that receives the run's folder.", recorded=False)
 
     @property
     def sampling(self) -> SamplingSpec:
         """How tokens are chosen."""
-        from specbench.results import SamplingSpec  # --help does without the models of records
+        from specbench.results import SamplingSpec  # imported here to keep --help fast
 
         return SamplingSpec(temperature=self.temperature or 0.0, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     def plan(self, **more: Any) -> Plan:
-        """The run of these options; ``more`` are further fields or other values."""
+        """Return a :class:`Plan` with these options; ``more`` adds or replaces fields."""
         shared = (Concurrent if isinstance(self, Concurrent) else Decoding).model_fields
         return parse_flags(Plan, {**{name: getattr(self, name) for name in shared}, **more})
 
 
 class Concurrent(Decoding):
-    """Concurrent: those of them that step several sequences together."""
+    """Options of commands that can step several sequences together."""
 
     concurrency: int = flag(1, "--concurrency", help="Sequences stepped together.", ge=1, le=_MOST_SEQUENCES)
 
 
 class Waiting(Flags):
-    """Waiting: whether a measurement waits for a quiet machine; of those that read memory beside what they time."""
+    """Options of commands that measure memory bandwidth during a run and can wait for a quiet machine."""
 
     patience: float = flag(
         0.0,
         "--patience",
-        help="Seconds in all to wait, on a CPU, while memory gives less than it gave before in this run.",
+        help="On a CPU: seconds in total to wait while memory bandwidth is lower than earlier in the run.",
         ge=0,
         le=_MOST_SECONDS,
         allow_inf_nan=False,
@@ -210,46 +212,52 @@ class Waiting(Flags):
 class Plan(Concurrent, Waiting, Wordy):
     """Plan: what ``specbench run`` takes, checked as far as one option by itself can be.
 
-    A name is looked up, and an alias or a preset decides what was left open, in :mod:`specbench.planning.resolving`.
+    :mod:`specbench.planning.resolving` looks up names and fills in what an alias or a preset sets.
     """
 
     backend_url: Sequence[str] = flag(
         (),
         "--backend-url",
-        help="A server of yours for rows of another engine: vllm=http://HOST:PORT; repeatable.",
+        help="Your server for rows of another engine: vllm=http://HOST:PORT; repeatable.",
         metavar="ENGINE=URL",
         recorded=False,
     )
     base: str = flag(
         "auto",
         "--base",
-        help="What the model was made from, to run AR of too; none. auto: an adapter's.",
+        help="Base model to run AR of too, or none; auto: the base of an adapter.",
         metavar="MODEL",
     )
-    preset: str | None = flag(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
-    repeats: int = flag(1, "--repeats", help="Times each prompt is decoded by each method.", ge=1, le=_MOST_REPEATS)
-    again: bool = flag(False, "--again", help="Measure anew what a finished run in --out has already.", recorded=False)
-    trace: bool = flag(False, "--trace", help="Split each step's time into phases (slows steps down a bit).")
+    preset: str | None = flag(
+        None, "--preset", help="A published protocol (task, prompt, token budget); see list presets."
+    )
+    repeats: int = flag(1, "--repeats", help="How often each method decodes each prompt.", ge=1, le=_MOST_REPEATS)
+    again: bool = flag(False, "--again", help="Measure again even if --out has a finished run.", recorded=False)
+    trace: bool = flag(False, "--trace", help="Time the phases of each step (slows steps down slightly).")
     project: str | None = flag(
-        None, "--project", help="Add what this would be on another GPU; see list gpus.", metavar="GPU", recorded=False
+        None, "--project", help="Add a projection to another GPU; see list gpus.", metavar="GPU", recorded=False
     )
     profile: Path | None = flag(
-        None, "--profile", help="Step times for --project; else they are measured.", exists="folder", recorded=False
+        None,
+        "--profile",
+        help="Profile with step times for --project; by default they are measured.",
+        exists="folder",
+        recorded=False,
     )
 
     def recorded(self) -> dict[str, Any]:
-        """What of it decides a run and is not as it is by default; JSON-ready, without folders of this machine."""
+        """Return the options that affect the run and differ from their defaults; JSON-ready, without local folders."""
         kept = {name for name in type(self).model_fields if flag_of(type(self), name).recorded}
         found = self.model_dump(mode="json", include=kept, exclude_defaults=True)
         return {name: _nameless(value) for name, value in found.items()}
 
     def command(self) -> str:
-        """The command line that gives this plan, without folders of this machine."""
+        """Return the command line for this plan, without local folders."""
         return command(self.recorded())
 
 
 def command(recorded: Mapping[str, Any]) -> str:
-    """The command line of a run, from what its record says of its plan."""
+    """Return the command line for a run's recorded options."""
     found = ["specbench", "run"]
     for name, value in recorded.items():
         written = flag_of(Plan, name).name
@@ -261,7 +269,7 @@ def command(recorded: Mapping[str, Any]) -> str:
 
 
 def _nameless(value: Any) -> Any:
-    """A value whose path, where it is one or an option's, has lost its folders."""
+    """Strip the folders from a value that is a path, or ``OPTION=PATH``."""
     if isinstance(value, list):
         return [_nameless(each) for each in value]
     if not isinstance(value, str) or "/" not in value:
@@ -272,5 +280,5 @@ def _nameless(value: Any) -> Any:
 
 
 def split_names(text: str) -> list[str]:
-    """Comma-separated names."""
+    """Split comma-separated names."""
     return [name.strip() for name in text.split(",") if name.strip()]

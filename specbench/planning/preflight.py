@@ -1,4 +1,4 @@
-"""Checks of a plan before minutes are spent on loading its model: data, profile, folder, memory, engines."""
+"""Check a plan's data, profile, output folder, memory and engines before its model is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specbench.planning.resolving import Resolved
 
 
 def check_ready(resolved: Resolved) -> None:
-    """Whether a plan's data, profile, folder and memory are there, as far as that is known without its model."""
+    """Raise an error if a plan's memory, profile, output folder or task data do not suffice, without its model."""
     plan = resolved.plan
     assert_fits(plan, resolved.methods, plan.concurrency)
     if plan.profile is not None:
@@ -24,7 +24,7 @@ def check_ready(resolved: Resolved) -> None:
 
 
 def missing_engines(rows: Sequence[Row]) -> Iterator[EngineFault]:
-    """What of the rows of a plan is not installed, each as the sentence that says so; nothing is started."""
+    """Yield an error for each row whose engine is not installed. No engine is started."""
     for row in rows:
         if row.url is None:
             try:
@@ -34,7 +34,7 @@ def missing_engines(rows: Sequence[Row]) -> Iterator[EngineFault]:
 
 
 def projected_gpu(name: str | None, profile: Path | None) -> gpus.Gpu | None:
-    """The GPU of ``--project``; UsageError for a profile and nothing to project onto."""
+    """Return the GPU of ``--project``, or None; UsageError for ``--profile`` without it."""
     if name is None and profile is not None:
         raise UsageError("--profile has the step times for --project; name the GPU with --project GPU")
     return None if name is None else gpus.find(name)

@@ -1,4 +1,4 @@
-"""Protocols of published rows by name (``presets.toml``): task, prompt, budget and temperature."""
+"""Protocols of published measurements by name (``presets.toml``): task, prompt, token budget and temperature."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from specbench.common import toml, unknown_name
 
 
 class Preset(BaseModel):
-    """How some paper asked: a registered task with its options and limits. ``first`` takes the first prompts of the
-    data.
+    """Protocol of a paper: a registered task with its options and limits.
+
+    ``first`` selects the first prompts of the data instead of random ones.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -30,13 +31,13 @@ class Preset(BaseModel):
 
 @cache
 def load_presets() -> dict[str, Preset]:
-    """All presets by name."""
+    """Return all presets by name."""
     found = toml.read(Path(__file__).with_name("presets.toml"), "install specbench-llm again")
     return {name: Preset.model_validate(table) for name, table in found.items()}
 
 
 def preset(name: str) -> Preset:
-    """A preset by name; raises a UsageError with the nearest names."""
+    """Return a preset by name; the UsageError for an unknown name lists similar names."""
     known = load_presets()
     if name not in known:
         raise unknown_name("preset", name, known)

@@ -1,4 +1,4 @@
-"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it."""
+"""Look up the methods and tasks that a plan names, and apply the settings of its model alias and preset."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from specbench.results import BASE, BASELINE, MethodSpec, SamplingSpec, Simulate
 
 @dataclass(frozen=True)
 class Resolved:
-    """A plan with all that its names stand for.
+    """A plan whose names have been looked up.
 
     Attributes:
-        plan: with what an alias or a preset decided written out: given as a command, it resolves to the same.
-        base: what the run's model was made from; plain decoding of it is a further row, :data:`BASE`.
+        plan: the plan with the settings of alias and preset written out; resolving it again changes nothing.
+        base: base model of the run's model; AR of it is an additional row, :data:`BASE`.
         simulated: method label -> simulated acceptance.
         notes: what an alias and a preset set of all this, a line each for the user.
         warnings: those of the notes that a user should see without asking.
@@ -58,16 +58,16 @@ class Resolved:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree of any method."""
+        """Number of rows of the largest tree of any method."""
         return max(method.max_rows for method in self.methods)
 
     @property
     def everyone(self) -> tuple[Method | Row, ...]:
-        """The methods, then the rows."""
+        """The methods, then the rows of other engines."""
         return (*self.methods, *self.rows)
 
     def specs(self) -> list[MethodSpec]:
-        """The methods and rows as records."""
+        """Return the methods and rows as they are recorded."""
         methods = [
             MethodSpec(
                 label=m.label,
@@ -84,20 +84,20 @@ class Resolved:
         return [*methods, *(row.spec() for row in self.rows)]
 
 
-#: Makes the methods from their labels and settings.
+#: Function that makes the methods from their labels and settings.
 Expand = Callable[[Mapping[str, str], Settings], tuple[Method, ...]]
 
 
 def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = False) -> Resolved:
-    """A plan with its names looked up; every mistake in it is found here, before torch is imported.
+    """Look up the names of a plan. Every mistake in it is reported here, before torch is imported.
 
-    ``expand`` makes the methods (default: a row for each name); ``by_machine`` bounds trees, see
-    :mod:`specbench.planning.auto_size`.
+    ``expand`` makes the methods (default: a row for each name); ``by_machine`` chooses tree sizes from the stored
+    profile, see :mod:`specbench.planning.auto_size`.
     """
     plan, notes = _by_preset(plan)
-    _ = plan.drawn_by  # says what is wrong with --first and --prompt-seed
-    chosen, labels, given, added, said = _by_alias(plan)
-    notes = [said, *notes] if said else notes
+    _ = plan.drawn_by  # raises the error for a bad combination of --first and --prompt-seed
+    chosen, labels, given, added, note = _by_alias(plan)
+    notes = [note, *notes] if note else notes
     tasks = _some("--task", DEFAULT_TASK if plan.task is None else plan.task)
     asks = prompt_style(plan.model, tasks, plan.task_settings)
     if asks:
@@ -120,7 +120,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
         "method": ",".join(chosen),
         "task": ",".join(tasks),
         "settings": settings,
-        "head": None,  # among the settings by now
+        "head": None,  # now part of the settings
         "task_settings": task_settings,
         "base": base or "none",
     }
@@ -137,7 +137,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
 
 
 def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
-    """Refuses what rows of other engines cannot be part of."""
+    """Raise UsageError if rows of other engines cannot be part of this plan."""
     if not rows:
         return
     first = rows[0].label
@@ -154,9 +154,9 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
 
 
 def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str], str]:
-    """What ``--head`` stands for, and what ``--model`` decides where the user did not.
+    """Apply ``--head`` and the settings of the model's alias that the user did not set.
 
-    The methods as named, their labels, all settings, those of them that the user did not write, and the line on the
+    Return the methods as named, their labels, all settings, the settings that the user did not write, and a note on the
     alias.
     """
     source = names.resolve(plan.model)
@@ -189,38 +189,39 @@ def _by_alias(plan: Plan) -> tuple[list[str], dict[str, str], Settings, list[str
 
 
 def _by_preset(plan: Plan) -> tuple[Plan, list[str]]:
-    """What ``--preset`` decides where the user did not, and the line that says so."""
+    """Apply the options of ``--preset`` that the user did not set; return the plan and a note on them."""
     if plan.preset is None:
         return plan, []
     chosen = preset(plan.preset)
     if plan.task not in (None, chosen.task):
-        raise UsageError(f"--preset {plan.preset} is of task {chosen.task}, not {plan.task}; leave --task out")
+        raise UsageError(f"--preset {plan.preset} is for task {chosen.task}, not {plan.task}; remove --task")
     given: dict[str, Any] = {
         "task": plan.task,
         "max_new_tokens": plan.max_new_tokens,
         "temperature": plan.temperature,
         "limit": plan.limit,
-        "first": plan.first or (None if plan.prompt_seed is None else False),  # whoever names a seed wants a draw
+        "first": plan.first
+        or (None if plan.prompt_seed is None else False),  # a user who sets a seed wants random prompts
     }
     mine = {name: getattr(chosen, name) for name in given if given[name] is None and getattr(chosen, name)}
     taken = {setting.partition("=")[0] for setting in plan.task_settings}
     more = [f"{chosen.task}.{k}={v}" for k, v in chosen.options.items() if f"{chosen.task}.{k}" not in taken]
     named = {f"--{name.replace('_', '-')}": value for name, value in mine.items()}
     flags = [flag if value is True else f"{flag} {value}" for flag, value in named.items()]
-    said = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
+    line = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
     decided = {**mine, "preset": None, "task_settings": (*plan.task_settings, *more)}
-    return plan.model_copy(update=decided), [f"{plan.preset} sets {said}"]
+    return plan.model_copy(update=decided), [f"{plan.preset} sets {line}"]
 
 
 def _some(flag: str, text: str) -> list[str]:
     found = split_names(text)
     if not found:
-        raise UsageError(f"{flag} names nothing; see specbench list {flag.removeprefix('--')}s")
+        raise UsageError(f"{flag} is empty; see specbench list {flag.removeprefix('--')}s")
     return found
 
 
 def _untrained(model: str, methods: Sequence[str]) -> Iterator[str]:
-    """A line on each method that the model was not trained for, as far as its ``method.toml`` says what to expect."""
+    """Yield a warning for each method that needs a model trained for it, if its ``method.toml`` has figures."""
     known = names.aliases()
     mine = known.get(model, {}).get("method")
     for name in dict.fromkeys(methods):

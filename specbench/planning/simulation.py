@@ -1,7 +1,7 @@
-"""Simulated acceptance: a method's real trees and forwards, with the number of tokens each step emits drawn at random.
+"""Simulated acceptance: a method's real trees and forwards, with a random number of tokens emitted by each step.
 
-Dummy weights accept next to nothing. Here the target's tokens along one path of the tree are prescribed: acceptance,
-commit and all kernels run as ever, only the text means nothing.
+With dummy weights almost no draft is accepted. Here the target's tokens along one path of the tree are prescribed:
+acceptance, commit and all kernels run as usual, only the text means nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _WRITE = "write MEAN[:SPREAD] or LABEL=MEAN[:SPREAD], as in --simulate-acceptanc
 
 
 def parse(specs: Sequence[str], rows: Mapping[str, int], baselines: Collection[str]) -> dict[str, SimulatedAcceptance]:
-    """What ``--simulate-acceptance`` asks of each method: label -> mean and spread.
+    """Parse ``--simulate-acceptance``: label -> mean and spread of the tokens per forward.
 
-    ``specs`` are ``MEAN[:SPREAD]`` or ``LABEL=MEAN[:SPREAD]``, comma-separated; ``rows`` are those of each method's
-    largest tree, which no forward can emit more tokens than; ``baselines`` are never simulated. Raises UsageError for a
-    spec that is none, of no method, twice, or that no tree can reach.
+    ``specs`` are ``MEAN[:SPREAD]`` or ``LABEL=MEAN[:SPREAD]``, comma-separated; ``rows`` has the rows of each method's
+    largest tree, the maximum of tokens per forward; ``baselines`` are never simulated. Raises UsageError for a
+    malformed or repeated spec, an unknown method, or figures that no tree can reach.
     """
     chosen: dict[str, SimulatedAcceptance] = {}
     for spec in [part.strip() for many in specs for part in many.split(",")]:
         label, equals, figures = spec.rpartition("=")
         if equals and label in baselines:
-            raise UsageError(f"--simulate-acceptance {spec}: {label} emits one token a forward; leave it out")
+            raise UsageError(f"--simulate-acceptance {spec}: {label} always emits one token per forward; leave it out")
         if equals and label not in rows:
             raise unknown_name("method in --simulate-acceptance (it must be in --method)", label, rows)
         asked = _figures(spec, figures)
@@ -40,18 +40,18 @@ def parse(specs: Sequence[str], rows: Mapping[str, int], baselines: Collection[s
     if everybody is not None:
         chosen = {label: chosen.get(label, everybody) for label in rows if label not in baselines}
         if not chosen:
-            raise UsageError("--simulate-acceptance goes with a method that drafts; name one in --method")
+            raise UsageError("--simulate-acceptance needs a method that drafts; name one in --method")
     for label, asked in chosen.items():
         if asked.mean > rows[label]:
             raise UsageError(
-                f"{label} drafts at most {rows[label]} rows, so it cannot emit {asked.mean:g} tokens a forward; lower "
-                "--simulate-acceptance or give it a larger tree with --set"
+                f"{label} drafts at most {rows[label]} rows, so it cannot emit {asked.mean:g} tokens per forward; "
+                "lower --simulate-acceptance or give it a larger tree with --set"
             )
         most = math.sqrt((asked.mean - 1) * (rows[label] - asked.mean))
         if asked.spread > max(most, math.sqrt(_variance(asked.mean, 0))):
             raise UsageError(
-                f"{label} emits 1 to {rows[label]} tokens a forward: with a mean of {asked.mean:g} SPREAD is "
-                f"{math.floor(100 * most) / 100:g} or less"
+                f"--simulate-acceptance: {label} emits 1 to {rows[label]} tokens per forward; with a mean of "
+                f"{asked.mean:g} SPREAD has to be {math.floor(100 * most) / 100:g} or less"
             )
     return chosen
 
@@ -63,31 +63,33 @@ def _figures(spec: str, figures: str) -> SimulatedAcceptance:
     except ValueError:
         raise UsageError(f"--simulate-acceptance {spec}: {_WRITE}") from None
     if not 1 <= mean < math.inf:
-        raise UsageError(f"--simulate-acceptance {spec}: a forward emits 1 token at least, so MEAN is 1 or more")
+        raise UsageError(f"--simulate-acceptance {spec}: a forward emits at least 1 token; MEAN has to be 1 or more")
     least = math.sqrt(_variance(mean, 0))
     spread = least if given is None else given
-    if not least - 0.005 <= spread < math.inf:  # tokens are whole, so a mean of 3.4 varies; two digits are near enough
+    if not least - 0.005 <= spread < math.inf:  # a mean of 3.4 whole tokens needs some spread; two digits suffice
         raise UsageError(
-            f"--simulate-acceptance {spec}: with a mean of {mean:g} SPREAD is {least:.2f} or more; or leave it out"
+            f"--simulate-acceptance {spec}: with a mean of {mean:g} SPREAD has to be {least:.2f} or more; or leave it "
+            "out"
         )
     return SimulatedAcceptance(mean=mean, spread=max(spread, least))
 
 
 def _pair(mean: float, width: int) -> tuple[int, int]:
-    """The whole numbers around ``mean``, and ``width`` further out on either side; 1 at least."""
+    """Return the integers around ``mean``, widened by ``width`` on either side; the lower one is at least 1."""
     return max(1, math.floor(mean) - width), math.floor(mean) + 1 + width
 
 
 def _variance(mean: float, width: int) -> float:
-    """Of a draw between the two numbers of :func:`_pair` that keeps ``mean``."""
+    """Variance of a random choice between the two numbers of :func:`_pair` with this mean."""
     low, high = _pair(mean, width)
     return (mean - low) * (high - mean)
 
 
 class Lengths:
-    """Draws whole numbers of 1 or more with exactly the mean and the standard deviation asked for.
+    """Generator of random integers from 1 with exactly the requested mean and standard deviation.
 
-    Two numbers around the mean, as far apart as the spread wants; nothing is claimed of the shape.
+    It chooses between two numbers around the mean, as far apart as the spread requires. The shape of the distribution
+    is arbitrary.
     """
 
     def __init__(self, asked: SimulatedAcceptance) -> None:
@@ -97,20 +99,20 @@ class Lengths:
         while _variance(asked.mean, self._width + 1) <= variance and asked.mean > 1:
             self._width += 1
         inner, outer = (_variance(asked.mean, width) for width in (self._width, self._width + 1))
-        # Mixing two draws of one mean mixes their variances.
+        # A mixture of two distributions with the same mean has the mixture of their variances.
         self._wider = 0.0 if asked.mean == 1 else max(0.0, (variance - inner) / (outer - inner))
 
     def draw(self, rng: random.Random) -> int:
-        """One number."""
+        """Return one random number."""
         low, high = _pair(self._mean, self._width + (rng.random() < self._wider))
         return high if rng.random() * (high - low) < self._mean - low else low
 
 
 @dataclass
 class Acceptance:
-    """Decides, step by step, what one sequence of one method accepts, with a random generator of its own.
+    """Simulated acceptance of one sequence of one method, with its own random generator.
 
-    ``stop_ids`` are never accepted and never emitted, so that the budget ends the answer.
+    ``stop_ids`` are never accepted or emitted, so that the answer ends at the token budget.
     """
 
     lengths: Lengths
@@ -119,19 +121,19 @@ class Acceptance:
     stop_ids: Collection[int]
 
     def forced(self, tree: TokenTree) -> list[int]:
-        """The target's next token after each row, shape [rows]; :data:`COMPUTED` where it may say what it likes.
+        """Return the target's prescribed token after each row, shape [rows]; :data:`COMPUTED` leaves it to the model.
 
-        The step emits as many tokens as were drawn, or as the tree's longest path has where that is shorter.
+        The step emits a random number of tokens, limited by the longest path of the tree.
         """
         return force(tree, self.lengths.draw(self.rng), self._strange, self.stop_ids)
 
     @classmethod
     def of(cls, asked: SimulatedAcceptance, seed: str, vocab_size: int, stop_ids: Collection[int]) -> Acceptance:
-        """The acceptance of one sequence; two of one ``seed`` are alike."""
+        """Make the acceptance of one sequence; equal seeds give equal acceptance."""
         return cls(Lengths(asked), random.Random(f"simulate/{seed}"), vocab_size, stop_ids)
 
     def _strange(self, known: Collection[int]) -> int:
-        """A token that is neither in ``known`` nor a stop."""
+        """Return a random token that is neither in ``known`` nor a stop token."""
         for _ in range(64):
             token = self.rng.randrange(self.vocab_size)
             if token not in known and token not in self.stop_ids:
@@ -139,8 +141,8 @@ class Acceptance:
         left = [token for token in range(self.vocab_size) if token not in known and token not in self.stop_ids]
         if not left:
             raise UsageError(
-                f"a row drafts all {self.vocab_size} tokens of the vocabulary, so that no acceptance ends there; give "
-                "--simulate-acceptance a model with a larger one, or the method smaller trees"
+                f"cannot simulate acceptance: a row drafts all {self.vocab_size} tokens of the vocabulary, so every "
+                "token is accepted; use a model with a larger vocabulary or a smaller tree"
             )
         return self.rng.choice(left)
 
@@ -148,14 +150,14 @@ class Acceptance:
 def force(
     tree: TokenTree, wanted: int, strange: Callable[[Collection[int]], int], stop_ids: Collection[int] = ()
 ) -> list[int]:
-    """The target's next tokens with which the acceptance rule emits ``wanted`` tokens, if the tree has that many.
+    """Return the target's next tokens for which the acceptance rule emits ``wanted`` tokens, if the tree allows it.
 
-    Accepted are the rows down to the first one at the depth wanted, or at the greatest depth before it. Rows that
-    repeat these tokens next to them are given the same next tokens: the deepest row wins. ``strange`` finds a token
-    that is not among those it is given, which ends the path.
+    The path ends at the first row of the wanted depth, or of the greatest smaller depth. Other rows that repeat the
+    tokens of the path get the same next tokens, because the acceptance rule takes the deepest row. ``strange`` returns
+    a token that is not among those it is given; it ends the path.
     """
     tokens, parents, accept = tree.tokens, tree.parents, tree.accept
-    depths = [1]  # of each row that the target can be made to reach; 0 of the others
+    depths = [1]  # depth of each row that can be accepted; 0 for other rows
     last = 0
     for row in range(1, len(tokens)):
         depth = depths[parents[row]]
@@ -165,27 +167,27 @@ def force(
                 last = row
         else:
             depths.append(0)
-    said = []  # after the rows of depth 1, 2, …
+    emitted = []  # the target's tokens after the rows of depth 1, 2, …
     row = last
     while row:
-        said.append(tokens[row])
+        emitted.append(tokens[row])
         row = parents[row]
-    said.reverse()
+    emitted.reverse()
 
     end = depths[last]
     forced = [COMPUTED] * len(tokens)
     reached = [False] * len(tokens)
     reached[0] = True
-    behind: set[int] = set()  # drafts after the rows that the path ends with
+    children: set[int] = set()  # drafts after the rows at which the path ends
     for row in range(1, len(tokens)):
         parent = parents[row]
         if reached[parent] and depths[row]:
             if depths[parent] == end:
-                behind.add(tokens[row])
-            elif tokens[row] == said[depths[parent] - 1]:
+                children.add(tokens[row])
+            elif tokens[row] == emitted[depths[parent] - 1]:
                 reached[row] = True
-    said.append(strange(behind))
+    emitted.append(strange(children))
     for row, taken in enumerate(reached):
         if taken:
-            forced[row] = said[depths[row] - 1]
+            forced[row] = emitted[depths[row] - 1]
     return forced

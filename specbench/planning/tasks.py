@@ -1,4 +1,4 @@
-"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read."""
+"""Turn the names and settings of ``--task`` and ``--task-set`` into tasks with checked options; data is read later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specbench.results import TaskData
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task with its validated options; ``data_dir`` None looks in the places of DESIGN §7."""
+    """A task with its validated options; with ``data_dir`` None, data is searched as in DESIGN §7."""
 
     card: registry.Card
     options: Any
@@ -25,12 +25,12 @@ class TaskPlan:
 
     @property
     def instance(self) -> Any:
-        """The task itself. Its data are read at the first use: the check before the model loads serves the run too."""
+        """The task itself. Its data is read at first use, before the model is loaded."""
         return self._made[0]
 
     @property
     def data(self) -> dict[str, TaskData]:
-        """The data files that it read when it was made, by name."""
+        """The data files that the task has read, by name."""
         return self._made[1]
 
     @cached_property
@@ -40,7 +40,7 @@ class TaskPlan:
 
 
 def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | None = None) -> tuple[TaskPlan, ...]:
-    """Tasks with options, as ``TASK.OPTION=VALUE``."""
+    """Make tasks; ``settings`` are ``TASK.OPTION=VALUE``."""
     raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
     for setting in settings:
         target, equals, value = setting.partition("=")
@@ -64,9 +64,9 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | N
 
 
 def prompt_style(model: str, tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """The options with which a checkpoint's tasks are asked as it was trained, as ``--task-set`` would take them.
+    """Task options that match the prompts that a checkpoint was trained with, as ``--task-set`` takes them.
 
-    What the user or a preset has set, of a task, stays.
+    Options that the user or a preset has set are left out.
     """
     taken = {setting.partition("=")[0] for setting in settings}
     asks = models.aliases().get(model, {}).get("asks", {})
@@ -75,13 +75,13 @@ def prompt_style(model: str, tasks: Sequence[str], settings: Sequence[str]) -> l
 
 
 def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | None) -> list[str]:
-    """The settings that ``--data-file`` stands for, for the tasks whose ``task.toml`` says that they take one."""
+    """Expand ``--data-file`` to settings of the tasks that take a data file according to their ``task.toml``."""
     takers = [name for name, card in registry.tasks().items() if card.info.get("data_file")]
     chosen = [name for name in takers if name in tasks]
     if file is not None and not chosen:
-        raise UsageError(f"--data-file goes with --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
+        raise UsageError(f"--data-file needs --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
     for name in chosen:
-        needed = not registry.task(name).info.get("data")  # which may be in --data-dir
+        needed = not registry.task(name).info.get("data")  # a task with data of its own finds it in --data-dir
         if needed and file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
             raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
     return [f"{name}.file={file}" for name in chosen] if file is not None else []

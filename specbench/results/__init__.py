@@ -1,4 +1,4 @@
-"""Results: what is on disk, and every figure that follows from it."""
+"""Schemas, readers and writers of everything that a run or sweep leaves on disk."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Attached files of a run: verdicts, likelihoods, branches and judgments have to be about the answers that it holds."""
+"""Check that a run's verdicts, likelihoods, branches and judgments belong to the answers in its ``requests.jsonl``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specbench.results.verdicts import VERDICTS, answer_hash, read_verdict_lines
 
 
 class Attached:
-    """What the attached files of a run say, by request. Raises UsageError where one is damaged."""
+    """The attached files of a run, by request key. Raises UsageError if one is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.verdicts = read_verdict_lines(folder)
@@ -24,28 +24,28 @@ class Attached:
             self._judgments[judgment.request].append(judgment)
 
     def contradiction(self, record: RequestRecord) -> str:
-        """How an attached file contradicts an answer; empty where none does.
+        """Why an attached file does not match an answer, as the end of an error message; empty if all match.
 
-        Files from before they named the answer are only held to what they say of it.
+        Older files without a hash of the answer are checked by the fields that they do have.
         """
         key = record.request_id
         line = self.verdicts.get(key)
         if line and line.answer not in (None, answer_hash(record.text)):
-            return f"is another answer than {VERDICTS} is about"
+            return f"has another answer than the one that {VERDICTS} scored"
         known = self._likelihoods.get(key)
         if known and (known.tokens, known.answer or "") != (
             record.output_tokens,
             answer_hash(record.output_ids) if known.answer else "",
         ):
-            return f"is another answer than {LIKELIHOODS} is about"
+            return f"has another answer than the one that {LIKELIHOODS} rated"
         if not _of(record, self._branches.get(key, ())):
-            return f"has other branches than {BRANCHES} is about"
+            return f"has other branches than those that {BRANCHES} rated"
         if any(judgment.answer not in (None, answer_hash(record.text)) for judgment in self._judgments.get(key, ())):
-            return f"is another answer than {JUDGMENTS} is about"
+            return f"has another answer than the one that {JUDGMENTS} rated"
         return ""
 
 
 def _of(record: RequestRecord, rated: Sequence[RatedBranch]) -> bool:
-    """Whether rated branches are among a record's own, some of which may not be rated."""
+    """Whether every rated branch is one of the record's branches. Not every branch has to be rated."""
     own = {(len(branch.ids), branch.log_probability) for branch in record.branches or ()}
     return all((branch.tokens, branch.promised) in own for branch in rated)

@@ -1,4 +1,4 @@
-"""Attachments: JSON files of a run folder, each with the model of its content."""
+"""JSON files that a run folder may contain, each with the type of its content."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ T = TypeVar("T")
 
 
 class Attachment(Generic[T]):
-    """A file that a run folder may have: a pydantic model or a dictionary of models; ``todo`` is advice where it is
-    damaged.
+    """A JSON file that a run folder may contain: a pydantic model, or a dictionary of models.
+
+    ``todo`` is the advice in the error for a damaged file.
     """
 
-    def __init__(self, name: str, content: type[T], todo: str = "delete it to do without its figures") -> None:
+    def __init__(self, name: str, content: type[T], todo: str = "delete it to go on without its figures") -> None:
         self.name, self.todo = name, todo
         self._content: TypeAdapter[T] = TypeAdapter(content)
 
     def read(self, folder: Path) -> T | None:
-        """The content, or None where there is no such file. Raises UsageError naming the field that does not fit."""
+        """Return the content, or None if the file does not exist. The UsageError for a damaged file names the field."""
         path = folder / self.name
         if not os.path.lexists(path):
             return None
@@ -37,13 +38,13 @@ class Attachment(Generic[T]):
         write_json_atomic(folder / self.name, self.json(value))
 
     def json(self, value: T) -> dict[str, Any]:
-        """The content as it is written."""
+        """Return the content as it is written to JSON."""
         found: dict[str, Any] = self._content.dump_python(value, mode="json")
         return found
 
 
 class AttachmentStore(Protocol):
-    """Where attachments are kept: a run's folder, or the memory of a sweep's worker."""
+    """Storage for attachments: a run folder, or the memory of a sweep's worker process."""
 
     def read(self, what: Attachment[T]) -> T | None: ...
     def write(self, what: Attachment[T], value: T) -> None: ...

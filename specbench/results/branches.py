@@ -1,10 +1,11 @@
-"""Branch calibration: ``branches.jsonl`` of a run, how well a drafter's scores of its branches match the target.
+"""How well a drafter's scores match the target's probabilities (calibration): ``branches.jsonl`` of a run.
 
-The gap of a branch is the log-probability (base e) that the drafter gave its tokens less that of the target at
-temperature 1. It is 0 for a calibrated drafter, positive for one that is too sure; 5 nats are a factor of 148.
+The gap of a branch is the drafter's log-probability of its tokens minus the target's, both in nats at temperature 1. It
+is 0 for a calibrated drafter and positive for an overconfident one; 5 nats are a factor of 148.
 
 JetSpec's "branch faithfulness" (project page, ablations) is another quantity: the drafter's log-probability of its best
-branch less the *drafter's* of the target's continuation. ``specbench train jetspec`` puts that on the head's card.
+branch minus the *drafter's* log-probability of the target's continuation. ``specbench train jetspec`` writes it to the
+model card of the head.
 """
 
 from __future__ import annotations
@@ -23,34 +24,35 @@ from specbench.results.summary_schema import BranchFigures
 
 BRANCHES = "branches.jsonl"
 
-#: Nats of the gap below which a score counts as kept, and from which on as broken; JetSpec's limits for its quantity.
+#: A gap below the first limit counts as kept, one from the second limit on as broken (nats). JetSpec uses the same
+#: limits for its quantity.
 KEPT, BROKEN = 5.0, 80.0
 
-_TODO = "delete it to do without its figures"
+_TODO = "delete it to go on without its figures"
 
 
 class RatedBranch(Record):
-    """The best branch of one tree."""
+    """The best branch of one tree, with its log-probability under the drafter and under the target."""
 
-    tokens: Count = Field(description="of the branch, the root not counted")
-    promised: Figure = Field(description="log-probability that its drafter gave it, in nats")
-    said: Figure = Field(description="log-probability under the target, in nats")
+    tokens: Count = Field(description="draft tokens of the branch, without the root")
+    promised: Figure = Field(description="log-probability of the branch under the drafter, in nats")
+    said: Figure = Field(description="log-probability of the branch under the target, in nats")
 
     @property
     def gap(self) -> float:
-        """Nats by which the promise was too good."""
+        """Drafter's log-probability minus the target's, in nats: positive for an overconfident drafter."""
         return self.promised - self.said
 
 
 class RatedRequest(Record):
-    """A line: the branches of one request that were asked for."""
+    """A line of ``branches.jsonl``: the branches of one request that the target scored."""
 
-    request: str = Field(description="its key")
+    request: str = Field(description="key of the request in requests.jsonl")
     branches: list[RatedBranch]
 
 
 def read_branches(folder: Path) -> dict[str, Sequence[RatedBranch]]:
-    """The rated branches of a run by request key, the last line of each; empty where the target was not asked."""
+    """Return the scored branches by request key (the last line of each); empty if the target scored none."""
     found: dict[str, Sequence[RatedBranch]] = {}
     for where, content in read_requests(folder / BRANCHES, _TODO):
         line = validate(RatedRequest, content, where, _TODO)
@@ -61,7 +63,7 @@ def read_branches(folder: Path) -> dict[str, Sequence[RatedBranch]]:
 def branch_calibration(
     records: Iterable[RequestRecord], known: Mapping[str, Sequence[RatedBranch]]
 ) -> BranchFigures | None:
-    """What the branches of some requests come to; None without any."""
+    """Summarise the branches of some requests; None if they have no scored branches."""
     branches = [branch for record in records for branch in known.get(record.request_id, ())]
     if not branches:
         return None

@@ -1,4 +1,4 @@
-"""What a run measured before it was timed, kept so that a resumed run decodes with the same settings."""
+"""Measurements made before the timed part of a run, stored so that a resumed run decodes with the same settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class StoredTimes(BaseModel):
-    """Times that were measured once before anything was timed: seconds, or (rows, seconds) of a step."""
+    """Times measured once before the timed part: seconds, or a list of (rows, seconds per step)."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -23,7 +23,7 @@ class StoredTimes(BaseModel):
 
     @property
     def by_rows(self) -> bool:
-        """Whether it is times of steps by their rows, and not of one thing."""
+        """Whether these are step times by number of rows, and not a single time."""
         return isinstance(self.times, list)
 
 
@@ -33,13 +33,13 @@ def _padding(step: dict[str, Any]) -> dict[str, Any]:
         parse_count(rows) is not None and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
     )
     if not good:
-        raise ValueError("it does not say what rows are padded to")
+        raise ValueError("padded_to has to map each number of rows to the number it is padded to")
     return step
 
 
 def _product(shape: dict[str, Any]) -> dict[str, Any]:
     if not _says_product(shape):
-        raise ValueError("it does not say what computes products")
+        raise ValueError("it has to name the kernel of a matrix product, its sizes and the measured times")
     return shape
 
 
@@ -62,8 +62,8 @@ def _says_product(shape: dict[str, Any]) -> bool:
 
 
 class SettledSteps(BaseModel):
-    """The content of ``steps.json``, by engine: measured steps, which decide the padding of rows, and products of few
-    rows.
+    """Content of ``steps.json``: per engine, the measured steps that decide how rows are padded, and the kernels chosen
+    for matrix products of few rows.
     """
 
     engines: list[list[Annotated[dict[str, Any], AfterValidator(_padding)]]]

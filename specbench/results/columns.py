@@ -1,7 +1,8 @@
-"""Columns: which columns of the long tables a model's fields make, by their annotations and marks.
+"""Derive the columns of the long tables from the fields of a pydantic model.
 
-A field of a plain type is a column of its name; fields of a model in it are columns that begin with its name:
-``speedup`` makes ``speedup``, ``speedup_low``, … A field that makes no column says so where it is declared.
+A field of a plain type becomes a column with the field's name. A field that is a model itself becomes several columns
+with its name as prefix: ``speedup`` makes ``speedup``, ``speedup_low``, … A field without a column is marked where it
+is declared.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from pydantic import BaseModel
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-# Marks: ``json_schema_extra`` of a field.
+# The marks are values of a field's ``json_schema_extra``.
 
-#: The field is no column.
+#: The field makes no column.
 NO_COLUMN: JsonDict = {"column": "none"}
 
-#: The field has the name of the model that it is in: ``Speedup.value`` is the column ``speedup``.
+#: The column is named like the model that contains the field: ``Speedup.value`` is the column ``speedup``.
 FIGURE: JsonDict = {"column": "figure"}
 
-#: The field's columns are there only where a row has a value.
+#: The field's columns exist only if a row has a value.
 SPARSE: JsonDict = {"column": "sparse"}
 
 
 def named_columns(prefix: str) -> JsonDict:
-    """The mark of figures by name: a column ``PREFIX_NAME`` for each name that a row has a value for."""
+    """Mark a dictionary of figures: it makes a column ``PREFIX_NAME`` for each key that a row has a value for."""
     return {"column": "named", "prefix": prefix}
 
 
@@ -36,12 +37,12 @@ _DTYPES = {str: ("string", "string"), bool: ("bool", "boolean"), int: ("int64", 
 
 
 def columns_of(model: type[BaseModel]) -> dict[str, str]:
-    """The columns that a table of these models has in any case, with their dtypes, in the order of the fields."""
+    """Return the columns that every table of this model has, with their pandas dtypes, in the order of the fields."""
     return dict(_columns(model, "", False))
 
 
 def cells_of(part: BaseModel) -> dict[str, Any]:
-    """The values of one model by column, those of sparse columns and of figures by name too."""
+    """Return the values of one model by column, including sparse columns and dictionaries of figures."""
     found: dict[str, Any] = {}
     _fill(found, part, "")
     return found
@@ -79,9 +80,9 @@ def _put(found: dict[str, Any], column: str, value: Any) -> None:
         found[column] = value
 
 
-@cache  # a table asks it of every row
+@cache  # called for every row of a table
 def _fields(model: type[BaseModel], within: str) -> list[tuple[str, str, bool]]:
-    """The fields that make columns: name, column, and whether the column is the beginning of several by name."""
+    """The fields that make columns: (name, column, whether the column is the prefix of one column per key)."""
     found = []
     for name, field in model.model_fields.items():
         mark = _mark(field)
@@ -107,7 +108,7 @@ def _mark(field: FieldInfo) -> str:
 
 
 def _kind(annotation: Any) -> tuple[Any, bool]:
-    """The type of a field without its None, words for a literal; and whether None is allowed."""
+    """Return the type of a field without None (``str`` for a Literal), and whether None is allowed."""
     optional = False
     if get_origin(annotation) in (Union, UnionType):
         (annotation,) = [each for each in get_args(annotation) if each is not NoneType]

@@ -1,6 +1,6 @@
-"""Figures with their intervals, and the groups of figures, that the rows of ``summary.json`` consist of.
+"""Figures with their intervals, and groups of figures: the parts of a row of ``summary.json``.
 
-Later figures have defaults here, and what a newer writer of the same schema adds is left alone.
+Figures added later have defaults, and unknown fields from a newer writer of the same schema are ignored.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE
 
 
 class Part(BaseModel):
-    """Base of everything in a summary."""
+    """Base class of everything in a summary."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     def written(self) -> dict[str, Any]:
-        """JSON-ready: what was set or read, and no defaults, so that an older file is written again as it was."""
+        """Return JSON-ready values that were set or read, without defaults: an older file is written back unchanged."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
 class PerPromptFigures(Part):
-    """How single prompts fared; where sequences were stepped together, how their blocks did."""
+    """Speedups of single prompts; of blocks of prompts if sequences were stepped together."""
 
     median: float
     geometric_mean: float
-    prompts: int | None = Field(default=None, description="that have a ratio")
-    faster: int | None = Field(default=None, description="of them those faster than the other row")
-    p_value: float | None = Field(default=None, description="of the sign test over them, two-sided")
+    prompts: int | None = Field(default=None, description="number of prompts that have a ratio")
+    faster: int | None = Field(
+        default=None, description="number of these prompts on which the row was faster than the baseline"
+    )
+    p_value: float | None = Field(default=None, description="two-sided p-value of the sign test over these prompts")
 
 
 class PromptsNeeded(Part):
-    """How many prompts it takes to tell the difference seen (a share of the slower one's speed) from none."""
+    """Number of prompts needed to tell the measured difference (a share of the slower row's speed) from zero."""
 
     difference: float
     prompts: int | None = None
 
 
 class JointInterval(Part):
-    """The interval of a row that holds together with those of all rows of its table, see ``stats.many``."""
+    """Interval of a row that holds simultaneously with those of all ``rows`` of its table."""
 
     rows: int
     low: float
@@ -48,7 +50,7 @@ class JointInterval(Part):
 
 
 class Estimate(Part):
-    """A figure with the ends of its interval; without one both are None."""
+    """A figure with the ends of its interval; both are None if there is no interval."""
 
     value: float = Field(json_schema_extra=FIGURE)
     low: float | None = None
@@ -56,15 +58,15 @@ class Estimate(Part):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Its ends; None without."""
+        """The interval as (low, high); None if there is none."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class Speedup(Estimate):
-    """A ratio of speeds with its interval; without one there is no verdict on it.
+    """A ratio of speeds with its interval; without an interval there is no verdict.
 
-    ``detectable`` is the relative difference that these prompts tell with a chance of 80 %; ``blocks`` counts what was
-    timed and resampled where sequences were stepped together.
+    ``detectable`` is the relative difference that this number of prompts detects with a probability of 80 %;
+    ``blocks`` is the number of blocks that were timed and resampled if sequences were stepped together.
     """
 
     verdict: str
@@ -76,7 +78,7 @@ class Speedup(Estimate):
 
 
 class Accuracy(Part):
-    """A share of right answers, with Wilson's interval."""
+    """Share of correct answers, with Wilson's interval."""
 
     value: float = Field(json_schema_extra=FIGURE)
     passed: int
@@ -86,14 +88,14 @@ class Accuracy(Part):
 
 
 class RepeatCheck(Part):
-    """A method's second row held against its first: the A/A check."""
+    """The second row of a method compared with its first row, ``of``: the A/A check."""
 
     of: str
     speedup: Speedup
 
 
 class AccuracyDifference(Estimate):
-    """Right answers less AR's, on the same prompts, with McNemar's p-value."""
+    """Share of correct answers minus AR's on the same prompts, with McNemar's p-value."""
 
     verdict: str
     gained: int
@@ -102,14 +104,14 @@ class AccuracyDifference(Estimate):
 
 
 class OverBase(Part):
-    """A row held against plain decoding of the model that the run's model was made from: other weights and answers."""
+    """A row compared with AR of the base model (``ar@base``), which has other weights and gives other answers."""
 
     speedup: Speedup | None = None
     accuracy_difference: AccuracyDifference | None = None
 
 
 class Rate(Part):
-    """How many prompts have a grade, with Wilson's interval of their share."""
+    """Number of prompts with a grade, out of ``of``, with Wilson's interval of the share."""
 
     count: int = Field(ge=0)
     of: int = Field(ge=0)
@@ -118,7 +120,7 @@ class Rate(Part):
 
 
 class NoiseFloor(Part):
-    """Where ties end: see :class:`specbench.runner.grades.lossless.Noise`."""
+    """Largest gap that counts as a numeric tie: see :class:`specbench.runner.grades.lossless.Noise`."""
 
     floor: float
     largest: float
@@ -131,7 +133,10 @@ class NoiseFloor(Part):
 
 
 class Divergence(Part):
-    """Where an answer left AR's: token index, AR's top-2 gap there (None: one token was possible), and the grade."""
+    """First difference from AR's answer: token index, gap of AR's two best tokens there, and grade.
+
+    ``gap`` is None if only one token was possible.
+    """
 
     prompt: str
     at: int
@@ -140,7 +145,7 @@ class Divergence(Part):
 
 
 class Lossless(Part):
-    """The worst grade of a method's answers, how many have which, and the same over prompts."""
+    """The worst grade of a method's answers, the number of answers with each grade, and ``rates`` over prompts."""
 
     verdict: Literal["exact", "numeric-tie", "lossy"] = Field(json_schema_extra=FIGURE)
     exact: int = 0
@@ -153,9 +158,9 @@ class Lossless(Part):
 
 
 class AtPosition(Part):
-    """A method's speed in a window of the answer (tokens after the first), see :mod:`specbench.analysis.positions`.
+    """Speed of a method in a window of the answer (tokens after the first), see :mod:`specbench.analysis.positions`.
 
-    ``so_far`` is of the answers from their beginning to ``end``.
+    ``so_far`` is the speedup from the beginning of the answers to ``end``.
     """
 
     start: int
@@ -167,8 +172,8 @@ class AtPosition(Part):
 
 
 class AtTurn(Part):
-    """A method's speed on the n-th problems of their sessions; ``prompt_tokens`` is the median of the context before
-    them.
+    """Speed of a method on the n-th problem of each session; ``prompt_tokens`` is the median length of the context
+    before it.
     """
 
     turn: int
@@ -181,8 +186,8 @@ class AtTurn(Part):
 class SessionFigures(Part):
     """Throughput over conversations of chained problems, see :mod:`specbench.analysis.sessions`.
 
-    ``average_tok_s`` includes prefills; ``peak_tok_s`` is the fastest window of a session, median of sessions, decoding
-    alone.
+    ``average_tok_s`` includes prefills; ``peak_tok_s`` is the median over sessions of the fastest window, without
+    prefills.
     """
 
     sessions: int
@@ -195,7 +200,7 @@ class SessionFigures(Part):
 
 
 class Memory(Part):
-    """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
+    """Memory of a method in bytes: the target's weights, the KV cache for all slots, and all memory for drafting."""
 
     weight_bytes: int
     cache_bytes: int
@@ -203,16 +208,16 @@ class Memory(Part):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum in bytes."""
         return self.weight_bytes + self.cache_bytes + self.draft_bytes
 
 
 class Gpu(Part):
-    """What the GPU did over a method's requests: medians of clock and power, the highest temperature."""
+    """The GPU during a method's requests: median clock and power, highest temperature."""
 
     sm_clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    energy_per_token_j: float | None = Field(default=None, description="over all output tokens, prefills included")
-    throttled: int = Field(default=0, description="requests on a GPU that was held down")
+    energy_per_token_j: float | None = Field(default=None, description="joules per output token, prefills included")
+    throttled: int = Field(default=0, description="number of requests whose clocks were held down by power or heat")
     throttle_reasons: list[str] = Field(default_factory=list, json_schema_extra=NO_COLUMN)

@@ -1,7 +1,7 @@
-"""The run folder: what a run leaves on disk so that a kill at any moment loses at most the request in flight.
+"""The folder of a run on disk. If the process is killed, at most the request in flight is lost.
 
-``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment), ``requests.jsonl`` (a line per request, on
-disk before the next one starts; those of a stateful row that was broken off go to ``requests.restarted.jsonl``), the
+``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the start), ``requests.jsonl`` (a line per request, on disk
+before the next one starts; interrupted requests of a stateful row move to ``requests.restarted.jsonl``), the
 attachments (:mod:`specbench.results.attachment`), and at the end ``summary.json``, then ``DONE``.
 
 Readers raise UsageError for a damaged file and name the field; writers raise EnvironmentRefused for a full disk.
@@ -48,10 +48,9 @@ _AGAIN = "run it again"
 
 
 class RunFolder:
-    """One run on disk: locked for writing by ``create`` and ``find_unfinished``, to read by ``load`` and
-    ``find_finished``.
+    """One run on disk. ``create`` and ``find_unfinished`` lock it for writing; ``load`` and ``find_finished`` read it.
 
-    A context manager that releases the lock; the kernel releases it too when the process dies.
+    As a context manager it releases the lock at the end; the kernel also releases it when the process dies.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], lock: int | None = None) -> None:
@@ -62,32 +61,32 @@ class RunFolder:
 
     @classmethod
     def create(cls, out: Path, stem: str, digest: str, run: Mapping[str, Any]) -> RunFolder:
-        """A new folder, with ``run.json`` in it and locked before anyone can see it.
+        """Create a folder with ``run.json``. It is locked before other processes can see it.
 
         Args:
-            out: parent folder; made when missing.
-            stem: what the run is, "<method>-<task>"; other characters than those of file names become "-".
-            digest: hash of the resolved configuration in hex; its first 8 characters end the folder's name.
+            out: parent folder, created if missing.
+            stem: "<method>-<task>"; characters that do not suit a file name become "-".
+            digest: hash of the resolved configuration in hex; the folder's name ends with its first 8 characters.
         """
         return cls._make(out / folder_name(stem, digest), digest, run, rename_to_free_name)
 
     @classmethod
     def at(cls, path: Path, digest: str, run: Mapping[str, Any]) -> RunFolder:
-        """The folder of exactly that name, locked for writing: a new one, or what is there, finished or not."""
+        """Open the folder at ``path`` locked for writing, finished or not; create it if it does not exist."""
         if not (path / RUN).exists():
             try:
                 return cls._make(path, digest, run, Path.rename)
             except EnvironmentRefused:
-                if not (path / RUN).exists():  # else another process was first
+                if not (path / RUN).exists():  # otherwise another process created it first
                     raise
         found = cls.reopen(path)
         if found.run.get("digest") != digest:
             found.close()
-            raise UsageError(f"{path} holds another run; choose another --out")
+            raise UsageError(f"cannot use {path}: it holds another run; choose another --out")
         return found
 
     def go_on(self, run: Mapping[str, Any]) -> None:
-        """Replace the content of ``run.json`` but for its digest; a finished run is unfinished from here on."""
+        """Replace the content of ``run.json`` except its digest, and mark the run as unfinished."""
         self._assert_writable()
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": self.run["digest"]}
         (self.path / _DONE).unlink(missing_ok=True)
@@ -98,7 +97,7 @@ class RunFolder:
     def _make(
         cls, wanted: Path, digest: str, run: Mapping[str, Any], rename: Callable[[Path, Path], Path]
     ) -> RunFolder:
-        """A new folder, written under another name first."""
+        """Create a folder: write it under a temporary name, then rename it."""
         draft = wanted.with_name(f".{wanted.name}.{os.getpid()}.tmp")
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": digest}
         lock = None
@@ -119,26 +118,27 @@ class RunFolder:
 
     @classmethod
     def find_unfinished(cls, out: Path, digest: str) -> RunFolder | None:
-        """The newest folder of this configuration without ``DONE``, locked; refused while another process has it."""
+        """The newest unfinished folder of this configuration, locked; raises EnvironmentRefused if it is in use."""
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
             try:
                 run = cls.load(path).run
             except (UsageError, OSError):
-                continue  # not a run, damaged, or of another version: nothing to go on from
+                continue  # not a run, damaged, or another version: it cannot be resumed
             if run.get("digest") != digest or (path / _DONE).exists():
                 continue
             lock = _acquire(path)
             if not (path / _DONE).exists():
                 return cls(path, run, lock)
-            os.close(lock)  # its writer finished between the two looks
+            os.close(lock)  # another process finished it in the meantime
         return None
 
     @classmethod
     def find_finished(
         cls, out: Path, digest: str, suits: Callable[[RunFolder], bool] = lambda found: True
     ) -> RunFolder | None:
-        """The newest folder of this configuration with ``DONE`` that ``suits`` accepts (a UsageError is a no);
-        unreadable ones do not count.
+        """The newest finished folder of this configuration that ``suits`` accepts.
+
+        Unreadable folders, and those for which ``suits`` raises UsageError, are skipped.
         """
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):
             try:
@@ -151,11 +151,14 @@ class RunFolder:
 
     @classmethod
     def load(cls, path: Path) -> RunFolder:
-        """A run to read, finished or not, also while it is being written. Raises UsageError for no run or another
-        schema.
+        """Open a run for reading, also while it is being written.
+
+        Raises UsageError if the folder is not a run or has another schema.
         """
-        if not os.path.isfile(path / RUN):  # which takes any path; that of Path raises where a folder is shut
-            raise UsageError(f"{path} is not a run folder (it has no {RUN}); name a folder that specbench run wrote")
+        if not os.path.isfile(path / RUN):  # Path.is_file would raise if a parent folder cannot be read
+            raise UsageError(
+                f"cannot read {path}: it is not a run folder (it has no {RUN}); name a folder that specbench run wrote"
+            )
         run = read_run_file(path)
         if (schema := schema_version(run, path / RUN, SCHEMA_VERSION, REPEAT)) != SCHEMA_VERSION:
             raise UsageError(
@@ -165,17 +168,17 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """A run to add a file to, finished or not, locked."""
+        """Open a run locked for writing, finished or not, to add files to it."""
         loaded = cls.load(path)
         return cls(path, loaded.run, _acquire(path))
 
     @property
     def begun(self) -> datetime:
-        """When the run was made."""
-        said = self.run.get("created_utc")
-        if said is None:
+        """Start of the run."""
+        created = self.run.get("created_utc")
+        if created is None:
             raise damaged(self.path / RUN, "it has no created_utc", REPEAT)
-        return datetime.fromisoformat(said)
+        return datetime.fromisoformat(created)
 
     def _assert_writable(self) -> None:
         if self._lock is None:
@@ -183,44 +186,44 @@ class RunFolder:
 
     @property
     def log(self) -> RequestLog:
-        """The log to append to; opened at first use, which repairs a torn last line."""
+        """The log to append to. It is opened at first use; opening cuts off an incomplete last line."""
         if self._log is None:
             self._assert_writable()
             self._log = RequestLog(self.path / _REQUESTS)
         return self._log
 
     def restart(self, request_ids: Collection[str]) -> None:
-        """Set requests aside, which are then to be decoded again; before the log is opened."""
+        """Move requests out of the log so that they are decoded again. Call it before the log is opened."""
         assert self._log is None, "the log is open"
         self._assert_writable()
         set_aside(self.requests_path, request_ids)
 
     @property
     def finished(self) -> bool:
-        """Whether the run got to its end."""
+        """Whether the run has finished."""
         return (self.path / _DONE).exists()
 
     def records(self) -> Iterator[RequestRecord]:
-        """The recorded requests, one after the other: a hundred thousand of them take a gigabyte together."""
-        # Who writes is repeating the command already, and decodes what is missing.
+        """Iterate over the recorded requests; a hundred thousand at once would take a gigabyte."""
+        # A process with the lock is already resuming the run and would decode the missing request.
         todo = _AGAIN if self._lock is None else "delete that line to go on without its request"
         for where, line in complete_lines(self.requests_path, todo):
-            try:  # without a dictionary in between, which halves the time
+            try:  # parsing without an intermediate dictionary takes half the time
                 yield RequestRecord.model_validate_json(line)
             except ValidationError as error:
                 raise damaged(where, first_fault(error), todo) from None
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The recorded requests as they are written, unchecked."""
+        """Iterate over the recorded requests as dictionaries, without validation."""
         return (line for _, line in read_requests(self.requests_path, _AGAIN))
 
     @property
     def requests_path(self) -> Path:
-        """Where they are."""
+        """Path of ``requests.jsonl``."""
         return self.path / _REQUESTS
 
     def summary(self) -> RunSummary | None:
-        """Content of ``summary.json``; None when there is none yet."""
+        """Return the content of ``summary.json``, or None if it does not exist yet."""
         path = self.path / _SUMMARY
         if not os.path.lexists(path):
             return None
@@ -229,7 +232,7 @@ class RunFolder:
         return validate(RunSummary, content, path, REPEAT)
 
     def read(self, what: Attachment[T]) -> T | None:
-        """The content of an attachment, or None where the run has none."""
+        """Return the content of an attachment, or None if the run does not have it."""
         return what.read(self.path)
 
     def write(self, what: Attachment[T], value: T) -> None:
@@ -250,7 +253,7 @@ class RunFolder:
         write_json_atomic(self.path / _SUMMARY, summary.written())
 
     def close(self) -> None:
-        """Closes the log and releases the lock; a second call does nothing."""
+        """Close the log and release the lock. Closing twice is safe."""
         if self._log is not None:
             self._log.close()
         if self._lock is not None:
@@ -269,7 +272,7 @@ class RunFolder:
 
 
 def _acquire(folder: Path) -> int:
-    """Locks a run folder for this process; the lock lives as long as the returned descriptor."""
+    """Lock a run folder for this process and return the file descriptor that holds the lock."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Judgments: ``judgments.jsonl`` of a run folder, a line each, and the mean ratings that follow from them."""
+"""Ratings of answers by a judge model (``judgments.jsonl`` of a run folder), and their means."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ JUDGMENTS = "judgments.jsonl"
 
 
 class JudgeSpec(Record):
-    """Who judged. Two judges are the same when all of this is."""
+    """The judge model. Two judges are the same if all of these fields are equal."""
 
     id: str = Field(description="the model's name, as the loader or the endpoint knows it")
     kind: Literal["local", "endpoint"]
-    endpoint: str | None = Field(default=None, description="host and port that answered")
-    fingerprint: str | None = Field(default=None, description="of a local model's weights")
+    endpoint: str | None = Field(default=None, description="host and port of the endpoint")
+    fingerprint: str | None = Field(default=None, description="hash of a local model's weights")
     dtype: str | None = None
-    max_tokens: int | None = Field(default=None, description="budget of a judgment; None where it is not known")
+    max_tokens: int | None = Field(default=None, description="token budget of a judgment; None if unknown")
 
 
 class Judgment(Record):
@@ -38,24 +38,25 @@ class Judgment(Record):
     turn: int
     category: str
     judge: JudgeSpec
-    answer: str | None = Field(default=None, description="hash of the answer's text; None in files from before")
+    answer: str | None = Field(default=None, description="hash of the answer's text; None in older files")
     prompt: str = Field(description="FastChat's name of the judge prompt")
-    prompt_sha256: str = Field(description="of all that the judge read: system prompt, question and answer")
-    rating: float | None = Field(description="1 to 10; None is no rating, and never counts as a number")
+    prompt_sha256: str = Field(description="hash of everything that the judge read: system prompt, question and answer")
+    rating: float | None = Field(
+        description="rating from 1 to 10; None if the judge gave no rating, which never counts as a number"
+    )
     text: str = Field(description="what the judge wrote")
     injected: bool = Field(
-        default=False, description="the answer has delimiters of the prompt, a rating or control tokens in it"
+        default=False,
+        description="whether the answer contains delimiters of the judge prompt, a rating or control tokens",
     )
     same_as: str | None = Field(
-        default=None, description="request with the same answer whose judgment this is, AR's mostly"
+        default=None, description="request with the same answer from which this judgment was copied, usually AR's"
     )
-    error: str | None = Field(
-        default=None, description="why the judge could not be asked; asked again by the next command"
-    )
+    error: str | None = Field(default=None, description="why the judge gave no reply; the next command asks again")
 
 
 def read_judgments(folder: Path) -> list[Judgment]:
-    """The judgments of a run, the last one of each judge and answer."""
+    """Return the judgments of a run; the last one counts for each judge and answer."""
     found: dict[tuple[str, str], Judgment] = {}
     todo = "delete that line"
     for where, row in read_requests(folder / JUDGMENTS, todo):
@@ -65,11 +66,11 @@ def read_judgments(folder: Path) -> list[Judgment]:
 
 
 def judge_scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """One entry per judge, JSON-ready; ``methods`` are labels in the order of the run.
+    """Return one JSON-ready entry per judge; ``methods`` are labels in the order of the run.
 
-    By label: ``score`` (mean over both turns of rated answers, None without any), ``rated`` of ``judged``, ``same_as``
-    (taken over from an equal answer), ``errors``, ``injections`` (answers that could have steered the judge), ``turns``
-    and ``categories``.
+    Each label has ``score`` (mean rating over both turns, None without a rating), the counts ``rated``, ``judged``,
+    ``same_as`` (copied from an equal answer), ``errors`` and ``injections`` (answers that could have steered the
+    judge), and the same scores by ``turns`` and ``categories``.
     """
     by_judge: dict[str, list[Judgment]] = defaultdict(list)
     for judgment in judgments:
@@ -83,18 +84,18 @@ def judge_scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[
 
 
 def judge_remarks(scores: Mapping[str, Any]) -> list[str]:
-    """Which answers the means of one judge leave out, and which may have tried to raise them."""
+    """Remarks on answers that the mean ratings of one judge leave out, and on answers that may have steered it."""
     rows = scores["methods"].values()
     refused, marked = sum(row["errors"] for row in rows), sum(row["injections"] for row in rows)
     unrated = sum(row["judged"] - row["rated"] for row in rows) - refused
     asked = sum(row["judged"] for row in rows)
     found = (
-        (refused, "were refused by the judge; the same command asks for them again"),
-        (unrated, "have no rating: the judge wrote none from 1 to 10"),
+        (refused, "got no reply from the judge; run the same command again to retry them"),
+        (unrated, "have no rating: the judge's reply contains no number from 1 to 10"),
         (
             marked,
-            "have delimiters of the judge's prompt, ratings or control tokens in them (injections); they were put "
-            "before the judge with round brackets",
+            "contain delimiters of the judge's prompt, ratings or control tokens (injections); the judge read them "
+            "with round brackets in their place",
         ),
     )
     return [f"{count} of {asked} answers {what}." for count, what in found if count]

@@ -1,7 +1,7 @@
-"""Likelihoods: ``likelihoods.jsonl`` of a run, how likely each text is to the model that was not fine-tuned.
+"""Log-likelihoods of the answers under the run's model, or under its base model if the run has one.
 
-A line for each different text (prompt and answer) with its requests: the sum over tokens of log p (base e) under the
-plain softmax at temperature 1, without top-k or top-p, however the tokens were chosen.
+``likelihoods.jsonl`` has a line for each different text (prompt and answer) with its requests: the sum over tokens of
+log p (base e) under the plain softmax at temperature 1, without top-k or top-p, however the tokens were chosen.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from specbench.results.schema import Count, Figure, Record
 
 LIKELIHOODS = "likelihoods.jsonl"
 
-_TODO = "delete it to do without its figures"
+_TODO = "delete it to go on without its figures"
 
 
 class Likelihood(Record):
-    """A line: one text and whose answer it is."""
+    """A line of ``likelihoods.jsonl``: one text and the requests that produced it."""
 
     text: str = Field(description="hash of the prompt's and the answer's token ids")
     requests: list[str] = Field(min_length=1, description="keys of the requests that have this prompt and answer")
-    tokens: Count = Field(description="of the answer, all that were kept")
-    answer: str | None = Field(default=None, description="hash of its token ids; absent in files from before")
-    log_likelihood: Figure = Field(description="of the answer behind the prompt, the sum over its tokens")
+    tokens: Count = Field(description="number of the answer's kept tokens")
+    answer: str | None = Field(default=None, description="hash of the answer's token ids; absent in older files")
+    log_likelihood: Figure = Field(
+        description="log-likelihood of the answer given the prompt: the sum over its tokens, in nats"
+    )
 
 
 def read_likelihoods(folder: Path) -> dict[str, Likelihood]:
-    """The likelihoods of a run by request key, the last line of each; empty where no model was asked."""
+    """Return the likelihoods by request key (the last line of each); empty if they were not computed."""
     found: dict[str, Likelihood] = {}
     for where, content in read_requests(folder / LIKELIHOODS, _TODO):
         line = validate(Likelihood, content, where, _TODO)
@@ -41,7 +43,7 @@ def read_likelihoods(folder: Path) -> dict[str, Likelihood]:
 
 
 def per_token(records: Sequence[RequestRecord], known: dict[str, Likelihood]) -> float | None:
-    """Mean over the tokens of some answers; None where one of them has no likelihood, or there are none."""
+    """Mean log-likelihood per token of some answers; None if one of them has no likelihood or there are no tokens."""
     lines = [known[record.request_id] for record in records if record.request_id in known]
     tokens = sum(line.tokens for line in lines)
     return sum(line.log_likelihood for line in lines) / tokens if tokens and len(lines) == len(records) else None

@@ -1,4 +1,4 @@
-"""What a run records of each request, versioned (DESIGN §8). Times are seconds unless the name says otherwise."""
+"""Schema of ``requests.jsonl``: what a run records about each request (DESIGN §8). Times are in seconds."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from specbench.results.schema import Count, Figure, FinishReason, Record, Whole
 
 
 class GpuTrace(Record):
-    """The GPU over one request, through NVML; None is what it does not tell."""
+    """State of the GPU during one request, from NVML; None for values that NVML does not report."""
 
-    sm_clock_mhz: Whole | None = Field(description="when the request ended, as the memory's")
+    sm_clock_mhz: Whole | None = Field(description="clock of the GPU's cores at the end of the request, in MHz")
     memory_clock_mhz: Whole | None
-    temperature_c: Whole | None = Field(description="the higher one of start and end")
-    energy_j: Figure | None = Field(description="its even share of what the GPU consumed while it was in its slot")
-    power_w: Figure | None = Field(description="mean of the whole GPU from its start to its end")
+    temperature_c: Whole | None = Field(description="the higher temperature of start and end, in °C")
+    energy_j: Figure | None = Field(
+        description="joules that the GPU consumed during the request, split evenly over the sequences in the slots"
+    )
+    power_w: Figure | None = Field(description="mean power of the whole GPU during the request, in watts")
     throttled: list[str] | None = Field(
-        description="what held the clocks down at its start, its end or between", json_schema_extra=NO_COLUMN
+        description="reasons that held the clocks down at the start, at the end or in between",
+        json_schema_extra=NO_COLUMN,
     )
 
 
 class Draft(Record):
-    """The tree of one step, its root left out: row 1 comes first, as in ``parents`` and ``path``."""
+    """The draft tree of one step without its root: lists start with row 1, and row numbers count the root as 0."""
 
     ids: list[int]
-    parents: list[int] | None = Field(description="row of each one's parent, 0 is the root; None: a chain")
-    origins: str = Field(description="a letter per row, see TokenTrace")
+    parents: list[int] | None = Field(description="row of each token's parent, 0 for the root; None for a chain")
+    origins: str = Field(description="one letter per row for the token's origin, see TokenTrace")
     draft_only: list[int] = Field(description="rows that only generate drafts and could not be accepted")
-    path: list[int] = Field(description="rows that were accepted, top down")
+    path: list[int] = Field(description="rows that were accepted, from the root down")
     scores: list[Figure | None] | None = Field(
         default=None,
-        description="natural log-probability that the drafter gave each row's token under its parent, temperature 1; "
-        "absent where it has none",
+        description="the drafter's natural log-probability of each row's token given its parent, temperature 1; "
+        "absent if the drafter has no scores",
     )
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without scores it is written as ever."""
+        """Leave out absent scores, so that older records keep their form."""
         written: dict[str, Any] = write(self)
         if self.scores is None:
             written.pop("scores", None)
@@ -48,19 +51,21 @@ class Draft(Record):
 
 
 class TokenTrace(Record):
-    """How each kept token came, and which part of the text is its own: what a viewer needs, without the tokenizer.
+    """Origin of each kept token and its part of the text, so that a viewer needs no tokenizer.
 
-    The i-th word of ``words`` is written as ``LETTERS[i]``. ``chars`` are of ``text + tail``: a character belongs to
-    the token that completes it.
+    In strings of origins, ``LETTERS[i]`` stands for the i-th entry of ``words``. ``chars`` counts characters of
+    ``text + tail``; a character belongs to the token that completes it.
     """
 
     words: list[str] = Field(description="origins in order of appearance; see specbench.decoding.tree.ORIGINS")
-    origins: str = Field(description="a letter per kept token; prefill, bonus, or how its draft was made")
+    origins: str = Field(description="one letter per kept token: prefill, bonus, or how the token was drafted")
     rows: list[int] = Field(description="tree rows of each target forward after prefill")
     chars: list[int] = Field(description="characters of each kept token")
-    tail: str = Field(description="what the kept tokens say behind text: what was cut at a stop string")
-    drafts: list[Draft] | None = Field(default=None, description="with --trace: what each of these forwards verified")
-    pieces: dict[int, str] | None = Field(default=None, description="with --trace: text of each drafted id by itself")
+    tail: str = Field(description="text of the kept tokens after `text`: what was cut off at a stop string")
+    drafts: list[Draft] | None = Field(
+        default=None, description="with --trace: the draft tree of each of these forwards"
+    )
+    pieces: dict[int, str] | None = Field(default=None, description="with --trace: text of each drafted token id")
 
 
 #: See :class:`TokenTrace`.
@@ -68,28 +73,30 @@ LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 
 
 class DraftedBranch(Record):
-    """The best branch of one tree, as what drafted it scored it."""
+    """The best branch of one tree according to the drafter's scores."""
 
-    step: Count = Field(description="which target forward behind the prefill verified the tree, from 0")
-    ids: list[int] = Field(min_length=1, description="below the root")
-    log_probability: Figure = Field(description="that the drafter gave it, in nats, at temperature 1")
+    step: Count = Field(description="index of the target forward after the prefill that verified the tree, from 0")
+    ids: list[int] = Field(min_length=1, description="token ids of the branch, without the root")
+    log_probability: Figure = Field(
+        description="log-probability of the branch under the drafter, in nats, at temperature 1"
+    )
 
 
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
-    ``first_tokens + sum(accepted_lengths) == output_tokens``; our prefill emits one token, another engine may hand over
-    more at once. ``*_share_s`` is the request's share of the engine's time: a step's time is split evenly over the
-    sequences that it served; at concurrency 1 the shares equal ``ttft_s`` and ``decode_s``.
+    ``first_tokens + sum(accepted_lengths) == output_tokens``; our prefill emits one token, the first arrival from
+    another engine may contain more. ``*_share_s`` is the request's share of the engine's time: a step's time is split
+    evenly over the sequences that it served; at concurrency 1 the shares equal ``ttft_s`` and ``decode_s``.
     """
 
     request_id: str = Field(
-        max_length=25_000, description="method|prompt|repeat, and |turn after the first; unique in its run"
+        max_length=25_000, description="method|prompt|repeat, and |turn after the first turn; unique in a run"
     )
     method: str = Field(max_length=1000)
     prompt_id: str = Field(max_length=10_000)
     repeat: Count
-    turn: Count = Field(1, description="of a conversation, from 1")
+    turn: Count = Field(1, description="turn of the conversation, from 1")
     category: str = Field(default="", max_length=10_000)
     prompt_tokens: Count
     output_ids: list[int] = Field(
@@ -102,24 +109,27 @@ class RequestRecord(Record):
     )
     finish_reason: FinishReason
     output_tokens: Count
-    overshoot_tokens: Count = Field(description="committed behind the stop or the budget, dropped and not counted")
-    stop_tail_tokens: Count = Field(description="kept tokens that lie wholly in or behind a stop string")
+    overshoot_tokens: Count = Field(
+        description="tokens that a step emitted after the stop or beyond the budget; dropped and not counted"
+    )
+    stop_tail_tokens: Count = Field(description="kept tokens that lie entirely within or after a stop string")
     first_tokens: Count = Field(
-        default=1, description="kept tokens of the first arrival: of another engine they may be more than one"
+        default=1, description="kept tokens of the first arrival: 1 in our engine, maybe more in another one"
     )
     accepted_lengths: list[int] = Field(
-        description="kept tokens of each target forward after prefill; of another engine that does not tell its "
-        "forwards apart, of each arrival after the first",
+        description="kept tokens of each target forward after prefill; for another engine that does not report each "
+        "forward, of each arrival after the first",
         json_schema_extra=NO_COLUMN,
     )
-    tree_rows: Count = Field(description="forwarded after prefill")
-    target_forwards: Count = Field(description="after prefill; 0 of another engine that does not count them")
+    tree_rows: Count = Field(description="tree rows that the target computed after prefill")
+    target_forwards: Count = Field(description="target forwards after prefill; 0 if another engine does not count them")
     draft_forwards: Count
-    start_s: Figure = Field(description="on the clock of its segment")
-    segment: Count = Field(description="counts the stretches of uninterrupted running of one method")
+    start_s: Figure = Field(description="start of the request in seconds, on the clock of its segment")
+    segment: Count = Field(description="number of the segment: requests of one method without interruption")
     place: Count | None = Field(
         default=None,
-        description="of a stateful row: which request it was since the row began empty, from 1; absent of others",
+        description="for a stateful method: number of the request since the method started with empty state, from 1; "
+        "otherwise absent",
     )
     ttft_s: float
     decode_s: float
@@ -129,7 +139,7 @@ class RequestRecord(Record):
     step_s: list[Figure] | None = Field(
         default=None,
         description="seconds of each target forward after prefill, drafting included, shared out like decode_share_s; "
-        "None in records from before there were any",
+        "None in older records",
         json_schema_extra=NO_COLUMN,
     )
     phases_s: dict[str, list[Figure]] | None = Field(
@@ -139,28 +149,32 @@ class RequestRecord(Record):
     )
     peak_memory_bytes: Count | None = Field(
         default=None,
-        description="the most that torch's allocator held on the GPU from the start of its segment to its end, weights "
-        "and cache included; None on a CPU",
+        description="peak of torch's allocator on the GPU from the start of the segment to the end of the request, in "
+        "bytes, weights and cache included; None on a CPU",
     )
     measures: dict[str, float] = Field(
         default_factory=dict,
-        description="the method's own figures, see method.toml",
+        description="figures that the method defines itself, see its method.toml",
         json_schema_extra=named_columns("measure"),
     )
     branches: list[DraftedBranch] | None = Field(
         default=None,
-        description="best branches of some of its trees, of methods whose drafts have scores; what the target says of "
-        "them is in branches.jsonl",
+        description="best branches of some of the request's trees, if the method's drafts have scores; branches.jsonl "
+        "has the target's log-probabilities",
         json_schema_extra=NO_COLUMN,
     )
-    gpu: GpuTrace | None = Field(default=None, description="where NVML answers", json_schema_extra=SPARSE)
+    gpu: GpuTrace | None = Field(
+        default=None, description="state of the GPU, if NVML is available", json_schema_extra=SPARSE
+    )
     tokens: TokenTrace | None = Field(
-        default=None, description="None in records from before there was one", json_schema_extra=NO_COLUMN
+        default=None,
+        description="origins and texts of the kept tokens; None in older records",
+        json_schema_extra=NO_COLUMN,
     )
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """With one first token and without a state it is written as ever."""
+        """Leave out ``first_tokens`` and ``place`` at their defaults, so that older records keep their form."""
         written: dict[str, Any] = write(self)
         if self.first_tokens == 1:
             written.pop("first_tokens", None)
@@ -170,55 +184,55 @@ class RequestRecord(Record):
 
     @property
     def decoded_tokens(self) -> int:
-        """Output tokens after the first arrival: those whose decoding was timed."""
+        """Output tokens after the first arrival: the tokens of ``decode_s``."""
         return self.output_tokens - self.first_tokens
 
     @property
     def forwards_told_apart(self) -> bool:
-        """Whether ``accepted_lengths`` are of forwards: always in our engine, not in every other one."""
+        """Whether ``accepted_lengths`` has one entry per target forward: always true for our engine."""
         return len(self.accepted_lengths) == self.target_forwards
 
     @property
     def tokens_per_forward(self) -> float | None:
-        """Decoded tokens over target forwards after prefill; None without a forward."""
+        """Decoded tokens divided by target forwards after prefill; None without a forward."""
         return self.decoded_tokens / self.target_forwards if self.target_forwards else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds per decoded token, as its reader waits for them; None without one.
+        """Seconds per decoded token as a user sees them; None without decoded tokens.
 
-        ``decode_s / decoded_tokens`` at any concurrency: there it is longer than the request's share.
+        ``decode_s / decoded_tokens`` at any concurrency. With several sequences it exceeds the request's share.
         """
         return self.decode_s / self.decoded_tokens if self.decoded_tokens else None
 
     def decode_tok_s(self, shared: bool) -> float | None:
-        """Decoded tokens over the seconds that their decoding counts; None without any."""
+        """Decoded tokens divided by :meth:`decoding_s`; None if that is 0."""
         seconds = self.decoding_s(shared)
         return self.decoded_tokens / seconds if seconds else None
 
     def decoding_s(self, shared: bool) -> float:
-        """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""
+        """Decode seconds; if sequences share the engine (``shared``), the request's share of the steps."""
         return self.decode_share_s if shared else self.decode_s
 
     def prefill_s(self, shared: bool) -> float:
-        """Seconds that its first token counts, likewise."""
+        """Seconds to the first token; if sequences share the engine (``shared``), the share of the prefill."""
         return self.prefill_share_s if shared else self.ttft_s
 
     def whole_s(self, shared: bool) -> float:
-        """Seconds of both together."""
+        """Seconds of prefill and decoding together."""
         return self.prefill_share_s + self.decode_share_s if shared else self.latency_s
 
     @property
     def text_tokens(self) -> int:
-        """Tokens of the answer's text: neither the stop token nor what belongs to a stop string."""
+        """Tokens of the answer's text, without the stop token and tokens of a stop string."""
         return self.output_tokens - self.stop_tail_tokens - (self.finish_reason == "stop")
 
     def untraced(self) -> RequestRecord:
-        """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
+        """Return the record without ``tokens``, which takes most of its memory and which no figure needs."""
         return self if self.tokens is None else self.model_copy(update={"tokens": None})
 
     def without_drafts(self) -> RequestRecord:
-        """The record without the trees that were verified, which take far more than the tokens that came of them."""
+        """Return the record without its draft trees, which take far more memory than the kept tokens."""
         if self.tokens is None or self.tokens.drafts is None:
             return self
         tokens = self.tokens.model_copy(update={"drafts": None, "pieces": None})
@@ -226,13 +240,14 @@ class RequestRecord(Record):
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
-    """``request_id`` of a request."""
+    """Build the ``request_id`` of a request."""
     return f"{method}|{prompt_id}|{repeat}" + (f"|{turn}" if turn > 1 else "")
 
 
-#: In the order of a step. ``draft`` and ``observe`` are the decoder's, ``build`` makes device inputs of the trees,
-#: ``forward`` is the target with its sampler, ``accept`` finds the path and reads it, ``commit`` keeps its KV.
+#: Phases in the order of a step. ``draft`` and ``observe`` are the decoder's, ``build`` makes device inputs from the
+#: trees, ``forward`` is the target with its sampler, ``accept`` finds the accepted path, ``commit`` keeps its KV
+#: entries.
 PHASES = ("draft", "build", "forward", "accept", "commit", "observe")
 
-#: Origins of tokens that were no drafts: the first one of an answer, and the target's own next token of every step.
+#: Origins of tokens that were not drafted: the first token of an answer, and the target's own next token of each step.
 PREFILL, BONUS = "prefill", "bonus"

@@ -1,6 +1,6 @@
-"""Run file: what ``run.json`` says beside the configuration, and how it is read.
+"""Read ``run.json`` and check the fields that reports use besides the configuration.
 
-Whoever shows a run takes these fields from plain dictionaries; what is read has their types or is refused.
+Reports take these fields from plain dictionaries; a file whose fields have other types is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specbench.common import in_64_bits, read_json_object, validate
 
 RUN = "run.json"
 
-#: What helps where a file of a run is missing or damaged.
+#: Advice for a missing or damaged file of a run.
 REPEAT = "restore it or repeat the run"
 
 
@@ -36,7 +36,7 @@ class _Cpu(_Part):
 
 
 class _Environment(_Part):
-    """As far as it is shown; :class:`specbench.hardware.environment.Environment` is what was written."""
+    """The fields that reports show; :class:`specbench.hardware.environment.Environment` writes more."""
 
     specbench: str | None = None
     git_commit: str | None = None
@@ -56,16 +56,16 @@ class _RunFile(_Part):
 
     @field_validator("created_utc")
     @classmethod
-    def _is_a_time(cls, said: str | None) -> str | None:
-        # Beyond these years a time has no seconds since 1970, or none in another zone. A clock that nobody has set
-        # begins in 1970.
-        if said is not None and not 1970 <= datetime.fromisoformat(said).year <= 9000:
-            raise ValueError("a year that no run was made in")
-        return said
+    def _is_a_time(cls, text: str | None) -> str | None:
+        # Other years have no valid time in seconds since 1970, or not in every time zone. A clock that was never set
+        # starts in 1970.
+        if text is not None and not 1970 <= datetime.fromisoformat(text).year <= 9000:
+            raise ValueError("the year has to be from 1970 to 9000")
+        return text
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """The content of a run's ``run.json``, of whatever version; its configuration is not looked at."""
+    """Return the content of a run's ``run.json``, of any version; the configuration in it is not checked."""
     path = folder / RUN
     content = read_json_object(path, REPEAT)
     in_64_bits(content, path, REPEAT)
@@ -74,7 +74,7 @@ def read_run_file(folder: Path) -> dict[str, Any]:
 
 
 def known_text(content: Mapping[str, Any], *names: str) -> str | None:
-    """A word somewhere inside of ``run.json``, where it is there."""
+    """Return a nested value of ``run.json`` as text, or None if it is missing."""
     found: Any = content
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
@@ -82,5 +82,5 @@ def known_text(content: Mapping[str, Any], *names: str) -> str | None:
 
 
 def device_name(run: Mapping[str, Any]) -> str:
-    """What a run ran on, as its environment calls it."""
+    """Name of the device that a run used."""
     return known_text(run, "environment", "device", "name") or "unknown device"

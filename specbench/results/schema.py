@@ -1,4 +1,4 @@
-"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise."""
+"""Configuration of a run as it is recorded, and base types of all records (DESIGN §8). Times are in seconds."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from specbench.common import one_line
 
-#: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
-#: readers refuse fields that they do not know, and should say "newer", not "damaged".
+#: Increased when a field changes its meaning or is removed and, from the first release on, when a field is added:
+#: readers refuse unknown fields, and their error should be "newer version", not "damaged file".
 SCHEMA_VERSION = 2
 
 
-#: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
+#: Label of the baseline method. Every run contains it, so every row can be compared with AR.
 BASELINE = "ar"
 
-#: Label of the second baseline of a fine-tuned model: plain decoding of what it was made from (DESIGN §5).
+#: Label of the second baseline of a fine-tuned model: AR of its base model (DESIGN §5).
 BASE = "ar@base"
 
-#: Values of ``--graphs`` and ``--native`` as the engine takes them: None is on where it can be had.
+#: Values of ``--graphs`` and ``--native`` for the engine; None means on if available.
 SWITCH: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
-#: In what an engine reports, the memory that each method decodes in, by label.
+#: Key of the memory of each method, by label, in the engine's report.
 MEMORY = "memory"
 
-#: Whole numbers as tables and JSON readers of other languages have them.
+#: Integers of 64 bits, which tables and JSON readers of other languages can hold.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 
-#: Those that count something.
+#: Integers from 0.
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
-#: Measured figures: of no size at which a sum of many is infinite.
+#: Measured figures, small enough that sums of them stay finite.
 Figure = Annotated[float, Field(ge=-1e15, le=1e15)]
 
 FinishReason = Literal["stop", "stop-string", "length"]
 
 
 class Record(BaseModel):
-    """Base of everything written: unknown fields are errors, values do not change after construction."""
+    """Base class of everything written: unknown fields are errors, instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -53,19 +53,27 @@ class MethodSpec(Record):
     name: str
     options: dict[str, Any]
     lossless: bool
-    measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
-    weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
-    own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
-    engine: str = Field(default="", description="whose row it is where it is another engine's; absent where it is ours")
+    measures: dict[str, str] = Field(
+        default_factory=dict, description="description of each figure that the method defines itself, by name"
+    )
+    weights: dict[str, str] = Field(
+        default_factory=dict, description="weights that the method drafted with, such as a draft head"
+    )
+    own_noise: bool = Field(
+        default=False,
+        description="whether the method samples with random numbers of its own, so that sampled texts cannot equal "
+        "AR's",
+    )
+    engine: str = Field(default="", description="name of the other engine that decodes this row; absent for our engine")
     stateful: bool = Field(
         default=False,
-        description="its requests learn from those before them, so its figures depend on the order of the prompts, "
-        "which place says; absent where each begins anew",
+        description="whether requests learn from earlier ones, so that figures depend on the order of the prompts (see "
+        "place); absent if every request starts without state",
     )
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A row of our own engine without a state is written as ever: digests of such runs stay what they were."""
+        """Leave out ``engine`` and ``stateful`` at their defaults, so that digests of older runs stay the same."""
         written: dict[str, Any] = write(self)
         for name in ("engine", "stateful"):
             if not written.get(name):
@@ -83,7 +91,7 @@ class SamplingSpec(Record):
 
 
 class ModelSpec(Record):
-    """Which weights. ``fingerprint`` hashes samples of every tensor: equal for equal values in any file format."""
+    """The model's weights. ``fingerprint`` hashes samples of every tensor, whatever the file format."""
 
     name: str
     source: str
@@ -94,13 +102,19 @@ class ModelSpec(Record):
     parameters: int
     weight_bytes: int
     dummy: bool
-    template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
-    base: str | None = Field(default=None, description="what the adapter was merged into; None: it is no adapter")
-    remote_code: bool = Field(default=False, description="Python that came with it was free to run; absent where not")
+    template: str | None = Field(
+        default=None, description="chat template that the alias sets; None for the model's own, if any"
+    )
+    base: str | None = Field(
+        default=None, description="model that the adapter was merged into; None if it is not an adapter"
+    )
+    remote_code: bool = Field(
+        default=False, description="whether Python code of the model was allowed to run; absent if not"
+    )
 
     @model_serializer(mode="wrap")
-    def _said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without code of its own it is written as ever: digests of such runs stay what they were."""
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out ``remote_code`` if it is off, so that digests of older runs stay the same."""
         written: dict[str, Any] = write(self)
         if not self.remote_code:
             written.pop("remote_code", None)
@@ -108,84 +122,91 @@ class ModelSpec(Record):
 
 
 class PromptDraw(Record):
-    """How the prompts of a run were chosen out of all that the task has: see :mod:`specbench.evals.prompt_draw`."""
+    """How the prompts of a run were selected from all prompts of the task: see :mod:`specbench.evals.prompt_draw`."""
 
-    of: int = Field(description="prompts that the task has, with its options")
-    seed: int | None = Field(description="of the permutation whose first ones they are; None: the first of the data")
-    held_out: int = Field(default=0, description="of a sweep's prompts those it did not choose by, from the other end")
+    of: int = Field(description="number of prompts that the task has with its options")
+    seed: int | None = Field(
+        description="seed of the permutation whose first prompts were used; None for the first prompts of the data"
+    )
+    held_out: int = Field(
+        default=0, description="number of held-out prompts of a sweep, from the other end of the permutation"
+    )
 
 
 class TaskData(Record):
-    """A data file that a task read: its prompts, or what its answers are judged by."""
+    """A data file that a task read: its prompts, or the references for scoring its answers."""
 
-    name: str = Field(description="as it is looked for in --data-dir")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the file that was read, as computed")
+    name: str = Field(description="name of the file in --data-dir")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha256 of the file that was read")
     bytes: Count
     revision: str | None = Field(
-        pattern=r"^[0-9a-f]{40}$", description="commit of the hub's data set that it came from; None: from elsewhere"
+        pattern=r"^[0-9a-f]{40}$",
+        description="commit of the data set on the Hugging Face hub; None for a file from elsewhere",
     )
-    verified: bool = Field(description="the task knows the published file's hash, and this is that file")
+    verified: bool = Field(description="whether the hash equals that of the published file, as the task records it")
 
     @property
     def shown(self) -> str:
-        """Its name as part of a line, whatever is in it."""
+        """The file's name, made safe to print within one line."""
         return one_line(self.name, 80)
 
     @property
-    def said(self) -> str:
-        """Which file it was, in words."""
+    def describe(self) -> str:
+        """Name and hash of the file, as text."""
         return f"{self.shown}, sha256 {self.sha256}"
 
 
 class Dated(Record):
-    """The time that a chat template wrote into the prompts: the local time of the start, in all of them."""
+    """The time that a chat template wrote into all prompts: the local time at the start of the run."""
 
-    at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?$", description="local time, without a zone")
+    at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?$", description="local time without time zone")
     undated_sha256: str = Field(
         pattern=r"^[0-9a-f]{64}$",
-        description="prompts_sha256 as it would be at a fixed time: by it a run that was broken off is found again",
+        description="prompts_sha256 computed with a fixed time, to find an interrupted run again",
     )
 
 
 class TaskSpec(Record):
-    """Which prompts: ``prompts_sha256`` covers ids, rendered token ids and order."""
+    """The prompts of a run: ``prompts_sha256`` covers their ids, rendered token ids and order."""
 
     name: str
     version: int
     options: dict[str, Any]
     prompts: int
     requests: int = Field(
-        default=0, description="answers per method and repeat: more than prompts where prompts have turns"
+        default=0, description="answers per method and repeat: more than the prompts if prompts have several turns"
     )
-    metric: str = Field(default="pass@1", description="the headline metric; empty where the task has no verdict")
-    judge: bool = Field(default=False, description="a model can rate the answers: specbench score --judge")
+    metric: str = Field(default="pass@1", description="the headline metric; empty if the task does not score answers")
+    judge: bool = Field(
+        default=False, description="whether a judge model can rate the answers (specbench score --judge)"
+    )
     prompts_sha256: str
     taken: PromptDraw | None = Field(
         default=None,
-        description="how a limit chose them; absent where all were taken, and in runs from before it said so",
+        description="how --limit selected the prompts; absent if all were used, and in older runs",
     )
     data: list[TaskData] = Field(
-        default_factory=list, description="files that the task read; absent in runs from before it said so"
+        default_factory=list, description="data files that the task read; absent in older runs"
     )
     dated: Dated | None = Field(
-        default=None, description="the time in the prompts; absent where the chat template does not ask for one"
+        default=None, description="the time in the prompts; absent if the chat template does not use it"
     )
 
     @property
     def unverified(self) -> str:
-        """Which data files nobody has said the hash of, in words; empty where there is none."""
-        files = [file.said for file in self.data if not file.verified]
+        """Text that lists the data files whose hash could not be verified; empty if there are none."""
+        files = [file.describe for file in self.data if not file.verified]
         return f"data unverified: {'; '.join(files)}" if files else ""
 
     @property
     def chain(self) -> int:
-        """Problems of a conversation; 1 where none are chained."""
+        """Number of problems that are chained in one conversation; 1 without chaining."""
         found = self.options.get("chain", 1)
         return found if isinstance(found, int) else 1
 
     @property
-    def said(self) -> str:
-        """How many prompts there are and how they were chosen, in words."""
+    def describe(self) -> str:
+        """Number of prompts and how they were selected, as text."""
         if self.taken is None:
             return f"{self.prompts} prompts"
         chosen, taken = self.prompts - self.taken.held_out, self.taken
@@ -195,7 +216,7 @@ class TaskSpec(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """With all prompts, and without data files, it is written as ever."""
+        """Leave out ``taken``, ``data`` and ``dated`` if they are empty, so that older runs keep their form."""
         written: dict[str, Any] = write(self)
         if self.taken is None:
             written.pop("taken", None)
@@ -207,7 +228,7 @@ class TaskSpec(Record):
 
 
 class SimulatedAcceptance(Record):
-    """Tokens that a method's forwards are made to emit: mean over steps and standard deviation."""
+    """Simulated tokens per forward of a method: mean over steps and standard deviation."""
 
     mean: float
     spread: float
@@ -217,44 +238,54 @@ class SimulatedAcceptance(Record):
 
 
 class RunConfig(Record):
-    """Everything that decides what a run measures; its hash names the run."""
+    """Everything that determines what a run measures; its hash is part of the folder's name."""
 
     model: ModelSpec
-    base: ModelSpec | None = Field(default=None, description="what the model was made from; its row is ar@base")
+    base: ModelSpec | None = Field(default=None, description="base model of a fine-tuned model; its row is ar@base")
     task: TaskSpec
     methods: list[MethodSpec] = Field(min_length=1)
     sampling: SamplingSpec
     max_new_tokens: int
     repeats: int
     concurrency: int = Field(ge=1)
-    attention: str = Field(description="backend as asked for; summary.json says under engine what auto chose")
+    attention: str = Field(
+        description="attention backend as requested; what auto chose is in summary.json under engine"
+    )
     graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
-    compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
-    deterministic: bool = Field(default=False, description="no measured time chose kernels or row buckets")
+    compile: bool = Field(
+        default=False, description="whether torch.compile compiled the layers' elementwise operations"
+    )
+    deterministic: bool = Field(
+        default=False, description="whether kernels and row buckets were chosen without measured times"
+    )
     linears: str = Field(
-        description="what computes products: torch, onednn for fp32 on a CPU, or own: layers and products in our C++"
+        description="library for matrix products: torch, onednn (fp32 on a CPU), or own: layers and products in our C++"
     )
     simulated: dict[str, SimulatedAcceptance] = Field(
-        default_factory=dict, description="methods whose acceptance was decided by lot: their text means nothing"
+        default_factory=dict, description="methods with simulated acceptance, by label: their text means nothing"
     )
     order_seed: int
-    trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
-    identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
+    trace: bool = Field(
+        default=False, description="whether steps were timed by phase, with a device synchronisation after each phase"
+    )
+    identity: dict[str, Any] = Field(
+        description="facts about machine and software that must be equal to resume the run"
+    )
 
     def undated(self) -> RunConfig:
-        """The same run at a fixed time, where the time is in its prompts."""
+        """Return the configuration with a fixed time if its prompts contain the time."""
         if self.task.dated is None:
             return self
         fixed = {"prompts_sha256": self.task.dated.undated_sha256, "dated": None}
         return self.model_copy(update={"task": self.task.model_copy(update=fixed)})
 
     def digest(self) -> str:
-        """sha256 of the canonical JSON.
+        """Return the sha256 of the canonical JSON.
 
-        How prompts were chosen and which files they came from is left out (``prompts_sha256`` says which they are), and
-        so is a later field at its default, so that older digests stay. Prompts with the time in them are hashed without
-        it.
+        Left out are ``task.taken`` and ``task.data``, because ``prompts_sha256`` identifies the prompts, and later
+        fields at their default, so that older digests stay valid. Prompts that contain the time are hashed with a fixed
+        time.
         """
         later = () if self.deterministic else ("deterministic",)
-        said = self.undated().model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        content = self.undated().model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Summary schema: what ``summary.json`` holds, and what the figures of a method are.
+"""Schema of ``summary.json`` and of the figures of each method.
 
-Later figures have defaults here, and what a newer writer of the same schema adds is left alone.
+Figures added later have defaults, and unknown fields from a newer writer of the same schema are ignored.
 """
 
 from __future__ import annotations
@@ -28,51 +28,55 @@ from specbench.results.schema import BASELINE, SimulatedAcceptance
 
 
 class Counts(Part):
-    """What requests say by themselves, of a method or of one group of categories."""
+    """Figures of the requests of a method, or of one group of categories, without a comparison."""
 
     prompts: int
     requests: int = 0
     tokens: int = 0
-    tokens_per_forward: float | None = Field(description="output tokens after the first over target forwards")
-    decode_tok_s: float | None = Field(description="output tokens after the first over decode seconds")
+    tokens_per_forward: float | None = Field(description="output tokens after the first, divided by target forwards")
+    decode_tok_s: float | None = Field(description="output tokens after the first, divided by decode seconds")
     ttft_median_s: float | None = None
     latency_median_s: float | None = None
     truncated: int = Field(default=0, description="requests that ended at the token budget")
 
 
 class OverAr(Part):
-    """Requests held against AR's on the same prompts."""
+    """Comparison with AR on the same prompts."""
 
     speedup: Speedup | None = None
-    e2e_speedup: Speedup | None = Field(default=None, description="with the prefill")
-    ttft_speedup: Speedup | None = Field(default=None, description="of the first token alone")
-    step_ratio: float | None = Field(default=None, description="AR's seconds a forward over the method's")
-    length_changed: int = Field(default=0, description="answers of another length than AR's")
-    prompt_changed: int = Field(default=0, description="later turns that follow other answers than AR's")
+    e2e_speedup: Speedup | None = Field(default=None, description="speedup over all seconds, prefill included")
+    ttft_speedup: Speedup | None = Field(default=None, description="speedup of the time to the first token")
+    step_ratio: float | None = Field(default=None, description="AR's seconds per forward divided by the method's")
+    length_changed: int = Field(default=0, description="number of answers whose length differs from AR's")
+    prompt_changed: int = Field(default=0, description="number of later turns whose earlier answers differ from AR's")
 
 
 class Group(OverAr, Counts):
-    """The figures of one group of categories, ours and Spec-Bench's."""
+    """Figures of one group of categories: ours, and ``specbench_*`` as the Spec-Bench benchmark defines them."""
 
     specbench_mat: float | None = None
     specbench_speedup: float | None = None
 
 
 class MethodFigures(Counts):
-    """What a method's records say by themselves, without its AR twin."""
+    """Figures of a method's records alone, without a comparison with AR."""
 
     requests: int
     tokens: int
     target_forwards: int
     draft_forwards: int = 0
-    tokens_per_forward_with_prefill: float | None = Field(description="the same, the prefill and its token included")
-    e2e_tok_s: float | None = Field(default=None, description="output tokens over all seconds, prefill included")
+    tokens_per_forward_with_prefill: float | None = Field(
+        description="output tokens divided by target forwards, with the prefill and its token"
+    )
+    e2e_tok_s: float | None = Field(default=None, description="output tokens per second, prefill included")
     step_s: float | None = None
     rows_per_step: float | None = None
     tpot_median_s: float | None = Field(
-        default=None, description="seconds per output token after the first: median over requests, see RequestRecord"
+        default=None, description="seconds per output token after the first: median over requests"
     )
-    peak_memory_bytes: int | None = Field(default=None, description="the largest of its requests'; None on a CPU")
+    peak_memory_bytes: int | None = Field(
+        default=None, description="largest GPU memory peak of the method's requests, in bytes; None on a CPU"
+    )
     overshoot_tokens: int = 0
     stop_tail_tokens: int = 0
     phases: dict[str, float] | None = Field(
@@ -82,7 +86,7 @@ class MethodFigures(Counts):
     )
     measures: dict[str, float] = Field(
         default_factory=dict,
-        description="the method's own figures, each the mean over the requests that have it",
+        description="figures that the method defines itself, each the mean over the requests that have it",
         json_schema_extra=named_columns("measure"),
     )
     gpu: Gpu | None = Field(default=None, json_schema_extra=SPARSE)
@@ -96,7 +100,7 @@ class _Named(Part):
 
 
 class WithoutLoops(Part):
-    """A row's speed over another one on the prompts on which no answer of either ends in a loop."""
+    """Speedup on the prompts whose answers do not end in repetitive text, in either row."""
 
     prompts: int
     dropped: int
@@ -105,39 +109,45 @@ class WithoutLoops(Part):
 
 
 class TextFigures(Part):
-    """What a row's texts are like, whatever it takes to write them: see :mod:`specbench.analysis.text_quality`."""
+    """Quality of a row's texts: see :mod:`specbench.analysis.text_quality`."""
 
-    looping: int = Field(description="answers that end in a closing loop")
-    loop_share: float | None = Field(default=None, description="tokens of closing loops over output tokens")
-    distinct_1: float | None = Field(default=None, description="different tokens over all, mean over answers")
-    distinct_2: float | None = Field(default=None, description="the same of pairs of tokens in a row")
-    distinct_4: float | None = Field(default=None, description="the same of four tokens in a row")
+    looping: int = Field(description="number of answers that end in repetitive text")
+    loop_share: float | None = Field(default=None, description="share of output tokens in such repetitive endings")
+    distinct_1: float | None = Field(
+        default=None, description="distinct tokens divided by all tokens of an answer, mean over answers"
+    )
+    distinct_2: float | None = Field(default=None, description="distinct-2: the same for pairs of consecutive tokens")
+    distinct_4: float | None = Field(default=None, description="distinct-4: the same for four consecutive tokens")
     log_likelihood_per_token: float | None = Field(
         default=None,
-        description="in nats, under the run's model, or the one that it was made from where the run has that too; at "
-        "temperature 1 however tokens were chosen. None in sweeps and in runs from before it was asked",
+        description="mean log-likelihood per token in nats, at temperature 1 however tokens were chosen, under the "
+        "base model if the run has one, else under the run's model. None in sweeps and older runs",
     )
     agreement: float | None = Field(
-        default=None, description="positions with the token that the base, or else AR, has there, running free"
+        default=None,
+        description="share of positions whose token equals that of the base model's AR answer (or else AR's), each "
+        "decoded freely",
     )
-    common_prefix_tokens: float | None = Field(default=None, description="before the first other token, mean")
+    common_prefix_tokens: float | None = Field(
+        default=None, description="mean number of tokens before the first one that differs"
+    )
     without_loops: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
     without_loops_over_base: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
 
 
 class BranchFigures(Part):
-    """How well the scores of a row's drafts match the target: see :mod:`specbench.results.branches`."""
+    """How well a drafter's scores match the target's probabilities: see :mod:`specbench.results.branches`."""
 
-    branches: int = Field(description="best branches of trees that the target was asked about, eight a request at most")
-    tokens: float = Field(description="of a branch, mean")
-    gap_median: float = Field(description="nats by which a branch's score promised more than the target says")
+    branches: int = Field(description="number of best branches that the target scored, at most eight per request")
+    tokens: float = Field(description="mean number of tokens of a branch")
+    gap_median: float = Field(description="median of the drafter's log-probability minus the target's, in nats")
     gap_mean: float
-    kept_share: float = Field(description="branches whose gap is under 5 nats")
-    broken_share: float = Field(description="branches whose gap is 80 nats or more")
+    kept_share: float = Field(description="share of branches whose gap is below 5 nats")
+    broken_share: float = Field(description="share of branches whose gap is 80 nats or more")
 
 
 class OverOwnAr(Part):
-    """A row of another engine that speculates, held against the same engine's plain decoding."""
+    """A speculative row of another engine compared with ``of``, the plain decoding of the same engine."""
 
     of: str
     speedup: Speedup | None = None
@@ -145,10 +155,10 @@ class OverOwnAr(Part):
 
 
 class OtherEngine(Part):
-    """What a row of another engine has in addition to a method's figures.
+    """Additional fields of a row of another engine.
 
-    A row with ``failed`` is never called the fastest; ``over_own_ar`` is None where the run has no plain row of that
-    precision.
+    ``failed`` is why the row is incomplete; such a row is never called the fastest. ``over_own_ar`` is None if the run
+    has no plain row of the engine at this precision.
     """
 
     facts: EngineFacts | None = None
@@ -157,12 +167,13 @@ class OtherEngine(Part):
 
 
 class MethodSummary(OverAr, MethodFigures, _Named):
-    """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
+    """One method of a run: a row of ``summary.json``. Missing figures are None."""
 
     again: RepeatCheck | None = Field(default=None, json_schema_extra=SPARSE)
     drafted_as: str | None = Field(
         default=None,
-        description="an earlier row whose forwards had the same rows and kept the same tokens in every request",
+        description="label of an earlier row whose forwards had the same number of rows and kept the same tokens in "
+        "every request",
         json_schema_extra=SPARSE,
     )
     over_base: OverBase | None = Field(default=None, json_schema_extra=SPARSE)
@@ -176,36 +187,36 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     text: TextFigures | None = None
     branches: BranchFigures | None = Field(default=None, json_schema_extra=SPARSE)
     other: OtherEngine | None = Field(
-        default=None, description="of another engine's row; None of our own", json_schema_extra=SPARSE
+        default=None, description="fields of another engine's row; None for our engine", json_schema_extra=SPARSE
     )
     fault: str | None = Field(
         default=None,
-        description="why a row of our own engine has not answered all that it was asked: its method failed",
+        description="error of the method, if a row of our engine is incomplete because its method failed",
         json_schema_extra=SPARSE,
     )
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,
-        description="on a CPU: bytes that its target forwards had to read, weights and KV cache, over its decode "
-        "seconds, over the median bandwidth that a probe read during the run, as a fraction of 1. Drafting and all "
-        "other work are time in which nothing of this is read, so a method that drafts has a lower share; of a mixture "
-        "model the experts of one row count, though a tree reads more. None where memory was not read, and at "
-        "concurrency above 1",
+        description="on a CPU: bytes that the target forwards had to read (weights and KV cache) per decode second, "
+        "divided by the median bandwidth that a probe measured during the run, from 0 to 1. Drafting takes time in "
+        "which these bytes are not read, so a method that drafts has a lower share. For a mixture of experts only the "
+        "experts of one row count, although a tree reads more. None if bandwidth was not measured, and at concurrency "
+        "above 1",
     )
 
     @property
     def failed(self) -> str:
-        """Why a row is not whole; empty where it is. Such a row is never called the fastest."""
+        """Why a row is incomplete, else empty. An incomplete row is never called the fastest."""
         return self.other.failed if self.other else self.fault or ""
 
     @property
     def baseline(self) -> bool:
-        """Whether it is the AR twin of the others."""
+        """Whether this is the AR row, the baseline of the other rows."""
         return self.method == BASELINE
 
 
 class BandwidthFigures(Part):
-    """What memory gave while a run on a CPU was measured; ``bytes_per_s`` is the median reading."""
+    """Memory bandwidth measured during a run on a CPU; ``bytes_per_s`` is the median reading."""
 
     bytes_per_s: float | None = None
     low_bytes_per_s: float | None = None
@@ -216,12 +227,12 @@ class BandwidthFigures(Part):
 
 
 class Fastest(Part):
-    """The row with the highest speedup, and what speaks for it.
+    """The row with the highest speedup, and the evidence for it.
 
     Attributes:
-        low, high: an interval of its speedup that allows for its having been chosen; None where there is none.
-        as_good: the rows that the prompts do not tell apart from the best, itself first.
-        told_apart: whether there were enough prompts to rule one out.
+        low, high: interval of its speedup that accounts for choosing the best of ``among`` rows; None if there is none.
+        as_good: rows that are as fast as the best within noise, the best itself first.
+        told_apart: whether there were enough prompts to rule out any row.
     """
 
     method: str
@@ -234,42 +245,53 @@ class Fastest(Part):
 
 
 class Threshold(Part):
-    """A figure that may not be above its limit."""
+    """A figure with its upper limit."""
 
     value: float
     limit: float
 
     @property
     def passed(self) -> bool:
-        """Whether it is above."""
+        """Whether the value exceeds the limit."""
         return self.value > self.limit
 
 
 class Disturbed(Part):
-    """Whether a run was left alone by its machine: figures with their limits, see :mod:`specbench.analysis.noise`.
+    """Signs that the machine disturbed a run: figures with their limits, see :mod:`specbench.analysis.noise`.
 
-    ``reasons`` has a short sentence for each figure that passes its limit.
+    ``reasons`` has a short sentence for each figure that exceeds its limit.
     """
 
     reasons: list[str] = Field(default_factory=list)
     watched_s: float | None = None
     requests: int | None = None
-    others_share: Threshold | None = Field(default=None, description="of the cores' time, taken by other processes")
-    stolen_share: Threshold | None = Field(default=None, description="the same, taken by a hypervisor")
-    load_share: Threshold | None = Field(default=None, description="load beyond the run's own, over the cores")
-    clock_fall: Threshold | None = Field(default=None, description="lower quartile of the cores' clock below the upper")
-    slowed: Threshold | None = Field(default=None, description="times that heat slowed a core down")
-    gpu_clock_fall: Threshold | None = Field(default=None, description="as clock_fall, over requests")
-    throttled_share: Threshold | None = Field(default=None, description="of the requests, those on a throttled GPU")
-    bandwidth_spread: Threshold | None = Field(
-        default=None, description="middle half of the readings over their median"
+    others_share: Threshold | None = Field(
+        default=None, description="share of the cores' time that other processes used"
     )
-    step_spread: Threshold | None = Field(default=None, description="middle half of AR's steps over their median")
-    step_drift: Threshold | None = Field(default=None, description="slowest third in a row over the fastest, less 1")
+    stolen_share: Threshold | None = Field(default=None, description="share of the cores' time that a hypervisor took")
+    load_share: Threshold | None = Field(
+        default=None, description="load average beyond the run's own, divided by the cores"
+    )
+    clock_fall: Threshold | None = Field(
+        default=None, description="how far the lower quartile of the cores' clock is below the upper one"
+    )
+    slowed: Threshold | None = Field(default=None, description="number of times that heat slowed a core down")
+    gpu_clock_fall: Threshold | None = Field(default=None, description="clock_fall of the GPU over requests")
+    throttled_share: Threshold | None = Field(default=None, description="share of requests on a throttled GPU")
+    bandwidth_spread: Threshold | None = Field(
+        default=None, description="interquartile range of the bandwidth readings divided by their median"
+    )
+    step_spread: Threshold | None = Field(
+        default=None, description="interquartile range of AR's step times divided by their median"
+    )
+    step_drift: Threshold | None = Field(
+        default=None,
+        description="AR's step time in the slowest consecutive third of the run divided by the fastest third, minus 1",
+    )
 
 
 class SweepFindings(Part):
-    """What the search of a sweep found: its fastest cell, those as fast within noise, and why others stopped."""
+    """Result of a sweep: the fastest configuration, those as fast within noise, and why others were stopped."""
 
     stopped: dict[str, str] = Field(default_factory=dict)
     best: str | None = None
@@ -277,7 +299,7 @@ class SweepFindings(Part):
 
 
 class RunSummary(Part):
-    """The content of ``summary.json``; None stands for what an older version did not write."""
+    """Content of ``summary.json``; None for values that an older version did not write."""
 
     complete: bool
     interval: str | None = None
@@ -291,5 +313,5 @@ class RunSummary(Part):
 
     @property
     def unsure(self) -> bool:
-        """Whether the run was disturbed, so that its verdicts are marked."""
+        """Whether the run was disturbed, so that its verdicts begin with "unsure"."""
         return self.disturbed is not None and bool(self.disturbed.reasons)

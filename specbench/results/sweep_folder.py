@@ -1,4 +1,4 @@
-"""Sweep folder: ``sweep.json``, which says what a sweep is made of, and the run folders beside it."""
+"""The folder of a sweep: ``sweep.json`` with its configurations, and a run folder for each concurrency."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from specbench.results.schema import Record
 
 SWEEP = "sweep.json"
 
-#: Of ``sweep.json``; its run folders have versions of their own.
+#: Version of ``sweep.json``; run folders have their own version.
 SWEEP_SCHEMA = 1
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a folder is a sweep's."""
-    return os.path.isfile(path / SWEEP)  # unlike Path's, of any path it says only yes or no
+    """Whether a folder is the folder of a sweep."""
+    return os.path.isfile(path / SWEEP)  # Path.is_file would raise for some paths
 
 
 class _Cell(Record):
-    """A cell of the head."""
+    """A configuration of the sweep."""
 
     method: str
     values: dict[str, str | int | float | bool | None]
 
 
 class _Head(Record):
-    """``sweep.json``."""
+    """Schema of ``sweep.json``."""
 
     schema_version: int
     digest: str
@@ -47,25 +47,27 @@ class _Head(Record):
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """The content of a sweep folder's ``sweep.json``."""
+    """Return the content of a sweep folder's ``sweep.json``."""
     file, todo = path / SWEEP, "delete it and repeat the sweep's command"
     if not os.path.isdir(path) or not os.path.exists(file):
-        raise UsageError(f"{path} is no sweep (it has no {SWEEP}); name a folder that specbench sweep wrote")
+        raise UsageError(
+            f"cannot read {path}: it is not a sweep (it has no {SWEEP}); name a folder that specbench sweep wrote"
+        )
     content = read_json_object(file, todo)
     in_64_bits(content, file, todo)
     schema_version(content, file, SWEEP_SCHEMA, todo)
     head = validate(_Head, content, file, todo).model_dump(mode="json")
-    return head if head["times"] else {name: said for name, said in head.items() if name != "times"}
+    return head if head["times"] else {name: value for name, value in head.items() if name != "times"}
 
 
 def part_folder(path: Path, concurrency: int) -> Path:
-    """The run folder of a sweep at one concurrency."""
+    """Path of a sweep's run folder for one concurrency."""
     return path / f"c{concurrency}"
 
 
 def part_folders(path: Path) -> Iterator[tuple[int, Path]]:
-    """The run folders that a sweep has, by concurrency; UsageError where all are lost."""
+    """Iterate over the existing run folders of a sweep as (concurrency, path); UsageError if there are none."""
     counts = [count for count in read_head(path)["concurrency"] if part_folder(path, count).is_dir()]
     if not counts:
-        raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")
+        raise UsageError(f"cannot read {path}: its run folders (c1, …) are missing; repeat the sweep's command")
     yield from ((count, part_folder(path, count)) for count in counts)

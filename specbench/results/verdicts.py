@@ -1,4 +1,4 @@
-"""Verdicts: ``verdicts.jsonl`` of a scored run, right or wrong by request."""
+"""Read ``verdicts.jsonl`` of a scored run: whether the answer of each request is correct."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VERDICTS = "verdicts.jsonl"
 
 
 def answer_hash(content: str | Sequence[int]) -> str:
-    """A hash by which an attached file names the answer that it is about, of its text or its token ids."""
-    said = content if isinstance(content, str) else list(content)
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+    """Hash of an answer's text or token ids, by which attached files identify the answer."""
+    hashed = content if isinstance(content, str) else list(content)
+    return hashlib.sha256(json.dumps(hashed).encode()).hexdigest()[:16]
 
 
 class VerdictLine(BaseModel):
-    """A line, as far as it is read; ``answer`` is the hash of the scored text (None in older files)."""
+    """The fields of a line that are read; ``answer`` is the hash of the scored text (None in older files)."""
 
     request: str
     passed: bool
@@ -31,21 +31,21 @@ class VerdictLine(BaseModel):
 
 
 def read_verdict_lines(folder: Path) -> dict[str, VerdictLine]:
-    """The verdicts of a scored run by request key; empty when it was not scored. UsageError for two on one request."""
-    path, todo = folder / VERDICTS, f"python -m specbench.evals {folder} writes it anew"
+    """Return the lines by request key; empty if the run was not scored. Two lines for one request are a UsageError."""
+    path, todo = folder / VERDICTS, f"python -m specbench.evals {folder} writes it again"
     found: dict[str, VerdictLine] = {}
     if os.path.lexists(path):
         for number, content in read_json_lines(path, todo):
             where = f"{path} line {number}"
             line = validate(VerdictLine, content, where, todo)
             if line.request in found:
-                raise damaged(where, "a second verdict on one request", todo)
+                raise damaged(where, "there is already a verdict for this request", todo)
             found[line.request] = line
     return found
 
 
 def read_scores(folder: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
-    """The verdicts of a scored run by request key, and the same of each further metric by its name; else both empty."""
+    """Return the verdicts by request key, and those of each further metric by its name; both empty if not scored."""
     lines = read_verdict_lines(folder)
     metrics: dict[str, dict[str, bool]] = {}
     for key, line in lines.items():
@@ -55,5 +55,5 @@ def read_scores(folder: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool
 
 
 def read_verdicts(folder: Path) -> dict[str, bool]:
-    """The verdicts alone; arguments and errors as of :func:`read_scores`."""
+    """Return only the verdicts of :func:`read_scores`."""
     return read_scores(folder)[0]

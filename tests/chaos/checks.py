@@ -1,4 +1,4 @@
-"""Checks: what has to hold of a folder and of an exit, whatever has happened to the command."""
+"""Check the folder and the exit of a command after it was disturbed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from chaos.commands import Ended
 
-#: What README says that a command may come to, where not all went well.
+#: Exit codes that the README documents for commands that did not succeed.
 DOCUMENTED = {1, 2, 3, 4, 5, 6, 7, 130, 143}
 
 
 def whole(folder: Path) -> None:
-    """Every JSON file is JSON, and every line but a last one that was cut off; nothing half-written has its name.
+    """Check that every JSON file and every line is complete, except an interrupted last line.
 
     Raises:
         AssertionError: names the file.
@@ -32,7 +32,7 @@ def whole(folder: Path) -> None:
 
 
 def finished(folder: Path) -> dict[str, list[str]]:
-    """Whole lines of every file of records, by file."""
+    """Return the complete lines of every file of records, by file."""
     return {
         str(file.relative_to(folder)): [
             line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")
@@ -42,7 +42,7 @@ def finished(folder: Path) -> dict[str, list[str]]:
 
 
 def kept(before: dict[str, list[str]], after: dict[str, list[str]]) -> int:
-    """Whether what was finished is there still, as it was; how many lines that is.
+    """Check that all finished lines are still unchanged; return their number.
 
     Raises:
         AssertionError: names the file.
@@ -54,11 +54,11 @@ def kept(before: dict[str, list[str]], after: dict[str, list[str]]) -> int:
     return sum(map(len, before.values()))
 
 
-def said(ended: Ended, codes: set[int], what: str = "") -> None:
-    """Whether it ended with one of these codes, in a sentence.
+def ended_with(ended: Ended, codes: set[int], what: str = "") -> None:
+    """Check that the command ended with one of these codes and an error line that contains ``what``.
 
     Raises:
-        AssertionError: says how it ended.
+        AssertionError: describes how it ended.
     """
     shown = f"exit code {ended.code}: {ended.err[-900:]}"
     assert "Traceback" not in ended.err, shown
@@ -66,4 +66,4 @@ def said(ended: Ended, codes: set[int], what: str = "") -> None:
     assert ended.code in codes, shown
     if ended.code in DOCUMENTED:
         assert any(line.startswith("error: ") for line in ended.err.splitlines()), shown
-    assert what in ended.err, f"nothing is said of {what}; {shown}"
+    assert what in ended.err, f"the error does not contain {what}; {shown}"

@@ -1,4 +1,4 @@
-"""Commands: the five that work for long, small enough for a minute of chaos, and what each leaves behind."""
+"""The five long-running commands, small enough for a minute of chaos, and the results of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Command:
 
     Attributes:
         name: its word.
-        argv: what stands behind ``specbench``; ``{out}`` is the folder that it writes to, ``{url}`` the judge's.
+        argv: arguments of ``specbench``; ``{out}`` is the output folder, ``{url}`` the address of the judge.
         results: what it came to, by request; compared with that of another execution.
         before: makes what it needs in its folder.
     """
@@ -172,7 +172,7 @@ class Stage:
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
-            raise AssertionError(f"it hangs after {limit_s:g} s; it had said: {err[-600:]}") from None
+            raise AssertionError(f"it hangs after {limit_s:g} s; its output: {err[-600:]}") from None
         code = process.returncode
         return Ended(128 - code if code < 0 else code, err, out, time.monotonic() - began)
 

@@ -1,8 +1,8 @@
-"""Chaos: what happens to a command while it works must lose nothing that is finished. `make chaos` tries it, by a seed.
+"""Disturb commands while they work and check that no finished result is lost: `make chaos`, with a random seed.
 
-Each trial executes a real command on a tiny model in a folder of its own, does something to it at a moment that is
-drawn, looks at what is left, and lets the command go on to its end. What it comes to has to be what it comes to when
-nobody disturbs it. A trial that fails says which seed repeats it.
+Each trial runs a real command on a tiny model in its own folder, disturbs it at a random moment, checks the files, and
+resumes the command. The results have to equal those of an undisturbed command. A failed trial prints the seed that
+repeats it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import engines
 
-from chaos import checks, guests
+from chaos import checks, plugins
 from chaos.commands import ROOT, Command, Content, Stage, commands
 
 _SLOW_S = 0.04  # a judgment takes
@@ -42,7 +42,7 @@ class Trials:
         stage: where commands are executed.
         known: the commands, by name.
         draw: decides what happens when.
-        clean: what each command comes to, and in how many seconds, when nobody disturbs it.
+        clean: results and seconds of each undisturbed command.
     """
 
     stage: Stage
@@ -65,7 +65,7 @@ class Trials:
         """Whether a command goes on where it was ended, and comes to what it comes to otherwise."""
         command, (wanted, _) = self.known[name], self.undisturbed(name)
         ended = self.stage.run(command, out)
-        checks.said(ended, {0})
+        checks.ended_with(ended, {0})
         checks.whole(out)
         count = checks.kept(before, checks.finished(out))
         _same(command.results(out), wanted)
@@ -87,7 +87,7 @@ class Trials:
             time.sleep(self.draw.uniform(0, 0.3))
         ended = self.stage.end(process, began)
         # It may have been through already.
-        checks.said(ended, {0, 128 + number})
+        checks.ended_with(ended, {0, 128 + number})
         _gone(out)
         checks.whole(out)
         found = self.goes_on(name, out, checks.finished(out))
@@ -108,7 +108,7 @@ class Trials:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
         ended = self.stage.run(command, out, preexec_fn=limited)
-        checks.said(ended, {0, _REFUSED, 2})
+        checks.ended_with(ended, {0, _REFUSED, 2})
         checks.whole(out)
         return f"files of {limit} bytes at most, {ended.code}, " + self.goes_on(name, out, checks.finished(out))
 
@@ -123,7 +123,7 @@ class Trials:
         codes = []
         for process in (first, second):
             ended = self.stage.end(process, began)
-            checks.said(ended, {0, 2, _REFUSED})
+            checks.ended_with(ended, {0, 2, _REFUSED})
             codes.append(ended.code)
         checks.whole(out)
         assert 0 in codes, f"neither came to its end: {codes}"
@@ -131,15 +131,15 @@ class Trials:
         _same(command.results(out), wanted)
         return f"{codes[0]} and {codes[1]}"
 
-    def guest(self, way: str, what: str) -> str:
-        """A method that fails, beside others that do not."""
+    def plugin(self, way: str, what: str) -> str:
+        """A failing plug-in method in a run with methods that work."""
         command, site = self.known["run"], self.stage.folder / "site"
-        guests.install(site, way)
-        out = self.stage.prepared(command, "run-guest")
+        plugins.install(site, way)
+        out = self.stage.prepared(command, "run-plugin")
         env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
         methods = ("--method", "pld,chaos,jacobi", "--step-timeout", "2")
         ended = self.stage.run(command, out, *methods, env=env)
-        checks.said(ended, {_FAULT}, what)
+        checks.ended_with(ended, {_FAULT}, what)
         assert "method 'chaos' (from specbench-chaos)" in ended.err, ended.err[-600:]
         checks.whole(out)
         theirs = {key: ids for key, ids in command.results(out).items() if not key.startswith("chaos|")}
@@ -165,12 +165,12 @@ class Trials:
                         killed += 1
                         break
         ended = self.stage.end(process, began, 300)
-        checks.said(ended, {0, 1, _REFUSED})
+        checks.ended_with(ended, {0, 1, _REFUSED})
         checks.whole(out)
         before = checks.finished(out)
         if ended.code:
             again = self.stage.run(command, out, *more)
-            checks.said(again, {0})
+            checks.ended_with(again, {0})
         checks.kept(before, checks.finished(out))
         _same(command.results(out), wanted)
         return f"{killed} killed, {ended.code}"
@@ -210,7 +210,7 @@ def _gone(out: Path) -> None:
         if not left:
             return
         time.sleep(0.1)
-    raise AssertionError(f"left behind: {left[0]}")
+    raise AssertionError(f"still running: {left[0]}")
 
 
 def trials(of: Trials, wanted: str) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -223,7 +223,7 @@ def trials(of: Trials, wanted: str) -> Iterator[tuple[str, Callable[[], str]]]:
     }
     found |= {f"disk {name}": partial(of.full_disk, name) for name in draw.sample(names, 2)}
     found |= {f"two {name}": partial(of.two_at_once, name) for name in draw.sample(names, 1)}
-    found |= {f"guest {way}": partial(of.guest, way, what) for way, what in draw.sample(guests.WAYS, 4)}
+    found |= {f"plugin {way}": partial(of.plugin, way, what) for way, what in draw.sample(plugins.WAYS, 4)}
     found |= {f"worker {kind}": partial(of.worker, kind) for kind in ("processes", "ray", "node")}
     return ((name, trial) for name, trial in found.items() if wanted in name)
 
@@ -248,11 +248,11 @@ def main() -> int:
                 began = time.monotonic()
                 of.draw = random.Random(f"{seed} {name}")  # so that it is the same one when it is tried alone
                 try:
-                    said = trial()
+                    outcome = trial()
                 except AssertionError as error:
                     failed.append(f"--seed {seed} --only {name!r}")
-                    said = f"FAILED: {error}"
-                print(f"{seed} {name}: {said} ({time.monotonic() - began:.0f} s)", flush=True)
+                    outcome = f"FAILED: {error}"
+                print(f"{seed} {name}: {outcome} ({time.monotonic() - began:.0f} s)", flush=True)
     for each in failed:
         print(f"failed: {each}")
     return 1 if failed else 0

@@ -1,4 +1,4 @@
-"""The checks of chaos fail where something is lost, half-written or unsaid; one trial as it is run (slow)."""
+"""The chaos checks fail for lost or incomplete files and missing errors; one real trial (slow)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import processes
 
-from chaos import checks, guests
+from chaos import checks, plugins
 from chaos.commands import Ended, commands
 from specbench.common import registry
 from specbench.planning.methods import plan_methods
@@ -39,16 +39,16 @@ def test_damage_and_loss_are_found(tmp_path: Path) -> None:
 
 
 def test_an_end_without_a_sentence_fails() -> None:
-    checks.said(Ended(137, "", "", 1.0), {0, 137})
-    checks.said(Ended(6, "a note\nerror: method 'x' failed\n", "", 1.0), {6}, "method 'x'")
-    for code, said in ((1, "error: x"), (0, "Traceback (most recent call last):\n"), (3, "it was no good")):
+    checks.ended_with(Ended(137, "", "", 1.0), {0, 137})
+    checks.ended_with(Ended(6, "a note\nerror: method 'x' failed\n", "", 1.0), {6}, "method 'x'")
+    for code, err in ((1, "error: x"), (0, "Traceback (most recent call last):\n"), (3, "it was no good")):
         with pytest.raises(AssertionError):
-            checks.said(Ended(code, said, "", 1.0), {0, 3, 6}, "")
+            checks.ended_with(Ended(code, err, "", 1.0), {0, 3, 6}, "")
 
 
-@pytest.mark.parametrize("way", [way for way, _ in guests.WAYS])
+@pytest.mark.parametrize("way", [way for way, _ in plugins.WAYS])
 def test_every_guest_is_a_method_until_it_decodes(way: str, tmp_path: Path) -> None:
-    guests.install(tmp_path, way)
+    plugins.install(tmp_path, way)
     with processes.visible(tmp_path):
         assert registry.broken("method") == {}
         assert plan_methods(["chaos"], [])[1].max_rows == 2
@@ -59,9 +59,9 @@ def test_the_five_commands_are_those_that_work_for_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trial", ["SIGTERM run", "guest ctypes.string_at(0)"])
+@pytest.mark.parametrize("trial", ["SIGTERM run", "plugin ctypes.string_at(0)"])
 def test_a_trial(trial: str) -> None:
-    """Of whichever guests are drawn by this seed the crash is one."""
+    """This seed selects the crashing plug-in among others."""
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("run.py"), "--seed", "13", "--only", trial],
         capture_output=True, text=True, timeout=900, env={**os.environ}, check=False,

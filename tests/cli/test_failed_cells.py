@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from chaos import guests
+from chaos import plugins
 from support.wording import wording
 
 from specbench.common import registry
@@ -48,7 +48,7 @@ def check(out: Path, said: str) -> None:
 
 
 def test_a_cell_that_raises(cli: Any, tmp_path: Path, site: Path) -> None:
-    guests.install(site, "raise ValueError('no luck')")
+    plugins.install(site, "raise ValueError('no luck')")
     registry._found.cache_clear()
     try:
         said = cli(*SWEEP, "--data-file", prompts(tmp_path), "--out", tmp_path / "out", columns=100)

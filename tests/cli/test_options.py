@@ -167,7 +167,7 @@ BEFORE_TORCH = [
     ("--data-dir .", 2, "has no file"),
     ("--task prompts --data-file file", 2, "file line 1 is damaged (not JSON"),
     ("--project b200 --profile .", 2, "profile.json"),
-    ("--task=", 2, "--task names nothing; see specbench list tasks"),
+    ("--task=", 2, "--task is empty; see specbench list tasks"),
     ("--method jf --set n=512 --set pool=64 --concurrency 64", 3, "are free; lower block_size or pool_size"),
     ("--graphs on --device cpu", 3, "CUDA graphs need a CUDA device; use --graphs auto"),
 ]

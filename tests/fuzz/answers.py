@@ -1,4 +1,4 @@
-"""Answers as targets: what reads a model's text finds something or nothing in it, soon, however long the text is."""
+"""Fuzz everything that reads a model's text: it has to return quickly, however long the text is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TEXT = "It is a sentence that counts. And another one of them! 漢字。\nIt is
 
 
 def _varied(draw: random.Random, content: bytes) -> bytes:
-    """Few words many times over, beside or within a text with a few changes."""
+    """Repeat a few words many times, next to or inside a text with a few changes."""
     where = _text(content)
     if draw.random() < 0.2:
         return _written([[mutant(draw, where.encode("utf-8", "ignore"), "text").decode("utf-8", "ignore"), 1]])

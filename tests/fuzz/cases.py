@@ -1,4 +1,4 @@
-"""Cases: what hostile input comes to, its smallest form, and the folder that keeps what was found."""
+"""Outcomes of hostile inputs, minimised inputs, and the corpus folder that keeps them."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ class Outcome:
     """What a case came to.
 
     Attributes:
-        said: the class of the sentence; empty for a value.
-        fault: what is wrong, empty where nothing is; its first line is the class.
-        error: whose sentence it is.
+        sentence: class of the error message; empty for a value.
+        fault: description of a fault, else empty; its first line is the class.
+        error: the error with the message.
     """
 
-    said: str = ""
+    sentence: str = ""
     fault: str = ""
     error: SpecbenchError | None = None
 
     @property
     def key(self) -> str:
         """What makes two outcomes one class."""
-        return f"fault: {self.fault.splitlines()[0]}" if self.fault else self.said
+        return f"fault: {self.fault.splitlines()[0]}" if self.fault else self.sentence
 
 
 @contextmanager
@@ -104,10 +104,10 @@ def outcome(kind: Kind, content: bytes) -> Outcome:
         with limited(kind.seconds):
             kind.read(content)
     except SpecbenchError as error:
-        said = str(error)
-        if not said or not said.isprintable() or len(said) > _LONGEST:
-            return Outcome(fault=f"no sentence: {said[:300]!r}")
-        return Outcome(said=f"{type(error).__name__}: {sentence_class(said)}", error=error)
+        text = str(error)
+        if not text or not text.isprintable() or len(text) > _LONGEST:
+            return Outcome(fault=f"no sentence: {text[:300]!r}")
+        return Outcome(sentence=f"{type(error).__name__}: {sentence_class(text)}", error=error)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except Hung as error:
@@ -120,7 +120,7 @@ def outcome(kind: Kind, content: bytes) -> Outcome:
 
 
 def _told(error: BaseException) -> str:
-    """Where it was, in a line; and below it the last of the way there, and what was said."""
+    """Place of an error in one line, followed by the last frames and the message."""
     frames = [at for at in traceback.extract_tb(error.__traceback__) if at.filename != __file__]
     ours = [at for at in frames if Path(at.filename).is_relative_to(_ROOT) and "site-packages" not in at.filename]
     inner = (ours or frames)[-1]
@@ -128,9 +128,9 @@ def _told(error: BaseException) -> str:
     return f"in {Path(inner.filename).name} {inner.name}\n{way}\n  {str(error)[:500]!r}"
 
 
-def sentence_class(said: str) -> str:
-    """A sentence without what it quotes: names, paths and numbers."""
-    plain = re.sub(r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\S*[/\\…]\S*|\S*[\d_=]\S*", "~", said)
+def sentence_class(sentence: str) -> str:
+    """Class of a message: its text without quoted names, paths and numbers."""
+    plain = re.sub(r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\S*[/\\…]\S*|\S*[\d_=]\S*", "~", sentence)
     return " ".join(plain.split()[:10])[:90]
 
 

@@ -1,4 +1,4 @@
-"""Files and replies as targets: every kind that is read, and model folders."""
+"""Fuzz all kinds of files and replies that are read, and model folders."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def _header_of_safetensors(draw: random.Random, content: bytes) -> bytes:
         other = mutant(draw, head, "json")
     except (ValueError, RecursionError):
         other = mutant(draw, head, "text")
-    said = len(other) if draw.random() < 0.9 else draw.choice(_SIZES)
-    return struct.pack("<Q", said) + other + rest
+    length = len(other) if draw.random() < 0.9 else draw.choice(_SIZES)
+    return struct.pack("<Q", length) + other + rest
 
 
 def _gguf_varied(draw: random.Random, content: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""Command lines as a target: every command with hostile options, in this process, and nothing behind them that works.
+"""Fuzz command lines: every command with hostile options, in this process, with all actions disabled.
 
-A case is a list of arguments in JSON. No model is loaded, nothing is measured, no program is started and no address
-asked; what would be is an error like any other. It happens in a folder that holds a small run and what options name.
+A case is a list of arguments in JSON. Loading a model, measuring, starting a program and opening a connection are
+errors. Cases run in a folder with a small run and the files that options name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PATHS = (
     "a\nb",
     "\x1b]0;t\x07", "\u202e", "[/x]", "é", "\udc80", "n" * 255, "n" * 256, "n" * 5000, "d/" * 2000 + "x", "-", "--",
     "~",
-    "~nobody", "$HOME", "*", "/dev/null", "/dev/null/x", "/dev/full", "/proc/self/mem", "/proc/nowhere/x", "hf:x",
+    "~daemon", "$HOME", "*", "/dev/null", "/dev/null/x", "/dev/full", "/proc/self/mem", "/proc/nowhere/x", "hf:x",
     "config:tiny",
     "config:mine.json", "config:", "tiny", "smollm2-135m", "a/b", "a/b/c", "../../..", "C:\\x", "file:///x", "x.gguf",
 )  # fmt: skip
@@ -137,7 +137,7 @@ def line(draw: random.Random, commands: tuple[str, ...] = ()) -> list[str]:
 
 
 def _varied(draw: random.Random, content: bytes) -> bytes:
-    """Another line, or this one with an argument that is another, left out, said twice or somewhere else."""
+    """Another line, or this one with an argument replaced, removed, repeated or moved."""
     if draw.random() < 0.7:
         return _written(line(draw))
     try:
@@ -170,7 +170,7 @@ def _taken(content: bytes) -> list[str]:
 
 
 def inside(arg: str) -> str:
-    """An argument that leads nowhere outside of the folder: whoever tries these may be allowed to write everywhere."""
+    """Change an argument so that its path stays in the folder, because the user may have write access everywhere."""
     flag, sign, value = arg.partition("=") if arg.startswith("--") else ("", "", arg)
     beyond = (value.lstrip().startswith("/") and value not in _PATHS) or ("../" in value and value not in _PATHS)
     return f"{flag}{sign}./{value.replace('..', '.').lstrip(' /')}" if beyond or value.startswith("~/") else arg
@@ -273,7 +273,7 @@ def answered(args: list[str], here: Path) -> tuple[int, str, str]:
 def _read(content: bytes) -> None:
     try:
         args = _taken(content)
-    except ValueError:  # of bytes that are no command line; whoever makes such has a wider choice than a shell
+    except ValueError:  # bytes that no shell can pass as a command line
         return
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         here = Path(folder, "x", "here")

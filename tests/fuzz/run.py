@@ -1,7 +1,7 @@
 """Fuzz: hostile input to everything that reads, for some minutes. `make fuzz` tries it, by a seed.
 
 What comes of an input is a value or one sentence, soon and in little memory. An input whose sentence is of a new class
-is kept beside this file in its smallest form, and so is every fault; `tests/fuzz/test_corpus.py` tries all of them.
+is kept next to this file in its smallest form, and so is every fault; `tests/fuzz/test_corpus.py` tries all of them.
 Each target works in a process of its own, so that one which is ended says whose input did that.
 """
 
@@ -34,7 +34,7 @@ class Trial:
 
     Attributes:
         target: its name.
-        beside: where it writes down what it is at.
+        scratch: folder for the current case and the report.
         seen: classes of outcomes.
         cases, new: how many were tried, and kept.
         faults: class -> (kind, what is wrong, the file that was kept).
@@ -42,7 +42,7 @@ class Trial:
 
     target: str
     kinds: dict[str, Any]
-    beside: Path
+    scratch: Path
     seed: str
     until: float
     seen: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class Trial:
         from fuzz.cases import keep, outcome, room, smallest
 
         kind = self.kinds[name]
-        (self.beside / "now").write_bytes(name.encode() + b"\n" + content)
+        (self.scratch / "now").write_bytes(name.encode() + b"\n" + content)
         found = outcome(kind, content)
         self.cases += 1
         key = f"{name}: {found.key}" if found.fault else found.key
@@ -102,20 +102,20 @@ class Trial:
 
     def write(self) -> None:
         """Writes down how far it is."""
-        said = {"cases": self.cases, "new": self.new, "classes": len(self.seen), "faults": list(self.faults.values())}
-        (self.beside / "report.tmp").write_text(json.dumps(said))
-        (self.beside / "report.tmp").rename(self.beside / "report")
+        report = {"cases": self.cases, "new": self.new, "classes": len(self.seen), "faults": list(self.faults.values())}
+        (self.scratch / "report.tmp").write_text(json.dumps(report))
+        (self.scratch / "report.tmp").rename(self.scratch / "report")
 
 
-def attacked(target: str, seed: str, seconds: float, beside: Path) -> None:
+def attacked(target: str, seed: str, seconds: float, scratch: Path) -> None:
     """Attacks a target in this process, which ends with it."""
     from fuzz.targets import TARGETS
 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
-    error = os.open(beside / "stderr", os.O_WRONLY | os.O_CREAT)
+    error = os.open(scratch / "stderr", os.O_WRONLY | os.O_CREAT)
     os.dup2(error, 2)
-    trial = Trial(target, TARGETS[target](), beside, seed, 0)
+    trial = Trial(target, TARGETS[target](), scratch, seed, 0)
     trial.begin()
     trial.until = time.monotonic() + seconds
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -128,12 +128,12 @@ def attacked(target: str, seed: str, seconds: float, beside: Path) -> None:
 def watched(target: str, seconds: float, attack: Callable[[Path], None]) -> tuple[dict[str, Any], str]:
     """Lets a target be attacked in a child; (what it wrote down, what ended it)."""
     with tempfile.TemporaryDirectory(prefix="specbench-fuzz-") as folder:
-        beside = Path(folder)
+        scratch = Path(folder)
         sys.stdout.flush()
         if (child := os.fork()) == 0:
             code = 1
             try:
-                attack(beside)
+                attack(scratch)
                 code = 0
             except BaseException:
                 import traceback
@@ -152,20 +152,20 @@ def watched(target: str, seconds: float, attack: Callable[[Path], None]) -> tupl
                 break
             time.sleep(0.05)
         assert status is not None
-        report = beside / "report"
+        report = scratch / "report"
         found = (
             json.loads(report.read_text()) if report.exists() else {"cases": 0, "new": 0, "classes": 0, "faults": []}
         )
         ended = os.waitstatus_to_exitcode(status)
         if ended == 0:
             return found, ""
-        at = (beside / "now").read_bytes() if (beside / "now").exists() else b""
-        said = (beside / "stderr").read_text(errors="replace")[-1500:] if (beside / "stderr").exists() else ""
+        at = (scratch / "now").read_bytes() if (scratch / "now").exists() else b""
+        output = (scratch / "stderr").read_text(errors="replace")[-1500:] if (scratch / "stderr").exists() else ""
         name, _, content = at.partition(b"\n")
         from fuzz.cases import keep
 
         file = keep(target, name.decode() or target, content, fault=True)
-        return found, f"its process ended with {ended} at {file}\n{said}"
+        return found, f"its process ended with {ended} at {file}\n{output}"
 
 
 def main() -> int:
@@ -186,15 +186,15 @@ def main() -> int:
         found, fatal = watched(
             name,
             share,
-            lambda beside, name=name: attacked(name, options.seed, share, beside),  # type: ignore[misc]
+            lambda scratch, name=name: attacked(name, options.seed, share, scratch),  # type: ignore[misc]
         )
         print(
             f"{name:14} {found['cases']:7,} cases {found['cases'] / share:7.0f} /s {found['classes']:4} classes "
             f"{found['new']:3} kept {len(found['faults']):3} faults",
             flush=True,
         )
-        for kind, said, file in found["faults"]:
-            print(f"  {kind}: {said}\n  kept: {file}")
+        for kind, fault, file in found["faults"]:
+            print(f"  {kind}: {fault}\n  kept: {file}")
             if file:
                 print(f"  {Path(file).read_bytes()[:400]!r}", flush=True)
         if fatal:

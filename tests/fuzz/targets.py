@@ -1,4 +1,4 @@
-"""Targets: what is attacked, each with the kinds of input that it takes."""
+"""The fuzzing targets, each with the kinds of input that it takes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """A Python with the packages of an image, and behind them those of a bundle."""
+    """A Python environment with the packages of an image, followed by those of a bundle."""
     return processes.bare_image(tmp_path / "image", bundled=True)
 
 

@@ -29,9 +29,8 @@ def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_line_says_what_will_be_run_and_how_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.check(tmp_path, [GOOD, RAISES], 90, rehearse=True) == 1
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith(
-        "gpu-check (a rehearsal): good 10 s, raises 10 s; about 0 min 30 s in all, at most 1 min 30 s;"
-    )
+    assert first.startswith("gpu-check (a rehearsal): good 10 s, raises 10 s; about 0 min 30 s ")
+    assert "at most 1 min 30 s;" in first
     assert str(tmp_path / "figures.jsonl") in first
     assert last == f"{tmp_path / 'gpu-check.html'}: NOT passed; parts that failed: raises"
 
@@ -86,11 +85,11 @@ def test_a_full_disk_ends_the_check_in_a_line_and_keeps_what_was_measured(tmp_pa
     there = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{Path(__file__).parents[2]}"}
     done = subprocess.run(command, capture_output=True, text=True, env=there)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"{tmp_path} cannot be written (File too large)")
+    assert f"{tmp_path}: File too large" in done.stderr
     journal = Journal(tmp_path / "figures.jsonl")
     assert not journal.path.read_bytes().endswith(b"\n")
     assert journal.outcomes()["device"].state == "done"
-    assert "one " in done.stdout, "what was measured is at least said"
+    assert "one " in done.stdout, "measured figures are at least printed"
     command[3] = str(1 << 20)
     assert subprocess.run(command, capture_output=True, env=there).returncode == 0
     assert {name: one.state for name, one in journal.outcomes().items()} == {"device": "done", "good": "done"}

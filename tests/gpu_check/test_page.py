@@ -1,4 +1,4 @@
-"""The page: predicted beside measured, what is wrong at the top, and published figures with their sources."""
+"""The page shows predicted next to measured figures, failures at the top, and published figures with sources."""
 
 from __future__ import annotations
 

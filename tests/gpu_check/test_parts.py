@@ -134,11 +134,11 @@ def test_wild_trees_and_the_oracle_say_what_captured_ar_says(bench: Bench) -> No
 
 def test_a_text_that_is_not_ars_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle's second text is changed in its last token."""
-    told = lossless._texts
+    original = lossless._texts
     calls: list[int] = []
 
     def wrong(records: object) -> dict[str, list[int]]:
-        found = told(records)  # type: ignore[arg-type]
+        found = original(records)  # type: ignore[arg-type]
         calls.append(1)
         if len(calls) == 3:
             last = found["dummy/1"][-1]
@@ -161,7 +161,7 @@ def test_a_text_that_is_not_ars_is_counted(bench: Bench, monkeypatch: pytest.Mon
         ("concurrency", ["ar, 1 sequences", "jf, 2 sequences", "jf over ar, 2 sequences"]),
         pytest.param(  # Triton's interpreter takes seconds for a step
             "attention",
-            ["tree attention, 4 rows behind 40: a layer", "SDPA with a dense mask, 4 rows behind 16: a layer"],
+            ["tree attention, 4 rows after 40: a layer", "SDPA with a dense mask, 4 rows after 16: a layer"],
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -181,10 +181,10 @@ def test_a_part_measures_what_it_says(bench: Bench, part: str, names: list[str])
 
 
 def test_a_tie_of_a_real_model_is_reported_and_fails_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = model.check_lossless
+    original = model.check_lossless
 
     def with_ties(*given: Any) -> Any:
-        checked = told(*given)
+        checked = original(*given)
         for tally, ties, lossy in zip(checked.tallies.values(), (2, 0), (0, 1), strict=True):
             tally.update(numeric_tie=ties, lossy=lossy, noise_floor=0.25)
         return checked

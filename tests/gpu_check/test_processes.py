@@ -51,8 +51,8 @@ def test_four_ways_to_fail_keep_no_figure_from_the_disk(processes: Processes, jo
     assert wording(found["aborts"].why)
     assert wording(found["eats"].why)
     for name in ("raises", "hangs", "aborts"):
-        said = (journal.path.parent / f"{name}.log").read_text()
-        assert f"in {name}\n" in said, "the log says in which function it was"
+        log = (journal.path.parent / f"{name}.log").read_text()
+        assert f"in {name}\n" in log, "the log shows the function"
     assert not passed(found)
     page.write(journal, parts)
     for kind in ("md", "html"):
@@ -158,7 +158,7 @@ def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: J
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process ends soon; one that nobody has asked about yet counts as gone."""
+    """Whether a process ends soon; a zombie that its parent has not waited for counts as gone."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
         try:

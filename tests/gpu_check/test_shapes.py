@@ -50,6 +50,6 @@ def test_what_does_not_fit_is_cut_and_says_so(family: str, tmp_path: Path) -> No
     nothing, why = shapes.fitting(family, 4 * GIB, 2048, tmp_path)
     assert nothing is None
     assert why.startswith(f"{family} is left out: 4.0 GiB are free")
-    head = shapes.fitting(family, 24 * GIB, 2048, tmp_path, beside=12 * GIB)[0]
+    head = shapes.fitting(family, 24 * GIB, 2048, tmp_path, extra_bytes=12 * GIB)[0]
     assert head is not None
     assert not head.whole

@@ -1,4 +1,4 @@
-"""Lines: which tests run which lines of the mutated files, traced once per test file and kept outside the project."""
+"""Find which tests run which lines of the mutated files: traced once per test file, cached outside the project."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Lines:
     """Who runs what.
 
     Attributes:
-        seconds: of each test that passes, traced.
-        tests: of each line ``(file, line)``, from 1.
-        files: of each file, whoever runs one of its lines.
-        modules: what the tests import that is not the project's.
+        seconds: seconds of each passing test under the tracer.
+        tests: tests that run a line ``(file, line)``, from 1.
+        files: tests that run any line of a file.
+        modules: modules outside the project that the tests import.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

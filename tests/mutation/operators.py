@@ -1,4 +1,4 @@
-"""Operators: every small change of a source that its tests should notice.
+"""Mutation operators: all small changes of a source that its tests should notice.
 
 The changes are made in the text, at the places that the syntax tree names, so that a mutant is its source but for one
 expression or statement. Annotations, docstrings, decorators, imports, `raise`, `__repr__`, f-strings, protocols and
@@ -33,7 +33,7 @@ _COMPUTED: dict[type[ast.operator], tuple[str, str]] = {
     ast.Div: (r"/", "*"),
     ast.FloorDiv: (r"//", "*"),
 }
-_TWINS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 #: Arguments that change no result: how fast a kernel is, and a check of lengths that are equal.
 _UNSEEN = {"strict", "num_warps", "num_stages", "cache_modifier", "eviction_policy"}
 _LOGGERS = {"logger", "logging", "log", "_log", "_logger", "warnings"}
@@ -172,24 +172,24 @@ class _Finder:
                 return
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 for one, sign, other in zip([left, *comparators], ops, comparators, strict=False):
-                    token, twin = _COMPARED[type(sign)]
+                    token, opposite = _COMPARED[type(sign)]
                     if place := self._between(one, other, token):
-                        self._add("compared", node, inside, (*place, twin.encode()))
+                        self._add("compared", node, inside, (*place, opposite.encode()))
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _COMPUTED:
-                token, twin = _COMPUTED[type(operator)]
+                token, opposite = _COMPUTED[type(operator)]
                 if place := self._between(left, right, token):
-                    self._add("computed", node, inside, (*place, twin.encode()))
+                    self._add("computed", node, inside, (*place, opposite.encode()))
                 for one in (left, right):
                     self._replace("alone", expression, b"(" + self._text(one) + b")", node, inside)
             case ast.BoolOp(op=joined, values=values):
-                token, twin = ("and", "or") if isinstance(joined, ast.And) else ("or", "and")
+                token, opposite = ("and", "or") if isinstance(joined, ast.And) else ("or", "and")
                 places = [self._between(one, other, token) for one, other in pairwise(values)]
-                edits = [(*place, twin.encode()) for place in places if place]
+                edits = [(*place, opposite.encode()) for place in places if place]
                 # In brackets, for `or` binds less than what may stand around it.
                 begin, end = self._begin(expression), self._end(expression)
                 self._add("joined", node, inside, (begin, begin, b"("), *edits, (end, end, b")"))
                 for one in values:
-                    rest = (b" %s " % ("or" if twin == "and" else "and").encode()).join(
+                    rest = (b" %s " % ("or" if opposite == "and" else "and").encode()).join(
                         b"(" + self._text(other) + b")" for other in values if other is not one
                     )
                     self._replace("left out", expression, b"(" + rest + b")", node, inside)
@@ -235,8 +235,8 @@ class _Finder:
                         self._replace("slice", bound, b"(" + text + b") - 1", node, inside)
 
     def _call(self, call: ast.Call, node: ast.stmt, inside: bool) -> None:
-        if isinstance(call.func, ast.Name) and call.func.id in _TWINS:
-            self._replace("twin", call.func, _TWINS[call.func.id], node, inside)
+        if isinstance(call.func, ast.Name) and call.func.id in _OPPOSITES:
+            self._replace("opposite", call.func, _OPPOSITES[call.func.id], node, inside)
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if name == "sorted" and not any(word.arg == "reverse" for word in call.keywords):
             end = self._end(call) - 1

@@ -190,8 +190,8 @@ class Worker:
         options = ["--hypothesis-seed=0", "-m", CHOSEN]
         self._send({**order, "tests": list(tests), "seconds": seconds, "options": options})
         assert self._process.stdout is not None
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        reply: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return reply
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -211,19 +211,19 @@ class Judge:
         self.sound: dict[str, bool] = {}
 
     def result(self, mutant: Mutant, worker: Worker) -> Result:
-        told: dict[str, Any] = {"outcome": "not covered", "test": ""}
+        reply: dict[str, Any] = {"outcome": "not covered", "test": ""}
         lots = lots_of_tests(mutant, self._known)
         while lots:
             if not (tests := [test for test in lots[0] if self.sound.get(test, True)]):
                 lots.pop(0)
                 continue
-            told = worker.ask(mutant, tests, self._seconds(tests))
-            if told["outcome"] == "killed" and not self._sound(told["test"], tests, worker):
+            reply = worker.ask(mutant, tests, self._seconds(tests))
+            if reply["outcome"] == "killed" and not self._sound(reply["test"], tests, worker):
                 continue
-            if told["outcome"] != "survived":
+            if reply["outcome"] != "survived":
                 break
             lots.pop(0)
-        return Result(mutant, told["outcome"], told["test"])
+        return Result(mutant, reply["outcome"], reply["test"])
 
     def _seconds(self, tests: Sequence[str]) -> float:
         return sum(self._known.seconds[test] for test in tests)
@@ -325,23 +325,24 @@ def verdict(
     noticed = counts["killed"] + counts["timed out"]
     same = sum(known.get(result.mutant.key) == "equivalent" for result in alive)
     new = [result for result in alive if result.mutant.key not in known]
-    said = [
+    closing = [
         f"{len(found)} mutants: " + ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())),
         f"noticed {noticed / max(1, len(found)):.1%}; without the {same} that change nothing "
         f"{noticed / max(1, len(found) - same):.1%}",
     ]
     if len(found) < wanted:
-        said.append(f"{wanted - len(found)} were not tried for lack of time: --minutes gives more")
+        closing.append(f"{wanted - len(found)} were not tried for lack of time: --minutes gives more")
     if new:
-        said.append(f"{len(new)} are not in {SURVIVORS.name}: kill them by a test, or say there why they may live")
-    return said, len(found) == wanted and not new and not counts["not run"] and noticed >= NOTICED * len(found)
+        closing.append(f"{len(new)} are not in {SURVIVORS.name}: kill them by a test, or say there why they may live")
+    return closing, len(found) == wanted and not new and not counts["not run"] and noticed >= NOTICED * len(found)
 
 
 def _plant(say: Callable[[str], None]) -> bool:
     """Plants each fault; whether all were noticed."""
     with tempfile.TemporaryDirectory(prefix="specbench-planted-") as base:
         root = copied(Path(base, "copy"))
-        # Bytecode is told apart by a file's second and size, which a fault may keep. Other words notice no fault.
+        # Without bytecode: it is matched by a file's second and size, which a fault may keep. Changed wording is not a
+        # failure.
         more = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "--reword"}
         worker, good = Worker(root, ["torch", "transformers"], **more), True
         for fault in planted():
@@ -394,10 +395,10 @@ def main() -> int:
     alive = [mutant.key for mutant in chosen if mutant.key not in dead]  # those that were not tried are among them
     CACHE.mkdir(parents=True, exist_ok=True)
     last.write_text(json.dumps(alive))
-    said, good = verdict(found, listed(), len(chosen))
+    closing, good = verdict(found, listed(), len(chosen))
     good &= options.no_planted or _plant(say)
-    said += [f"set aside, for it fails without a mutant: {test}" for test, sound in judge.sound.items() if not sound]
-    say("\n".join(said))
+    closing += [f"set aside, for it fails without a mutant: {test}" for test, sound in judge.sound.items() if not sound]
+    say("\n".join(closing))
     say(f"{(time.monotonic() - start) / 60:.1f} min")
     return 0 if good and chosen else 1
 

@@ -1,7 +1,7 @@
-"""Server: a process that has imported all that is not the project's, and forks a child for every mutant.
+"""A process that has imported all modules outside the project and forks a child for every mutant.
 
-It reads a line of JSON for each: the mutated file and its source (or no file), the tests, and the seconds that they
-take. It answers with a line: the outcome, the test that failed, and how many ran.
+It reads one JSON line per mutant: the mutated file and its source (or no file), the tests, and the seconds that they
+take. It answers with one line: the outcome, the failed test, and the number of tests that ran.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _child(order: dict[str, Any], folder: Path) -> None:
 def answer(order: dict[str, Any]) -> dict[str, Any]:
     """Runs one mutant in a child; "timed out" where it took many times as long as the tests do, or was killed by that.
 
-    A mutant that ends its process is noticed, too: nobody would overlook it.
+    A mutant that ends its process counts as noticed.
     """
     folder = Path(tempfile.mkdtemp(prefix="specbench-mutant-"))
     start, wall = time.monotonic(), WALL[0] + WALL[1] * order["seconds"]
@@ -122,7 +122,7 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
         else:
             time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)  # and whatever its tests left behind
+        os.killpg(pid, signal.SIGKILL)  # and all processes that its tests started
     if ended is None:
         os.waitpid(pid, 0)
     if (folder / "answer").exists():

@@ -37,10 +37,10 @@ def changes(source: str) -> set[tuple[str, str]]:
         ("x = a[-1]", {("index", "x = a[0]")}),
         ("x = a[0]", {("index", "x = a[-1]")}),
         ("x = a[b:]", {("slice", "x = a[(b) + 1:]"), ("slice", "x = a[(b) - 1:]")}),
-        ("x = min(a)", {("twin", "x = max(a)")}),
+        ("x = min(a)", {("opposite", "x = max(a)")}),
         ("x = sorted(a)", {("reversed", "x = sorted(a, reverse=True)")}),
         ("x = f(a, b)", {("swapped", "x = f(b, a)")}),
-        ("x = max(a, b)", {("twin", "x = min(a, b)")}),  # which does not care for their order
+        ("x = max(a, b)", {("opposite", "x = min(a, b)")}),  # which does not care for their order
         ("f(a)", {("dropped", "pass")}),
         ("a.b = c", {("dropped", "pass")}),
         ("def f(): return a", {("returned", "def f(): return None")}),
@@ -165,16 +165,16 @@ def test_a_mutant_that_a_test_notices_dies_and_one_that_changes_nothing_lives(
     Path("test_stop.py").write_text(STOP_TESTS)
     test = "test_stop.py::test_a_string_ends_an_answer_with_the_id_that_completes_it"
 
-    def told(before: str, after: str, tests: str = test) -> tuple[str, str]:
+    def outcome(before: str, after: str, tests: str = test) -> tuple[str, str]:
         assert before in source
         order = {"file": "stop.py", "source": source.replace(before, after), "tests": [tests], "seconds": 1.0}
         found = server.answer(order)
         return found["outcome"], found["test"]
 
-    assert told("del self.ids[end:]", "del self.ids[(end) - 1:]") == ("killed", test)
-    assert told("_SLACK = 4", "_SLACK = 5") == ("survived", "")  # more to look at finds no more
-    assert told("_SLACK = 4", "import os; os._exit(3)") == ("killed", "the process ended")
-    assert told("_SLACK = 4", "_SLACK = 4", "test_stop.py::test_that_is_not_there") == ("not run", "")
+    assert outcome("del self.ids[end:]", "del self.ids[(end) - 1:]") == ("killed", test)
+    assert outcome("_SLACK = 4", "_SLACK = 5") == ("survived", "")  # more to look at finds no more
+    assert outcome("_SLACK = 4", "import os; os._exit(3)") == ("killed", "the process ended")
+    assert outcome("_SLACK = 4", "_SLACK = 4", "test_stop.py::test_that_is_not_there") == ("not run", "")
 
 
 def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +190,9 @@ def test_a_run_is_good_when_nine_of_ten_die_and_every_other_is_listed() -> None:
     found = [run.Result(one, "killed") for one in [*mutants("x = a + b\n" * 18, "some.py")][:18]]
     found += [run.Result(changed("y = 1"), "survived"), run.Result(changed("y = a < b"), "not covered")]
     survivors = {found[-2].mutant.key: "equivalent", found[-1].mutant.key: "accepted"}
-    said, good = run.verdict(found, survivors, 20)
+    lines, good = run.verdict(found, survivors, 20)
     assert good
-    assert "90.0%; without the 1 that change nothing 94.7%" in said[1]
+    assert "90.0%; without the 1 that change nothing 94.7%" in lines[1]
     assert not run.verdict(found, survivors, 21)[1]
     assert not run.verdict(found, dict(list(survivors.items())[:1]), 20)[1]
     assert not run.verdict(found[1:], survivors, 19)[1]
@@ -231,14 +231,14 @@ def test_a_planted_fault_is_noticed_or_a_complaint(tmp_path: Path, monkeypatch: 
             monkeypatch.chdir(tmp_path)
             return server.answer({"file": "", "source": "", "tests": tests, "seconds": seconds})
 
-    def told(was: str, now: str) -> str:
+    def outcome(was: str, now: str) -> str:
         fault = {"file": "sums.py", "was": was, "is": now, "tests": ["test_sums.py"]}
         return run.complaint(fault, tmp_path, Here())  # type: ignore[arg-type]
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert not told("a + b", "a - b")
-    assert "passes" in told("a + b", "a * b")
-    assert told("a + b + 0", "a")
+    assert not outcome("a + b", "a - b")
+    assert "passes" in outcome("a + b", "a * b")
+    assert outcome("a + b + 0", "a")
 
 
 def test_an_entry_as_it_is_printed_is_found_once_it_has_a_reason(tmp_path: Path) -> None:

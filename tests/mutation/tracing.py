@@ -1,7 +1,7 @@
-"""Tracing: a pytest plugin that writes which test runs which lines of the files that are mutated.
+"""A pytest plug-in that records which test runs which lines of the mutated files.
 
-It is given by two variables: ``MUTATION_TARGETS``, paths joined by ``:``, and ``MUTATION_TRACE``, the file that it
-writes. Each pair goes there as soon as it is new, one short write, so that a child that a test forked adds its own.
+Two environment variables control it: ``MUTATION_TARGETS``, paths joined by ``:``, and ``MUTATION_TRACE``, the output
+file. Each new pair is written at once with one short write, so that children forked by a test add their own.
 """
 
 from __future__ import annotations

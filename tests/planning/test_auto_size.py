@@ -1,4 +1,4 @@
-"""A tree that nobody has sized is bounded by what rows cost here; what an untrained model gives is said."""
+"""Tree sizes that the user did not set follow from the cost of rows; methods without training give a warning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = (1, 8, 16, 32, 64)
 
 
 def measured(seconds: tuple[float, ...] = (1.0, 1.2, 1.6, 2.4, 4.0), **changes: Any) -> Profile:
-    """A profile of the tiny model on this machine's CPU, in which rows cost as said."""
+    """A profile of the tiny model on this machine's CPU with these costs of rows."""
     here = environment.capture("cpu").model_dump(mode="json")
     spec = made_up_profile().model.model_copy(update={"name": "config:tiny", "dtype": "float32", "device": "cpu"})
     points = [

@@ -73,9 +73,7 @@ def test_the_whole_grid_of_the_published_sweep(store: Any) -> None:
         4 * 134_515_008, taken.cache, taken.step, True,
     )  # fmt: skip
     assert (found["steps"], largest["step_s"], largest["times_ar"]) == ("none", None, None)
-    assert found["hint"] == (
-        "No profile of smollm2-135m tells step times; specbench profile --model smollm2-135m stores them."
-    )
+    assert "specbench profile --model smollm2-135m" in found["hint"]
 
 
 def test_steps_by_the_profile_of_this_machine(store: Any) -> None:
@@ -141,7 +139,7 @@ def test_without_a_profile_a_gpu_has_the_bound_of_its_datasheet(store: Any) -> N
     shape = configured_shape(resolve("config:qwen2.5-7b"), "bfloat16")
     assert shape is not None
     ar, *others = found["cells"]
-    # One row behind 512 tokens reads all weights but the embedding's table, and their cache, at 4.8 TB/s.
+    # One row after 512 tokens reads all weights except the embedding table, and the cache, at 4.8 TB/s.
     moved = 2 * (shape.parameters - shape.embedding) + 512 * shape.token_bytes
     assert ar["step_s"] == pytest.approx(moved / 4.8e12, rel=0.01)
     assert [cell["times_ar"] >= 1 for cell in others] == [True] * len(others)

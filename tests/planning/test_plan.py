@@ -51,8 +51,8 @@ def test_settings_go_to_the_label_they_name_which_may_be_left_out() -> None:
         (["jacobi"], ["jacobi.=4"], ["METHOD.OPTION=VALUE"]),
         (["jacobi"], ["jacobi#2.n=4"], ["jacobi#2", "must be in --method", "did you mean jacobi"]),
         (["ar"], ["jacobi.n=4"], ["jacobi", "must be in --method"]),
-        (["ar"], ["n=4"], ["say whose option"]),
-        (["jacobi", "jacobi"], ["n=4"], ["say whose option", "jacobi.n=4"]),
+        (["ar"], ["n=4"], ["--set n=4", "ar.n=4"]),
+        (["jacobi", "jacobi"], ["n=4"], ["--set n=4", "jacobi.n=4"]),
         (["jacobi"], ["jacobi.n=513"], ["block_size", "512"]),
         (["ar"], ["ar.n=4"], ["option of ar 'n'"]),
         (["jacobi"], ["jacobi.n=4", "jacobi.block_size=8"], ["block_size", "twice"]),
@@ -138,7 +138,7 @@ def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
     ],
 )
 def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: dict[str, Any], right: bool) -> None:
-    # Said twice because a plan is checked before torch is imported.
+    # Checked in two places, because a plan is checked before torch is imported.
     values = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | value
     if right:
         assert parse_flags(Plan, values).sampling.model_dump() == values

@@ -15,8 +15,8 @@ every_preset = pytest.mark.parametrize("name", load_presets())
 def test_its_options_are_the_tasks(name: str) -> None:
     chosen = load_presets()[name]
     (task,) = plan_tasks([chosen.task], [f"{chosen.task}.{option}={value}" for option, value in chosen.options.items()])
-    said = task.options.model_dump(mode="json")
-    assert {option: said[option] for option in chosen.options} == chosen.options
+    options = task.options.model_dump(mode="json")
+    assert {option: options[option] for option in chosen.options} == chosen.options
 
 
 def test_an_unknown_one_is_answered_with_the_nearest() -> None:

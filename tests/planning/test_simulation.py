@@ -1,4 +1,4 @@
-"""The lottery of acceptance, against the engine's own acceptance rule and against what it says it draws."""
+"""Simulated acceptance, checked with the engine's own acceptance rule and the requested mean and spread."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STOPS = frozenset({3})
 
 
 def accepted(tree: TokenTree, forced: list[int], computed: list[int]) -> tuple[list[int], int]:
-    """Path and last token that the engine finds where the target says ``computed`` unless it is told otherwise."""
-    said = [token if token != COMPUTED else own for token, own in zip(forced, computed, strict=True)]
-    return decoders.accepted(tree, said)
+    """Path and last token that the engine finds if the target emits ``computed`` where ``forced`` leaves it free."""
+    emitted = [token if token != COMPUTED else own for token, own in zip(forced, computed, strict=True)]
+    return decoders.accepted(tree, emitted)
 
 
 def longest(tree: TokenTree, without: Collection[int]) -> int:
@@ -50,7 +50,7 @@ def test_the_engine_accepts_what_was_wanted_whatever_the_target_says(
 ) -> None:
     rng = random.Random(seed)
     acceptance = Acceptance(Lengths(SimulatedAcceptance(mean=wanted, spread=0)), rng, VOCAB, stops)
-    # A target that often says what a draft says: where it is not told, it would lead on.
+    # A target that often agrees with drafts: where it is not forced, it would continue the path.
     computed = [rng.randrange(WORDS) for _ in range(len(tree))]
     forced = acceptance.forced(tree)
     path, bonus = accepted(tree, forced, computed)
@@ -78,7 +78,7 @@ def test_which_rows_are_told_what() -> None:
 
     force(tree, 2, strange)
     force(tree, 1, strange)
-    assert seen == [{8, 9}, {7}]  # behind either 7; and 6 is a row that nobody can accept
+    assert seen == [{8, 9}, {7}]  # the drafts after either 7; row 6 can never be accepted
 
 
 def test_a_request_repeats_and_a_vocabulary_that_is_all_drafted_is_refused() -> None:

@@ -28,7 +28,7 @@ def read(*speeds: float, threads: int = 2, **more: Any) -> Bandwidth:
 
 
 def shares(found: Bandwidth | None, *, concurrency: int = 1, prompts: int = 2) -> RunSummary:
-    """AR with 10 forwards in a second for each prompt, and jf with 5 in three quarters, behind prompts of 5 tokens."""
+    """AR with 10 forwards in 1 s per prompt, and jf with 5 in 0.75 s, after prompts of 5 tokens."""
     records = [
         each
         for at in range(prompts)
@@ -42,7 +42,7 @@ def shares(found: Bandwidth | None, *, concurrency: int = 1, prompts: int = 2) -
 
 def test_the_share_is_bytes_over_decode_seconds_over_the_median_reading() -> None:
     ar, jf = shares(read(10.0, 40.0, 20.0)).rows
-    # Cached behind each forward: AR 5 to 14, in the mean 9.5; jf, two tokens a forward, 5 to 13, in the mean 9.
+    # Cached tokens per forward: AR 5 to 14, mean 9.5; jf, with two tokens per forward, 5 to 13, mean 9.
     assert ar.bandwidth_share == pytest.approx(10 * (1 + 9.5e-4) / 1.0 / 20)
     assert jf.bandwidth_share == pytest.approx(5 * (1 + 9e-4) / 0.75 / 20)
     # Beyond its window a layer reads no more: the mean context is no place on a straight line from 0 to 100.

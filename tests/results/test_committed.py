@@ -51,9 +51,9 @@ def test_the_machine_was_watched_and_its_memory_probed_beside_what_pages_quote(f
     assert summary["disturbed"]["watched_s"] > 0
     run = json.loads((folder / "run.json").read_text())
     if not run["model"]["device"].startswith("cpu"):
-        return  # a GPU's clocks are watched; its memory is not probed beside a run
+        return  # for a GPU, clocks are watched but memory bandwidth is not probed
     probed = json.loads((folder / "bandwidth.json").read_text())
-    assert len(probed["readings"]) >= 2, "before and behind"
+    assert len(probed["readings"]) >= 2, "readings before and after"
     shares = [row["bandwidth_share"] for row in summary["rows"] if ":" not in row["method"]]
     assert run["concurrency"] > 1 or all(0 < share < 1.2 for share in shares)
 
@@ -62,16 +62,16 @@ def test_the_machine_was_watched_and_its_memory_probed_beside_what_pages_quote(f
 def test_a_line_says_what_run_json_says(folder: Path) -> None:
     run = json.loads((folder / "run.json").read_text())
     (line,) = [line for line in (RESULTS / "README.md").read_text().splitlines() if f"]({folder.name})" in line]
-    said = [f"--task {run['task']['name']} "]
-    said += [f"--limit {run['task']['prompts']} "] if "taken" in run["task"] else []  # else it is the whole task
+    expected = [f"--task {run['task']['name']} "]
+    expected += [f"--limit {run['task']['prompts']} "] if "taken" in run["task"] else []  # else it is the whole task
     assert ("--limit" in line) == ("taken" in run["task"])
-    said += [
+    expected += [
         f"--max-new-tokens {run['max_new_tokens']}",
         f"{run['created_utc'][:10]}, `{run['environment']['device']['name']}`",
     ]
-    said += [f"--repeats {run['repeats']}"] if run["repeats"] > 1 else []
-    said += [f"--model {run['model']['name']} "] if run["model"]["name"] != "smollm2-135m" else []
-    assert [words for words in said if words not in line] == []
+    expected += [f"--repeats {run['repeats']}"] if run["repeats"] > 1 else []
+    expected += [f"--model {run['model']['name']} "] if run["model"]["name"] != "smollm2-135m" else []
+    assert [words for words in expected if words not in line] == []
     methods = line.partition("--method ")[2].split()[0].split(",")
     assert {spec["name"] for spec in run["methods"]} == {*methods} - {"…"}
 

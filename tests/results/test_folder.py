@@ -454,13 +454,13 @@ def test_requests_that_are_set_aside_stay_beside_the_log_as_they_were_written(tm
     log = tmp_path / "requests.jsonl"
     rows = logged(log, a=3, b=0, c=5, d=1)
     set_aside(log, {"d", "b", "no such request"})
-    beside = tmp_path / "requests.restarted.jsonl"
-    assert (log.read_bytes(), beside.read_bytes()) == (rows["a"] + rows["c"], rows["b"] + rows["d"])
-    # Once more, behind those of before; what a kill has torn was no request and goes.
+    restarted = tmp_path / "requests.restarted.jsonl"
+    assert (log.read_bytes(), restarted.read_bytes()) == (rows["a"] + rows["c"], rows["b"] + rows["d"])
+    # A second time, after the earlier lines; an incomplete last line is not a request and is removed.
     again = logged(log, a=3, b=7, c=5)
     log.write_bytes(log.read_bytes() + b'{"request_id": "d", "te')
     set_aside(log, {"b", "d"})
-    assert (log.read_bytes(), beside.read_bytes()) == (rows["a"] + rows["c"], rows["b"] + rows["d"] + again["b"])
+    assert (log.read_bytes(), restarted.read_bytes()) == (rows["a"] + rows["c"], rows["b"] + rows["d"] + again["b"])
     assert names(tmp_path) == ["requests.jsonl", "requests.restarted.jsonl"]
 
 
@@ -476,7 +476,7 @@ def test_a_run_restarts_some_requests_and_goes_on_in_its_log(tmp_path: Path) -> 
     assert len(folder.requests_path.read_bytes().splitlines()) == 2
 
 
-@pytest.mark.parametrize(("kept", "gone"), [(10, 5000), (5000, 10)], ids=["beside the log", "in its place"])
+@pytest.mark.parametrize(("kept", "gone"), [(10, 5000), (5000, 10)], ids=["restarted file", "log"])
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, kept: int, gone: int) -> None:
     log = tmp_path / "requests.jsonl"
     before = b"".join(logged(log, kept=kept, gone=gone).values())

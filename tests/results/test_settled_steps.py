@@ -1,4 +1,4 @@
-"""What a resumed run is told of its steps: any file that a run can have written is taken, and no other is."""
+"""Stored step times of a resumed run: every file that a run can have written is accepted, and no other file."""
 
 from __future__ import annotations
 

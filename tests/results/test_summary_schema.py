@@ -27,7 +27,7 @@ def test_what_is_written_is_read_and_written_alike() -> None:
     content = json.loads(json.dumps(made.written()))
     assert RunSummary.model_validate(content) == made
     assert RunSummary.model_validate(content).written() == content
-    # Every figure is said, also that there is none: what is missing is of an older version.
+    # Every figure is written, also as None: a missing figure means an older version.
     assert content["rows"][1].keys() == type(made.rows[1]).model_fields.keys()
 
 
@@ -40,13 +40,13 @@ def test_what_comes_later_is_left_alone_and_what_was_not_there_yet_is_not_writte
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "named"),
     [
         ("tokens_per_forward", "fast", "tokens_per_forward"), ("speedup", {"value": 1.0}, "speedup.verdict"),
         ("tokens", None, "tokens"), ("lossless", {"verdict": "fine"}, "lossless.verdict"),
     ],
 )  # fmt: skip
-def test_a_field_that_does_not_fit_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
+def test_a_field_that_does_not_fit_is_named(tmp_path: Path, field: str, value: object, named: str) -> None:
     content = json.loads(json.dumps(summary().written()))
     content["rows"][1][field] = value
     with pytest.raises(UsageError, check=wording):

@@ -1,4 +1,4 @@
-"""How a run's prompts were chosen: recorded, told in words, and no part of what names the run."""
+"""The selection of a run's prompts is recorded and described, and is not part of the run's digest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support import decoders
 
 from specbench.results.schema import PromptDraw, RunConfig
 
-# Of a run from before it was said how prompts were chosen. Should this fail, unfinished runs start anew.
+# Digest of a run from before the selection was recorded. If this fails, unfinished runs cannot be resumed.
 DIGEST = "c8da90f7ea0f152ba4cff2ddfcdcda0bad9a864b183bfc57821503b6da3f5eed"
 
 

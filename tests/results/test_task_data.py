@@ -1,4 +1,4 @@
-"""The data files of a run's task: recorded, no part of what names the run, and those that nobody knows are told of."""
+"""The data files of a run's task are recorded, are not part of its digest, and unverified ones are reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:
     other = UNKNOWN.model_copy(update={"sha256": "d" * 64})
     renamed = other.model_copy(update={"name": "aime25.parquet"})
     scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN, UNKNOWN.name: UNKNOWN})
-    scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN})  # what is read later cannot be told of yet
+    scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN})  # a file that is read later cannot be checked yet
     scoring._check_same([UNKNOWN], {renamed.name: renamed.model_copy(update={"sha256": UNKNOWN.sha256})})
     scoring._check_same([], {UNKNOWN.name: UNKNOWN})
     scoring._check_same([UNKNOWN, renamed], {UNKNOWN.name: UNKNOWN})  # of two the second is read later

@@ -281,7 +281,7 @@ SHAPE = ModelShape(
 def test_a_forward_reads_what_a_step_of_one_row_does_at_every_context(capacity: int) -> None:
     found = forward_bytes(SHAPE, capacity)
     for context in range(capacity + 1):
-        assert found.behind(context) == pytest.approx(step_cost(SHAPE, 1, context).bytes)
+        assert found.at_context(context) == pytest.approx(step_cost(SHAPE, 1, context).bytes)
 
 
 def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
@@ -299,4 +299,4 @@ def test_every_row_of_a_run_is_known_by_the_model_that_decodes_it(
     assert found is not None
     assert found.forwards.keys() == {"ar", "jacobi"}
     # All of its weights, of the embedding table only the row, and nothing of a cache that is empty.
-    assert 0 < found.forwards["ar"].behind(0) <= 1.01 * model.spec.weight_bytes
+    assert 0 < found.forwards["ar"].at_context(0) <= 1.01 * model.spec.weight_bytes

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from soak.watching import TENTHS, Sample, Watch, cpu_seconds, faults, watched
 from specbench.cli.app import main as specbench
 
-#: Name -> what stands behind ``specbench run``; plain decoding is the other row of each.
+#: Name -> arguments of ``specbench run``; AR is the other row of each.
 VARIANTS = {
     "one at a time": ("--method", "pld", "--concurrency", "1"),
     "four at a time": ("--method", "suffix", "--concurrency", "4"),

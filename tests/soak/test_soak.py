@@ -64,7 +64,7 @@ def test_what_grows_is_named(name: str, grows: Callable[[int], dict[str, Any]]) 
     "stays",
     [
         lambda at: {},
-        lambda at: {"resident": 500_000_000 + 300_000 * at, "records": 200_000 * at},  # records, and 0.7% beside them
+        lambda at: {"resident": 500_000_000 + 300_000 * at, "records": 200_000 * at},  # records, and 0.7% in addition
         lambda at: {"resident": 400_000_000 + 100_000_000 * (at > 3)},  # warm-up
         lambda at: {"threads": 9 - (at > 20)},
         lambda at: {"cpu_s": 0.2 if at in (1, 38) else 0.02},  # a sample that something else disturbed

@@ -1,6 +1,6 @@
-"""Watching: what a process holds and spends while it decodes request after request, and whether that grows.
+"""Sample memory, handles and CPU time of a process that decodes many requests, and check that they do not grow.
 
-A sample is taken off the clock of every measurement: behind a finished request, where the runner's clock stands still.
+Samples are taken after a finished request, when the runner's clock is stopped, so that they affect no measurement.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Sample:
 
 
 class Watch:
-    """Watch: takes a sample each time so many requests are finished.
+    """Take a sample after every ``every`` finished requests.
 
     Args:
         every: requests between two samples.
-        say: is told each tenth sample.
+        say: called with a line for each sample.
     """
 
     def __init__(self, every: int, say: Callable[[str], None] = lambda line: None) -> None:
@@ -78,9 +78,9 @@ class Watch:
         self._records += size_of(record.untraced())
         if self._requests % self._every == 0:
             self.samples.append(self._sample(spent / self._every))
-            self._say(told(self.samples[-1]))
+            self._say(describe(self.samples[-1]))
             self._since = time.process_time()
-        else:  # what looking at the record took is nobody's
+        else:  # do not count the time for measuring the record
             self._since += time.process_time() - aside
 
     def _sample(self, cpu_s: float) -> Sample:
@@ -150,8 +150,8 @@ def cpu_seconds(samples: list[Sample]) -> tuple[float, float]:
     return first, last
 
 
-def told(sample: Sample) -> str:
-    """A sample on one line."""
+def describe(sample: Sample) -> str:
+    """Format a sample as one line."""
     return (
         f"{sample.requests:5} requests  {_mb(sample.resident)} MB  records {_mb(sample.records)} MB  "
         f"{sample.files} files  {sample.threads} threads  {sample.children} children  "

@@ -1,4 +1,4 @@
-"""Parts: what the check measures, a file each: functions of a bench that yield figures as they are taken."""
+"""The measurements of the check, one file per part: functions that take a bench and yield figures."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def each(items: Iterable[T], work: Callable[[T], Iterable[Figure]]) -> Iterator[Figure]:
-    """The figures of every item; one that fails does not keep the others from being measured.
+    """Yield the figures of every item; if one fails, the others are still measured.
 
     Raises:
-        Exception: what the first of those that failed raised, once all are through.
+        Exception: the first error, after all items.
     """
     first: Exception | None = None
     for item in items:

@@ -1,4 +1,4 @@
-"""Attention: the tree kernel against torch's SDPA with a dense mask, and against flash-attn for chains."""
+"""Compare the tree attention kernel with torch's SDPA with a dense mask, and with flash-attn for chains."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from specbench.models import LoadedModel, load
 from specbench.planning.methods import plan_methods
 
 _FAMILY = shapes.WANTED[1]
-_NARROW = 256  # width of the MLPs, and tokens of the vocabulary: next to nothing beside attention
+_NARROW = 256  # width of the MLPs and vocabulary size: negligible compared with attention
 _NAMES = {"triton": "tree attention", "reference": "SDPA with a dense mask", "flash": "flash-attn of a chain"}
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """What a layer of the family should take."""
+    """Predict the time of a layer of the family."""
     yield from _expected(shapes.whole(_FAMILY), known)
 
 
 def _expected(shape: Shape, known: Known) -> Iterator[Figure]:
-    """A layer by the longer of its bytes and its FLOPs, which is FLOPs where many rows share a KV head."""
+    """Predict a layer from the longer of its bytes and FLOPs; FLOPs dominate if many rows share a KV head."""
     cost, rows = known.cost(shape), known.size.attention_rows
     (layers,) = cost.attention
     attention = cost.model_copy(
@@ -44,23 +44,23 @@ def _expected(shape: Shape, known: Known) -> Iterator[Figure]:
         for backend in _NAMES:
             yield Figure(
                 _named(backend, rows, context), None, "µs", shape=shape.name, predicted=1e6 * layer.seconds,
-                basis=f"the roofline's bound of what it computes and reads of the cache: {layer.basis}",
+                basis=f"roofline bound of its FLOPs and cache bytes: {layer.basis}",
             )  # fmt: skip
 
 
 def _named(backend: str, rows: int, context: int) -> str:
-    return f"{_NAMES[backend]}, {rows} rows behind {context}: a layer"
+    return f"{_NAMES[backend]}, {rows} rows after {context}: a layer"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """A model of the family's attention without its MLPs: a step behind a context, less the step behind one token."""
+    """Time the family's attention with tiny MLPs: a step after ``context`` tokens minus a step after one token."""
     rows, contexts = bench.size.attention_rows, bench.size.contexts
     names = list(_NAMES)
     if bench.rehearse or importlib.util.find_spec("flash_attn") is None:
         names.remove("flash")
         hidden = foreign.why_hidden(bench.journal, "flash_attn")
-        why = f"it cannot be imported: {hidden}" if hidden else "it is not installed"
-        yield Figure("flash-attn", None, note="it needs a CUDA device" if bench.rehearse and not hidden else why)
+        why = f"it cannot be imported: {hidden}" if hidden else "not installed"
+        yield Figure("flash-attn", None, note="needs a CUDA device" if bench.rehearse and not hidden else why)
     loaded = _narrow(bench)
     target = shapes.rehearsed(_FAMILY) if bench.rehearse else shapes.whole(_FAMILY)
     layers, shape = target.layers, target.name
@@ -69,7 +69,9 @@ def run(bench: Bench) -> Iterator[Figure]:
     for name in names:
         try:
             bare[name] = _seconds(bench, loaded, name, rows, 1)
-        except Exception as error:  # a package of another build, or no compiler: the others are timed all the same
+        except (
+            Exception
+        ) as error:  # a package built for another torch, or no compiler: the other backends are still timed
             traceback.print_exc()
             reason = (str(error).splitlines() or [""])[0]
             yield Figure(_NAMES[name], None, note=f"cannot be timed: {type(error).__name__}: {reason}", shape=shape)
@@ -79,13 +81,13 @@ def run(bench: Bench) -> Iterator[Figure]:
             taken[name] = (_seconds(bench, loaded, name, rows, context) - bare[name]) / layers
             named = _named(name, rows, context)
             yield Figure(
-                named, 1e6 * taken[name], "µs", shape=shape, note="less the step behind one token",
+                named, 1e6 * taken[name], "µs", shape=shape, note="minus the step after one token",
                 **expected.fields(named),
             )  # fmt: skip
         for name in bare:
             if name != "triton" and taken.get("triton", 0) > 0:
                 yield Figure(
-                    f"tree attention over {_NAMES[name]}, {rows} rows behind {context}", taken[name] / taken["triton"],
+                    f"tree attention over {_NAMES[name]}, {rows} rows after {context}", taken[name] / taken["triton"],
                     aim=">= 1" if name == "reference" else "", shape=shape,
                 )  # fmt: skip
     if "triton" in bare:
@@ -93,9 +95,9 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def _seconds(bench: Bench, loaded: LoadedModel, backend: str, rows: int, context: int) -> float:
-    """A step of so many rows behind ``context`` cached tokens."""
+    """Time a step of ``rows`` rows after ``context`` cached tokens."""
     methods = plan_methods(["jacobi"], [f"jacobi.n={rows}"])
-    # Triton's interpreter, which stands in for the kernels in a rehearsal, does nothing that could be recorded.
+    # In a rehearsal Triton's interpreter replaces the kernels; its steps cannot be recorded.
     graphs = not bench.rehearse
     with sessions.session(bench, loaded, methods, capacity=context + 1, backend=backend, graphs=graphs) as opened:
         attention = None if not graphs else backend
@@ -103,7 +105,7 @@ def _seconds(bench: Bench, loaded: LoadedModel, backend: str, rows: int, context
 
 
 def _narrow(bench: Bench) -> LoadedModel:
-    """The family with its attention and with next to no MLP."""
+    """Load the family with its attention and tiny MLPs."""
     values = shapes.config(shapes.REHEARSED if bench.rehearse else _FAMILY)
     file = bench.folder.resolve() / "attention-only.json"
     small = {"intermediate_size": _NARROW, "vocab_size": _NARROW, "eos_token_id": None, "bos_token_id": None}
@@ -112,22 +114,22 @@ def _narrow(bench: Bench) -> LoadedModel:
 
 
 def _alone(bench: Bench, shape: str, rows: int) -> Iterator[Figure]:
-    """The kernel by itself, captured, with the cache of the device emptied before each replay."""
+    """Time the kernel by itself, captured, with the L2 cache emptied before each replay."""
     if bench.rehearse:
-        yield Figure("the kernel by itself", None, note="it needs a CUDA device")
+        yield Figure("the kernel by itself", None, note="needs a CUDA device")
         return
     from benchmarks.kernels.attention_vs_sdpa import measure
 
     for found in measure(rows=rows):
         yield Figure(
-            f"tree attention by itself over SDPA, {rows} rows behind {found['context']}", found["speedup"],
+            f"tree attention by itself over SDPA, {rows} rows after {found['context']}", found["speedup"],
             aim=">= 1", shape=shape,
             note=f"{1e3 * found['kernel_ms']:.1f} µs against {1e3 * found['sdpa_ms']:.1f} µs",
         )  # fmt: skip
     for few in (1, rows):
         (found,) = measure(rows=few, contexts=[1024])
         yield Figure(
-            f"splits joined by the last of them over a second kernel, {few} rows behind 1024",
+            f"splits joined by the last of them over a second kernel, {few} rows after 1024",
             found["combined_ms"] / found["joined_ms"], shape=shape,
             note=f"{1e3 * found['joined_ms']:.1f} µs against {1e3 * found['combined_ms']:.1f} µs; "
             f"{'the first' if few == 1 else 'the second'} is used",

@@ -1,4 +1,4 @@
-"""Ceilings: what the device does at best, which every prediction is made of."""
+"""Measure bandwidth and peak of the device, the basis of every prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 6.0
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """What follows from the datasheet."""
+    """Predict the ceilings from the datasheet."""
     if known.card is not None:
         yield from _expected(known.card)
 
@@ -33,7 +33,7 @@ def _expected(card: Gpu) -> Iterator[Figure]:
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Bandwidth by a copy and by reading, arithmetic by a square matrix product, beside the datasheet's."""
+    """Measure bandwidth by copying and by reading, and FLOPs by a square matrix product; compare with the datasheet."""
     device = torch.device("cpu" if bench.rehearse else "cuda")
     dtype = torch.float32 if bench.rehearse else torch.bfloat16
     found = measure_ceilings(device, dtype, seconds=0.0 if bench.rehearse else _SECONDS)

@@ -1,4 +1,4 @@
-"""Compiled: the same steps with the layers through torch.compile, and as transformers has them, beside the fused."""
+"""Compare steps with fused layers, with torch.compile and with transformers' own layers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from specbench.models import LoadedModel
 from specbench.planning.methods import plan_methods
 
 _ROWS = 64
-#: How layers run; of all but the first family for as many of them as there is time for.
+#: Ways to run the layers; after the first family only as many as time allows.
 _LAYERS: tuple[predict.Layers, ...] = ("compiled", "plain")
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """What both families should take."""
+    """Predict the steps of both families."""
     for shape in known.shapes(WANTED):
         for layers in _layers(shape.family):
             yield from _expected(shape, layers, known)
@@ -42,15 +42,15 @@ def _layers(family: str) -> tuple[predict.Layers, ...]:
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Both families, with the cache of compiled code in the folder of the check."""
+    """Measure both families, with the cache of compiled code in the check's folder."""
     yield from each(WANTED, partial(_family, bench))
 
 
 def _family(bench: Bench, family: str) -> Iterator[Figure]:
     size, rows = bench.size, min(_ROWS, bench.size.rows)
     capacity = size.context + size.tokens
-    shape, loaded, said = sessions.model_of(bench, family, capacity + 2 * rows)
-    yield from said
+    shape, loaded, left_out = sessions.model_of(bench, family, capacity + 2 * rows)
+    yield from left_out
     if shape is None or loaded is None:
         return
     yield from each(_layers(family), partial(_steps, bench, shape, loaded, rows, capacity))
@@ -59,11 +59,11 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
 def _steps(
     bench: Bench, shape: Shape, loaded: LoadedModel, rows: int, capacity: int, layers: predict.Layers
 ) -> Iterator[Figure]:
-    """Steps whose layers run in one way: an image without a compiler still has the other."""
+    """Time steps with one kind of layers, separately, because an image may lack a compiler."""
     methods = plan_methods(["jacobi"], [f"jacobi.n={rows}"])
     expected = predict.expected(bench, partial(_expected, shape, layers))
     compiled = layers == "compiled"
-    # Compiled kernels are no operations of torch any more, which is what a rehearsal records.
+    # Compiled kernels are not torch operations, so a rehearsal cannot record them.
     graphs = not (bench.rehearse and compiled)
     native = None if compiled else False
     with sessions.session(

@@ -1,4 +1,4 @@
-"""Eager: what AR loses without graphs, and the loop of transformers that publications divide by."""
+"""Measure AR without CUDA graphs, and transformers' own loop, the baseline of many publications."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from specbench.planning.methods import plan_methods
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """AR's step launched kernel by kernel, and ``generate`` on the same weights."""
+    """Time AR's step launched kernel by kernel, and ``generate`` with the same weights."""
     size = bench.size
     capacity = size.context + size.tokens
-    shape, loaded, said = sessions.model_of(bench, WANTED[0], capacity)
-    yield from said
+    shape, loaded, left_out = sessions.model_of(bench, WANTED[0], capacity)
+    yield from left_out
     if shape is None or loaded is None:
         return
     prompt = sessions.prompt(loaded, size.context)
     captured = bench.journal.find("ar_ms", shape.name)
     with sessions.session(bench, loaded, plan_methods(["ar"], []), capacity=capacity, graphs=False) as opened:
-        sessions.decode(opened, opened.methods[0], [prompt], 4)  # what is made once
+        sessions.decode(opened, opened.methods[0], [prompt], 4)  # warm-up: one-time allocations
         eager = 1e3 * sessions.seconds_a_step(sessions.decode(opened, opened.methods[0], [prompt], size.tokens))
-    note = f"{size.tokens} tokens behind {size.context}, host included"
+    note = f"{size.tokens} tokens after {size.context}, host included"
     yield Figure("AR step with graphs off", eager, "ms", note=note, shape=shape.name)
     if captured:
         yield Figure("AR step with graphs off over captured", eager / captured, shape=shape.name)

@@ -1,4 +1,4 @@
-"""JetSpec: a round of its drafter and of the target's step, at tokens a forward that are decided by lot."""
+"""Time a round of JetSpec, its drafter plus the target's step, at simulated acceptance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EAGLE_ROWS, _EAGLE_DEPTH, _EAGLE_TOKENS = 60, 8, 32_000  # of EAGLE-3's default
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """What rounds should take."""
+    """Predict the time of rounds."""
     for shape in known.shapes([_FAMILY]):
         for budget in known.size.budgets:
             yield from _expected(shape, budget, known)
@@ -34,7 +34,7 @@ def predicted(known: Known) -> Iterator[Figure]:
 
 
 def _expected(shape: Shape, budget: int, known: Known) -> Iterator[Figure]:
-    """The draft head's arithmetic costs nothing here."""
+    """Predict rounds; the draft head's FLOPs are neglected."""
     cost = known.cost(shape)
     read = _head_bytes(shape) + cost.head * cost.weight_bytes
     one, round_ = known.step(shape, 1), known.round_of_head(known.step(shape, budget), read)
@@ -50,12 +50,12 @@ def _expected(shape: Shape, budget: int, known: Known) -> Iterator[Figure]:
 
 
 def _expected_eagle(shape: Shape, known: Known) -> Iterator[Figure]:
-    """A round of EAGLE-3 at its defaults, on a published head. The check measures none; a run with ``--trace`` does."""
+    """Predict a round of EAGLE-3 at its defaults with a published head. The check does not measure it."""
     values = shapes.values_of(shape)
     hidden = values["hidden_size"]
     head = values.get("head_dim") or hidden // values["num_attention_heads"]
     queries, keys = (values[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
-    # Its one layer reads a token's embedding next to the features, and its scorer knows the commonest tokens alone.
+    # Its only layer also reads a token's embedding, and its output layer has only the most common tokens.
     weights = 2 * hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * values["intermediate_size"]
     level = 2 * (weights + _EAGLE_TOKENS * hidden)
     step, one = known.step(shape, min(_EAGLE_ROWS, known.size.rows)), known.step(shape, 1)
@@ -75,12 +75,12 @@ def _named(budget: int, mean: float) -> str:
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Trees of 64 and of 128 rows, an untrained head of the published shape; phases in a second pass."""
+    """Measure trees of 64 and 128 rows with an untrained head of the published shape; phases in a second pass."""
     size = bench.size
     answer = int(max(size.acceptance) * _rounds(bench))
     cells = size.context + answer + 4 * max(size.budgets)
-    shape, loaded, said = sessions.model_of(bench, _FAMILY, cells, beside=_head_bytes(_target(bench)))
-    yield from said
+    shape, loaded, left_out = sessions.model_of(bench, _FAMILY, cells, extra_bytes=_head_bytes(_target(bench)))
+    yield from left_out
     if shape is None or loaded is None:
         return
     for trace in (False, True):
@@ -95,11 +95,11 @@ def _budget(bench: Bench, shape: Shape, loaded: LoadedModel, trace: bool, budget
     capacity = size.context + int(most * _rounds(bench)) + budget
     with sessions.session(bench, loaded, methods, capacity=capacity, trace=trace, simulated=simulated) as opened:
         ar, head = opened.methods
-        # One head serves all of them; what differs is the lot that decides.
+        # One head serves all of them; only the simulated acceptance differs.
         arms = {mean: replace(head, label=label) for label, mean in labels.items()}
         opened.capture(size.context, [ar, *arms.values()])
         prompt = [sessions.prompt(loaded, size.context)]
-        sessions.decode(opened, arms[most], prompt, int(most) * 2)  # what a head makes once
+        sessions.decode(opened, arms[most], prompt, int(most) * 2)  # warm-up of the head
         if trace:
             for mean, arm in arms.items():
                 yield from _phases(bench, shape, opened, arm, mean, budget)
@@ -134,7 +134,7 @@ def _round(
         shape=shape.name, key="jetspec", **expected.fields(f"{name}: round over AR step"),
     )  # fmt: skip
     yield Figure(
-        f"{name}: over AR", tpf * step / seconds, note="acceptance is decided by lot", shape=shape.name, key="jetspec",
+        f"{name}: over AR", tpf * step / seconds, note="simulated acceptance", shape=shape.name, key="jetspec",
         **expected.fields(f"{name}: over AR"),
     )  # fmt: skip
 
@@ -148,22 +148,22 @@ def _phases(bench: Bench, shape: Shape, opened: Session, arm: Method, mean: floa
         if spent:
             yield Figure(
                 f"{_named(budget, mean)}: {phase}", 1e3 * median(spent), "ms",
-                note=f"median of {len(spent)} rounds, with a wait for the device behind each phase", shape=shape.name,
+                note=f"median of {len(spent)} rounds, with a device synchronisation after each phase", shape=shape.name,
             )  # fmt: skip
 
 
 def _target(bench: Bench) -> Shape:
-    """The target, before it is known how many of its layers there is memory for."""
+    """Return the target's shape before its number of layers is limited by memory."""
     return shapes.rehearsed(_FAMILY) if bench.rehearse else shapes.whole(_FAMILY)
 
 
 def _head_bytes(target: Shape) -> int:
-    """Weights of a head of the published shape: layers as wide as the target's, and what joins its taps."""
+    """Bytes of a head of the published shape: layers as wide as the target's, and the projection of its taps."""
     values = shapes.values_of(target)
     tables = {**values, "vocab_size": 0}
     return shapes.weight_bytes(tables, _LAYERS) + 2 * _TAPS * values["hidden_size"] ** 2
 
 
 def _rounds(bench: Bench) -> int:
-    """Rounds of an answer."""
+    """Number of rounds of an answer."""
     return bench.size.tokens // 4

@@ -1,4 +1,4 @@
-"""Kernels: what a step is made of, by torch's profiler: which kernels, how often, how long."""
+"""Profile the kernels of a step with torch's profiler: which kernels, how often, how long."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from specbench.engine import Engine
 from specbench.planning.methods import plan_methods
 
 _ROWS = 64
-_SHOWN = 14  # kernels of a table
+_SHOWN = 14  # kernels listed per step
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """How many both steps should launch."""
+    """Predict the number of launches of both steps."""
     for shape in known.shapes(WANTED[:1]):
         yield from _expected(shape, known)
 
 
 def _expected(shape: Shape, known: Known) -> Iterator[Figure]:
-    """All kernels of a step, as the profiler counts them: those outside of layers too."""
+    """Predict the number of all kernels of a step, including those outside the layers."""
     for rows, step in known.ladder(shape, (1, min(_ROWS, known.size.rows))).items():
         counted = step.nodes
         assert counted is not None
         low, high = min(counted.layers), max(counted.layers)
         a_layer = f"{low}" if low == high else f"{low} to {high}"
-        basis = f"{a_layer} of each of {len(counted.layers)} layers and {counted.outside} outside (counted)"
+        basis = f"{a_layer} for each of {len(counted.layers)} layers and {counted.outside} outside (counted)"
         for what, value in (("kernels", counted.nodes), ("launches a layer", counted.nodes / shape.layers)):
             yield Figure(
                 f"step of {rows} rows: {what}", None, "kernels", shape=shape.name, predicted=value, basis=basis
@@ -44,11 +44,11 @@ def _expected(shape: Shape, known: Known) -> Iterator[Figure]:
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """The step of one row and of 64, replayed under the profiler."""
+    """Replay the steps of one row and of 64 under the profiler."""
     size, rows = bench.size, min(_ROWS, bench.size.rows)
     capacity = size.context + rows * (size.replays + 2)
-    shape, loaded, said = sessions.model_of(bench, WANTED[0], capacity + 2 * rows)
-    yield from said
+    shape, loaded, left_out = sessions.model_of(bench, WANTED[0], capacity + 2 * rows)
+    yield from left_out
     if shape is None or loaded is None:
         return
     expected = predict.expected(bench, partial(_expected, shape))
@@ -80,7 +80,9 @@ def _table(
     spent = {one.key: (one.self_device_time_total if on_gpu else one.self_cpu_time_total) / replays for one in events}
     counts = {one.key: one.count / replays for one in events}
     if not events:
-        yield Figure(f"kernels of a step of {rows} rows", None, note="the profiler sees none; it may lack permission")
+        yield Figure(
+            f"kernels of a step of {rows} rows", None, note="the profiler reports none; it may lack permission"
+        )
         return
     name, launches, busy = f"step of {rows} rows", sum(counts.values()), sum(spent.values())
     what = f"{replays} replays{'' if on_gpu else ', operations of torch on a CPU'}"
@@ -89,7 +91,7 @@ def _table(
     )  # fmt: skip
     yield Figure(
         f"{name}: launches a layer", launches / shape.layers, "kernels", shape=shape.name,
-        note="those outside of the layers are counted too", **expected.fields(f"{name}: launches a layer"),
+        note="kernels outside the layers included", **expected.fields(f"{name}: launches a layer"),
     )  # fmt: skip
     yield Figure(f"{name}: device busy", busy, "µs", note=what, shape=shape.name)
     yield Figure(f"{name}: device busy, share of the wall", busy / (1e6 * wall), "share", shape=shape.name)

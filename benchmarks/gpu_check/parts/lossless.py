@@ -1,4 +1,4 @@
-"""Losslessness: AR's own text, hidden in wild trees, has to come out of them; counted on dummy weights in bfloat16."""
+"""Check losslessness: AR's text, hidden in random (wild) trees, has to be emitted again; dummy weights in bfloat16."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from specbench.results import RequestRecord
 from specbench.runner import Session
 from specbench.runner.grades.lossless import grade_all
 
-_FAMILY = WANTED[1]  # the smaller one
+_FAMILY = WANTED[1]  # the smaller family
 _ROWS = 64
 _SPREAD = 1.0
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """AR captured, wild trees captured, and AR of the oracle: plain attention, launched kernel by kernel."""
+    """Compare captured AR, captured wild trees, and the oracle: AR with plain attention, launched kernel by kernel."""
     size, rows = bench.size, min(_ROWS, 4 * bench.size.rows)
     lengths = [size.context // (1 + at % 3) for at in range(size.answers)]
     capacity = size.context + size.answer_tokens + rows
-    shape, loaded, said = sessions.model_of(bench, _FAMILY, capacity + 2 * rows)
-    yield from said
+    shape, loaded, left_out = sessions.model_of(bench, _FAMILY, capacity + 2 * rows)
+    yield from left_out
     if shape is None or loaded is None:
         return
     spread_scores(loaded)
@@ -48,18 +48,18 @@ def run(bench: Bench) -> Iterator[Figure]:
         took = sum(one.output_tokens - 1 for one in records) / sum(one.target_forwards for one in records)
         yield Figure("tokens that a wild tree gave", took, "tokens", ">= 1.5", note=note, shape=shape.name)
         yield from _counted("wild trees", opened, rows, prompts, truth, _texts(records), shape.name)
-    # Grading steps as many rows as the widest tree has, so the oracle knows of it.
+    # Grading uses as many rows as the widest tree, so the oracle needs that size.
     with sessions.session(bench, loaded, methods, capacity=capacity, graphs=False, backend="reference") as oracle:
         theirs = _texts(sessions.decode(oracle, oracle.methods[0], list(prompts.values()), size.answer_tokens))
         yield from _counted("captured AR", oracle, rows, prompts, theirs, truth, shape.name)
 
 
 def spread_scores(loaded: LoadedModel) -> None:
-    """Gives the tokens scores of very different size, so that the best two are seldom near each other.
+    """Scale the rows of the LM head differently, so that the two best scores are rarely close.
 
-    All rows of a random LM head are alike, and the best of so many scores lies within rounding of the next one at every
-    tenth token. One factor for all of them would scale rounding too, so each row gets its own: the gap is then a fifth
-    of the score at the median, and texts still vary. (Both counted on a narrower model, on a CPU.)
+    With a random LM head, the best score is within rounding noise of the second at every tenth token. One common factor
+    would scale the noise too, so each row gets its own: the median gap is then a fifth of the score, and texts still
+    vary. (Both counted with a narrower model on a CPU.)
     """
     weight = loaded.model.get_output_embeddings().weight
     rng = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def _counted(
     name: str, judge: Session, rows: int, prompts: Mapping[str, Sequence[int]],
     expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], shape: str,
 ) -> Iterator[Figure]:  # fmt: skip
-    """Answers that are exactly those expected, that part at a tie, and that part otherwise."""
+    """Count answers that equal the expected ones, that differ at a tie, and that differ elsewhere."""
     tally: dict[str, Any] = grade_all(judge.engine, rows, prompts, expected, {name: found})[name]
     parted = [one for one in tally["divergences"] if one["grade"] == "lossy"]
     floor = tally["noise_floor"]

