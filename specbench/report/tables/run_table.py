@@ -1,4 +1,4 @@
-"""Tables of a run: every method beside its AR twin, and what further tables its figures call for."""
+"""Headline table of a run: every method compared with AR, followed by the further tables that its figures need."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 FORMULA = (
-    f"{LEGEND} step ratio: AR's seconds per forward over the method's, so that speedup = TPF × step ratio. "
-    "e2e: the same speedup with prefill, all tokens over all seconds. cut: answers that ended at the token budget."
+    f"{LEGEND} step ratio: AR's seconds per forward divided by the method's; speedup = TPF × step ratio. "
+    "e2e: all tokens over all seconds. cut: answers that ended at the token budget."
 )
 _LOSSY = "not AR's text (lossy): no speed without its quality"
 #: Letters of an engine's row that stand in one line of a terminal.
@@ -67,10 +67,10 @@ def _not_judged(config: RunConfig) -> str:
 
 
 def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Table:
-    """The table of one task; the rows of a run stand together, those that are lossy last.
+    """The table of one task, grouped by run, with lossy rows last.
 
-    ``withholding``: a lossy row without accuracy, or a judge's rating where the task has no verdict, shows no speed:
-    text that is not AR's can be as fast as one likes.
+    ``withholding``: hide the speed of a lossy row that has neither accuracy nor a judge's rating, because text that
+    need not be AR's can be arbitrarily fast.
     """
     metric = next((run.config.task.metric for run in runs if run.config.task.metric), "")
     simulated = any(run.config.simulated for run in runs)
@@ -85,17 +85,17 @@ def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Tab
 
 
 def withheld(run: Any, row: MethodSummary) -> bool:
-    """Whether a row's speed is not to be shown: other text than AR's, and nobody has said how good it is."""
+    """Whether to hide a row's speed: its text is not AR's and has no quality score."""
     return _is_lossy(row) and row.accuracy is None and rating(run, row.method) is None
 
 
 def _is_lossy(row: MethodSummary) -> bool:
-    """Whether its text is another than AR's; of a lottery's text there is nothing to say."""
+    """Whether the row's text differs from AR's; always False with simulated acceptance, whose text means nothing."""
     return row.lossless is not None and row.lossless.verdict == "lossy" and not row.simulated
 
 
 def settings(specs: Sequence[MethodSpec]) -> dict[str, str]:
-    """What tells the rows of one method apart, by label: the options that are not the same in all of them."""
+    """Label -> the options that differ between the rows of one method."""
     found = {}
     for spec in specs:
         others = [other.options for other in specs if other.name == spec.name]
@@ -145,7 +145,7 @@ def _name_line(row: MethodSummary, summary: RunSummary) -> str:
 
 
 def rating(run: Any, method: str) -> Cell | None:
-    """The mean rating by the first judge who gave one."""
+    """Mean rating of the first judge that rated this method."""
     for judged in run.judged:
         score = judged["methods"].get(method, {}).get("score")
         if score is not None:
@@ -181,7 +181,7 @@ def finding(summary: RunSummary) -> str:
 
 
 def _as_good(summary: RunSummary) -> str:
-    """The rows that may be as fast as the fastest; empty where nobody asked which is."""
+    """The rows that may be as fast as the fastest; empty if there is only one row, too few prompts or a disturbance."""
     fastest = summary.fastest
     if fastest is None or fastest.among < 2 or not fastest.told_apart or summary.unsure:
         return ""

@@ -1,4 +1,4 @@
-"""Tables of a sweep, what can be said of them, and a recommendation with its evidence."""
+"""Tables and notes of a sweep, and a recommendation with its evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specbench.report.tables.notes import few_blocks, seldom_filled
 from specbench.report.tables.run_title import sweep_title
 from specbench.results import BASELINE, device_name
 
-#: Configurations of one concurrency that a table shows; the file has all.
+#: Configurations per concurrency in a table; the CSV file has all.
 SHOWN = 20
 
 
@@ -72,13 +72,13 @@ def _row(name: str, row: Mapping[Any, Any]) -> Row:
     ]
     head = [Cell(str(row["label"])), Cell(str(row["set"])), cell.count(int(row["prompts"]))]
     key = f"{row['label']} / {row['set']}"
-    # In a terminal a sentence has the figures of held-out prompts.
+    # The terminal shows the figures of held-out prompts in a sentence.
     only: Medium = "" if row["set"] == "tuning" else "page"
     return Row([*head, *figures], name, str(row["label"]), strong=plain, key=key, only=only)
 
 
 def estimate(row: Mapping[Any, Any], column: str) -> Cell:
-    """A figure of a configuration with its interval, where it has one."""
+    """A figure of a configuration, with its interval if it has one."""
     if pd.isna(row[column]):
         return NOTHING
     low, high = (None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high"))
@@ -87,7 +87,7 @@ def estimate(row: Mapping[Any, Any], column: str) -> Cell:
 
 
 def ranked(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that were measured on the prompts to choose by, the fastest first; plain decoding is none."""
+    """The configurations measured on the tuning prompts, the fastest first, without plain decoding."""
     measured = _measured(cells)
     return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
 
@@ -99,7 +99,7 @@ def found(row: Mapping[Any, Any]) -> str:
 
 
 def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
-    """Why a cell's figures are of a disturbed machine; empty where they are not, and of older tables."""
+    """Why a configuration's run was disturbed; empty if it was not, or if the table is too old to record it."""
     why = row.get("disturbed", "")
     return "" if pd.isna(why) else str(why)
 
@@ -126,7 +126,7 @@ def sentences(cells: pd.DataFrame) -> list[str]:
         if len(again):
             other = again.iloc[0]
             found.append(
-                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}, "
+                f"On {int(other['prompts'])} held-out prompts: speedup {interval(other, 'speedup')}, "
                 f"{other['verdict']}."
             )
         if seldom := seldom_filled(int(measured["prompts"].max()), concurrency):
@@ -134,19 +134,19 @@ def sentences(cells: pd.DataFrame) -> list[str]:
         if few := few_blocks(None if pd.isna(row["blocks"]) else int(row["blocks"]), concurrency):
             found.append(few)
     if len(large):
-        found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
+        found.append(f"Not run because their trees are too large: {_some(list(large['label']))}.")
     found += [f"Failed: {row['label']}: {row['fault']}." for row in failed.to_dict("records")]
     return found
 
 
 def _measured(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that have figures on the prompts to choose by."""
+    """The configurations that have figures on the tuning prompts."""
     without = cells["stopped"].isin([LARGE, FAILED])
     return cells[(cells["set"] == "tuning") & ~without & (cells["method"] != BASELINE)]
 
 
 def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The cells that are on all the prompts and were compared, and those that halving dropped before."""
+    """The configurations compared on all prompts, and those that halving dropped earlier."""
     halved = measured["stopped"] == HALVED
     return measured[~halved], measured[halved]
 
@@ -161,32 +161,30 @@ def _chosen(row: Mapping[Any, Any] | pd.Series[Any], rows: int) -> str:
 
 
 def _dropped(count: int, when: str) -> str:
-    """What halving has dropped, of which nothing is said."""
+    """How many configurations halving dropped; they are not compared."""
     if count == 1:
-        return f"1 slower one was dropped {when} and is not compared"
-    return f"{count} slower ones were dropped {when} and are not compared"
+        return f"1 slower configuration was dropped {when} and is not compared"
+    return f"{count} slower configurations were dropped {when} and are not compared"
 
 
 def _near(compared: pd.DataFrame) -> str:
-    """Which cells the prompts do not tell apart from the best."""
+    """The configurations that the prompts cannot distinguish from the best."""
     if len(compared) < 2:
         return ""
     if not compared["within_noise"].any():
-        return "; too few prompts to tell cells apart"
+        return "; too few prompts to distinguish configurations"
     near = compared[compared["within_noise"].astype(bool) & ~compared["best"].astype(bool)]
     others = len(compared) - 1
     if others == 1:
         label = _some(list(near["label"]))
-        return (
-            f"; the other one is within noise of it: {label}" if label else "; the other one is not within noise of it"
-        )
+        return f"; the other is within noise of it: {label}" if label else "; the other is not within noise of it"
     if not len(near):
         return f"; none of the {others} others is within noise of it"
-    return f"; {len(near)} of the {others} others within noise of it: {_some(list(near['label']))}"
+    return f"; {len(near)} of the {others} others are within noise of it: {_some(list(near['label']))}"
 
 
 def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
-    """A figure with its interval, where there is one."""
+    """A figure, with its interval if there is one."""
     value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
     if pd.isna(value):
         return "–"
@@ -204,10 +202,10 @@ _TOLERANCE = 0.10
 def sweep_advice(
     run: Mapping[str, Any], cells: pd.DataFrame, curve: Sequence[tuple[int, float]], method: str
 ) -> dict[str, Any]:
-    """What to use, JSON-ready; ``curve`` holds (rows, seconds) of steps measured here.
+    """Recommendation as JSON-ready data; ``curve`` holds (rows, seconds) of steps measured on this machine.
 
-    ``best`` (its row), ``set`` (what to give ``--set``), ``faster`` (whether the interval on the held-out prompts says
-    so, and nothing disturbed it), ``free_rows``, ``said`` (sentences).
+    Keys: ``best`` (its row), ``set`` (values for ``--set``), ``faster`` (whether the interval on the held-out prompts
+    shows it, in an undisturbed run), ``free_rows``, ``said`` (sentences).
     """
     tuning = _measured(cells)
     best = tuning[tuning["best"].astype(bool)]
@@ -226,14 +224,14 @@ def sweep_advice(
     said = [
         f"{where}:",
         f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
-        f"prompts {'that it was not chosen by' if len(held) else 'that it was chosen by'}.",
-        f"Why: {judged['tokens_per_forward']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step "
-        f"of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
+        f"{'held-out' if len(held) else 'tuning'} prompts.",
+        f"Why: {judged['tokens_per_forward']:.2f} tokens per forward of {judged['rows_per_step']:.0f} rows; on this "
+        f"machine a step of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
     ]
     if near := _near(compared):
-        said.append(f"Of {len(compared)} settings on all prompts it is the fastest{near}.")
+        said.append(f"It is the fastest of {len(compared)} configurations on all prompts{near}.")
     if len(dropped):
-        said.append(f"{_dropped(len(dropped), 'before')}.")
+        said.append(f"{_dropped(len(dropped), 'earlier')}.")
     if faster:
         said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
     elif judged["verdict"] == f"{UNSURE}faster":
@@ -241,7 +239,7 @@ def sweep_advice(
             f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
         )
     else:
-        said.append("No setting tried is shown to be faster than ar here.")
+        said.append("No tested configuration is shown to be faster than ar on this machine.")
     return {
         "best": {key: None if pd.isna(value) else value for key, value in judged.to_dict().items()},
         "set": settings,
