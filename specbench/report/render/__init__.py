@@ -1,1 +1,1 @@
-"""Renderers: terminal, HTML, Markdown and CSV of the same document."""
+"""Render a document for the terminal and as HTML, Markdown and CSV."""
