@@ -34,7 +34,7 @@ _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": (
 
 _VERDICTS: Mapping[str, tuple[Tone, str]] = {
     "faster": ("good", "is faster than plain decoding"),
-    "slower": ("bad", "is the fastest of these methods, but slower than plain decoding"),
+    "slower": ("bad", "is the fastest of these methods, and slower than plain decoding"),
 }
 
 
