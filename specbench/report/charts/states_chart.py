@@ -1,4 +1,4 @@
-"""Picture of a trajectory: states down, positions of the answer across, a box with a sign for each token."""
+"""Chart of a trajectory: a row per state, a column per position, and a box with a sign for each token."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _COLUMNS = int((_CELL - 6) / sheet.COLUMN)
 
 @style.styled(style.CARD)
 def trajectory_svg(found: Trajectory, name: str) -> str:
-    """An SVG document of a trajectory, with its title, its totals and a legend.
+    """An SVG document of a trajectory, with title, totals and legend.
 
-    A long one is drawn from its beginning, and the picture says what is left out. ``name`` is unique in a page.
+    Long trajectories show only their beginning, and say so. ``name`` is unique in a page.
     """
     states = found.states[:STATES]
     across = min(POSITIONS, len(found.ids), 1 + max(state.cells[-1].position for state in states))

@@ -23,7 +23,7 @@ from specbench.results import (
 
 LEGEND = (
     "TPF: tokens per target forward after the prefill. tok/s: decoded tokens per decode second. speedup: AR's seconds "
-    "per token divided by the method's, with a 95% paired-bootstrap interval over prompts. e2e: speedup with the "
+    "per token divided by the method's, with a 95% paired-bootstrap interval over prompts. e2e: the same with the "
     "prefill."
 )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMULA = (
     f"{LEGEND} step ratio: AR's seconds per forward divided by the method's; speedup = TPF × step ratio. "
-    "e2e: all tokens over all seconds. cut: answers that ended at the token budget."
+    "cut: answers that ended at the token budget."
 )
 _LOSSY = "not AR's text (lossy): no speed without its quality"
 #: Letters of an engine's row that stand in one line of a terminal.
