@@ -82,7 +82,7 @@ def test_methods_that_guess_have_a_trajectory_and_those_with_trees_a_round(run: 
     assert figure.behind is not None
     became = {row.cells[0].text: row.cells[3].text for row in figure.behind.rows}
     assert became == {
-        "0": "last token emitted before", "1 under 0": "accepted", "2 under 0": "rejected",
+        "0": "last token emitted before this forward", "1 under 0": "accepted", "2 under 0": "rejected",
         "3 under 1": "top pick not accepted", "4 under 1": "accepted", "the target's own next token": "emitted",
     }  # fmt: skip
 
