@@ -260,7 +260,7 @@ def steps(path: Path) -> None:
         try:
             while "end" not in (said := replies.next(5, "decode"))[1]:
                 taken.take(*said)
-            taken.told(said[1])
+            taken.counters(said[1])
         except EngineFault as error:
             raise UsageError(str(error)) from None
 
@@ -502,32 +502,32 @@ KINDS: dict[str, Kind] = {
     ),
     "corpus of sam": Kind("corpus.jsonl", "lines", lambda: as_lines({"text": "a b"}, {"text": "ö", "id": 3}), corpus),
     "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
-    "run": Kind("run.json", "json", of_a_run(runs.RUN), runs.beside(run_config)),
+    "run": Kind("run.json", "json", of_a_run(runs.RUN), runs.alongside(run_config)),
     "requests": Kind(
-        "requests.jsonl", "lines", two_requests(), runs.beside(runs.all_requests, runs.RUN),
+        "requests.jsonl", "lines", two_requests(), runs.alongside(runs.all_requests, runs.RUN),
         names_it=False,
     ),
     "summary": Kind(
-        "summary.json", "json", of_a_run(runs.SUMMARY), runs.beside(runs.full_summary, runs.RUN)
+        "summary.json", "json", of_a_run(runs.SUMMARY), runs.alongside(runs.full_summary, runs.RUN)
     ),
     "bandwidth": Kind(
         runs.BANDWIDTH.name, "json", runs.memory,
-        runs.beside(runs.bandwidth, runs.RUN, runs.REQUESTS),
+        runs.alongside(runs.bandwidth, runs.RUN, runs.REQUESTS),
     ),
     "watch": Kind(
         runs.WATCH.name, "json", runs.watch,
-        runs.beside(runs.watched, runs.RUN, runs.REQUESTS),
+        runs.alongside(runs.watched, runs.RUN, runs.REQUESTS),
     ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
     "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
     "branches": Kind(BRANCHES, "lines", branches, lambda path: read_branches(path.parent)),
     "quality": Kind("base.json", "json", quality, two_qualities),
     "judgments": Kind(
-        JUDGMENTS, "lines", of_a_run(JUDGMENTS), runs.beside(runs.judged, runs.RUN)
+        JUDGMENTS, "lines", of_a_run(JUDGMENTS), runs.alongside(runs.judged, runs.RUN)
     ),
     "projection": Kind(
         runs.PROJECTION, "json", of_a_run(runs.PROJECTION),
-        runs.beside(runs.projected, runs.RUN),
+        runs.alongside(runs.projected, runs.RUN),
     ),
     "folder of a run": Kind(
         "files", "lines", lambda: runs.in_one(runs.a_run()), partial(runs.read_all, finished=True)

@@ -184,7 +184,7 @@ def test_the_demo_table_is_recomputed() -> None:
         (line,) = re.findall(rf"^{label}(?: \(.*\))?  +(.*)$", block.printed, re.M)
         answers, over = run.row(label), {} if label == "ar" else {"speedup": run.speedup(label)}
         wanted = [
-            f"{recompute.tokens(answers)}", f"{recompute.per_forward(answers):.2f}",
+            f"{recompute.per_forward(answers):.2f}",
             f"{recompute.per_second(answers):.1f}", "1" if not over else f"{over['speedup'].value:.2f}",
             "1" if not over else f"{run.speedup(label, e2e=True).value:.2f}", f"{run.passed(label)}/{len(answers)}",
             "exact", f"{recompute.cut(answers):.0%}",

@@ -19,8 +19,8 @@ from specbench.methods.sps import start
 from specbench.methods.sps.learning import HeldOut, Lesson, held_out
 from specbench.models import LoadedModel, resolve
 from specbench.training import (
+    Evaluation,
     Job,
-    Look,
     LoopOptions,
     claim_for,
     fit,
@@ -139,6 +139,6 @@ def _first_weights(options: Options, job: Job) -> Any:
     return draft
 
 
-def _look(found: HeldOut) -> Look:
+def _look(found: HeldOut) -> Evaluation:
     figures = {"tpf": round(found.tpf, 4), "right": round(found.right, 4)}
-    return Look(figures, f"{found.tpf:.3f} tokens per forward of sps, {found.right:.1%} of the tokens drafted right")
+    return Evaluation(figures, f"{found.tpf:.3f} tokens per forward of sps, {found.right:.1%} drafted right")

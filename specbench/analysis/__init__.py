@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from specbench.analysis.blocks import prompts_for as prompts_for
     from specbench.analysis.blocks import timing_units as timing_units
     from specbench.analysis.comparison import compare as compare
+    from specbench.analysis.comparison import disturbed_runs as disturbed_runs
+    from specbench.analysis.comparison import fewer_tokens as fewer_tokens
     from specbench.analysis.comparison import read_sides as read_sides
     from specbench.analysis.comparison import regressions as regressions
     from specbench.analysis.engine_words import engine_line as engine_line
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from specbench.analysis.model_quality import model_names as model_names
     from specbench.analysis.model_quality import quality_json as quality_json
     from specbench.analysis.model_quality import read_quality as read_quality
+    from specbench.analysis.noise import LEAST_READINGS as LEAST_READINGS
     from specbench.analysis.noise import UNSURE as UNSURE
     from specbench.analysis.noise import disturbance_line as disturbance_line
     from specbench.analysis.noise import find_disturbance as find_disturbance

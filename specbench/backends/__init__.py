@@ -1,4 +1,4 @@
-"""Backends: other engines as rows of a run, measured beside ours by the same clock, stop rule and definitions."""
+"""Run other engines as rows of a run, measured with the same clock, stop rule and definitions as our own."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The engines whose rows a run can have, by name. No torch: each engine's own imports wait for its start."""
+"""Look up the other engines that a run can measure, by name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from importlib import import_module
 from specbench.backends.protocol import Backend, Mode
 from specbench.common import unknown_name
 
-#: Name -> module of this room with a class ``Backend``.
+#: Name -> module of this package with a class ``Backend``.
 _MODULES = {"hf": "hf", "llama.cpp": "llama_cpp", "openai": "openai", "vllm": "vllm"}
 
 
 def is_row(name: str) -> bool:
-    """Whether a method's name is written as a row of another engine: ENGINE:MODE."""
+    """Return whether a method's name means another engine, written ENGINE:MODE."""
     return ":" in name
 
 
 def engines() -> Mapping[str, type[Backend]]:
-    """All engines by name."""
+    """Return all engines by name."""
     return {name: engine(name) for name in _MODULES}
 
 
 def engine(name: str) -> type[Backend]:
-    """An engine by name."""
+    """Return the engine of this name."""
     if name not in _MODULES:
         raise unknown_name("engine", name, _MODULES)
     found: type[Backend] = import_module(f"specbench.backends.{_MODULES[name]}").Backend
@@ -31,7 +31,7 @@ def engine(name: str) -> type[Backend]:
 
 
 def engine_mode(name: str) -> tuple[type[Backend], str, Mode]:
-    """The engine and the mode of a row by its name, ENGINE:MODE."""
+    """Return the engine, its mode's name, and the mode of a row named ENGINE:MODE."""
     owner, _, mode = name.partition(":")
     backend = engine(owner)
     if mode not in backend.modes:

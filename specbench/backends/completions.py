@@ -1,7 +1,7 @@
-"""A prompt to ``/v1/completions`` of an OpenAI-compatible server, its tokens back.
+"""Client for ``/v1/completions`` of OpenAI-compatible servers.
 
-Token ids go in and come out where the server takes and gives them (``prompt`` as a list, ``return_token_ids``). Else
-text goes in and comes out, and a tokenizer reads it anew.
+It sends and receives token ids if the server supports them (``prompt`` as a list, ``return_token_ids``). Otherwise it
+sends and receives text, which is tokenised again.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
     from specbench.models import LoadedModel
 
 _PATH = "/v1/completions"
-# Events with text, for a token of the budget and for an answer beside: text may come to no tokens at all.
-_MOST_A_TOKEN, _MOST_BESIDE = 16, 1000
-_TAKES_NO_IDS = {400, 415, 422, 500}  # what servers say to a list, or to a field that they do not know
+# Most text events per token of the budget, and in addition per answer: some events' text is less than a token.
+_MOST_PER_TOKEN, _MOST_PER_ANSWER = 16, 1000
+_TAKES_NO_IDS = {400, 415, 422, 500}  # HTTP statuses with which servers refuse a list, or an unknown field
 
 
 class Completions:
     """One server and one of its models.
 
     Args:
-        name: of the model there; "" takes its only one.
+        name: the model's name on the server; "" is its only model.
 
     Attributes:
-        ids: whether token ids go in and come out; known after :meth:`probe`.
-        sent: tokens of the answer asked for last, as far as it came; of text, its events.
-        arrivals: events with tokens of that answer.
-        finish: how it says that it ended, of the words that the run has too.
+        ids: whether the server takes and sends token ids; known after :meth:`probe`.
+        sent: number of tokens received of the last answer; of text, number of events.
+        arrivals: number of events with tokens of that answer.
+        whole: whether that answer is complete.
+        finish: the server's reason why that answer ended, in the run's words.
     """
 
     def __init__(self, server: Server, name: str, model: LoadedModel) -> None:
@@ -45,7 +46,7 @@ class Completions:
         self.finish: Literal["stop", "length"] | None = None
 
     def probe(self) -> None:
-        """Has it answer a short prompt, with ids if it can."""
+        """Send a short prompt to find out whether the server supports token ids."""
         ids = list(self._model.tokenizer("Hello", add_special_tokens=False)["input_ids"])
         question = Question(ids=ids, budget=1, stop_ids=frozenset())
         try:
@@ -55,16 +56,16 @@ class Completions:
                 raise
             self.ids = False
         if not self.ids and not any(arrival.text for arrival in self.ask(question)):
-            raise EngineFault("it answers a prompt with nothing")
+            raise EngineFault("its answer to a prompt is empty")
 
     def ask(self, question: Question, loose: bool = False) -> Iterator[Arrival]:
-        """Yields what arrives; closing it closes the connection.
+        """Yield the answer's tokens as they arrive; closing the iterator closes the connection.
 
         Args:
-            loose: text in place of ids is no fault.
+            loose: accept text instead of ids.
 
         Raises:
-            EngineFault: see :meth:`Server.events`; or no ids, or those of another prompt.
+            EngineFault: see :meth:`Server.events`; or ids are missing, or the server has changed the prompt.
         """
         self.sent, self.arrivals, self.whole, self.finish = 0, 0, False, None
         with closing(self._server.events(_PATH, self._body(question))) as events:
@@ -79,8 +80,8 @@ class Completions:
                 if arrival.ids or arrival.text:
                     self.sent += len(arrival.ids) or 1
                     self.arrivals += 1
-                    if self.arrivals > _MOST_A_TOKEN * question.budget + _MOST_BESIDE:
-                        raise EngineFault(f"it goes on and on behind a budget of {question.budget} tokens")
+                    if self.arrivals > _MOST_PER_TOKEN * question.budget + _MOST_PER_ANSWER:
+                        raise EngineFault(f"it does not stop after its budget of {question.budget} tokens")
                     yield arrival
                     heard = time.monotonic()
                 else:
@@ -89,27 +90,27 @@ class Completions:
                     self.whole = True
                     self.finish = "length" if choice["finish_reason"] == "length" else "stop"
                     if not self.ids and self.finish == "stop":
-                        yield Arrival(at_ns, (), self._end_in_text(question))  # it ends by a token and sends no text
+                        yield Arrival(at_ns, (), self._end_in_text(question))  # the end token has no text
 
     def _not_too_long_since(self, heard: float) -> None:
-        """Events without tokens keep a connection awake; without end they would keep a run waiting too."""
+        """Raise an EngineFault if only events without tokens, which keep a connection open, arrive for too long."""
         if time.monotonic() - heard > self._server.timeout:
-            raise EngineFault(f"it stalled: no token came for {self._server.timeout:g} s, though events did")
+            raise EngineFault(f"it stalled: events came but no token for {self._server.timeout:g} s")
 
     def _body(self, question: Question) -> dict[str, Any]:
-        drawn: dict[str, Any] = {"temperature": question.temperature}
+        sampling: dict[str, Any] = {"temperature": question.temperature}
         if question.temperature > 0:
-            drawn |= {"top_p": question.top_p, "seed": question.seed}
+            sampling |= {"top_p": question.top_p, "seed": question.seed}
             if question.top_k:
-                drawn["top_k"] = question.top_k
-        body = {"model": self._name, "max_tokens": question.budget, "stream": True, **drawn}
+                sampling["top_k"] = question.top_k
+        body = {"model": self._name, "max_tokens": question.budget, "stream": True, **sampling}
         if not self.ids:
             return {**body, "prompt": self._model.tokenizer.decode(list(question.ids), skip_special_tokens=False)}
         own = {"return_token_ids": True, "stop_token_ids": sorted(question.stop_ids), "ignore_eos": True}
         return {**body, "prompt": list(question.ids), **own}
 
     def _choice(self, event: Any) -> dict[str, Any] | None:
-        """What an event says of the answer; None where it is about something else, such as the number of tokens."""
+        """Return an event's part of the answer; None for other events, such as token counts."""
         try:
             choices = event["choices"]
             found: dict[str, Any] | None = choices[0] if choices else None
@@ -118,22 +119,22 @@ class Completions:
         except (KeyError, IndexError, TypeError):
             pass
         start = one_line(self._server.scrub(str(event)), 60)
-        raise EngineFault(f"it sent an event that is no completion: {start}")
+        raise EngineFault(f"it sent an event that is not a completion: {start}")
 
     def _arrival(self, at_ns: int, choice: dict[str, Any], question: Question, loose: bool) -> Arrival:
         text, ids, prompt = choice.get("text") or "", choice.get("token_ids"), choice.get("prompt_token_ids")
         if not isinstance(text, str) or not isinstance(ids, (list, type(None))):
-            raise EngineFault("it sent an event whose text is none, or whose token_ids are no list")
+            raise EngineFault("it sent an event whose text is not a string or whose token_ids are not a list")
         if not self.ids:
             return Arrival(at_ns, (), text)
         if prompt is not None and prompt != list(question.ids):
-            raise EngineFault("its server decodes from another prompt than it was given; its template changes it")
+            raise EngineFault("it changes the prompt before decoding, for example by a template")
         if text and not ids and not loose:
-            raise EngineFault("it sent text and no token ids, though it had sent some before")
+            raise EngineFault("it sent text without token ids, although it had sent ids before")
         return Arrival(at_ns, tuple(ids or ()), text)
 
     def _end_in_text(self, question: Question) -> str:
-        """The text of a token that ends an answer; "" where the run has none."""
+        """Return the text of a stop token; "" if the run has none."""
         own = self._model.tokenizer.eos_token_id
         ends = [own] if own in question.stop_ids else sorted(question.stop_ids)[:1]
         return str(self._model.tokenizer.decode(ends, skip_special_tokens=False)) if ends else ""
@@ -142,8 +143,8 @@ class Completions:
         try:
             names = [str(each["id"]) for each in self._server.json("/v1/models")["data"]]
         except (KeyError, TypeError):
-            raise EngineFault("its /v1/models lists no models; name one by the option model") from None
+            raise EngineFault("its /v1/models lists no models; name one with the option model") from None
         if len(names) != 1:
             shown = one_line(self._server.scrub(", ".join(names)), 120) or "none"
-            raise EngineFault(f"it serves {len(names)} models ({shown}); name one by the option model")
+            raise EngineFault(f"it serves {len(names)} models ({shown}); name one with the option model")
         return names[0]

@@ -1,8 +1,8 @@
-"""transformers' ``generate`` in this process, on the run's own model with the attention that transformers gave it.
+"""Run transformers' ``generate`` in this process, on the run's own model with transformers' attention.
 
-Its streamer gets the tokens of every forward as they come, so each arrival is a forward. Candidates and matches are
-counted at the hook that transformers calls once a step (``CandidateGenerator.update_candidate_strategy``). The first
-forward of prompt lookup verifies candidates with the prompt and is no decode step.
+Its streamer gets the tokens of every forward immediately, so each arrival is a forward. Candidates and matches are
+counted in ``CandidateGenerator.update_candidate_strategy``, which transformers calls once per step. The first forward
+of prompt lookup verifies candidates together with the prompt and is not a decode step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specbench.backends.protocol import PLAIN, Arrival, EngineCounters, EngineOp
 from specbench.common import EngineFault, SpecbenchError, option
 from specbench.results import EngineFacts, ServedWeights
 
-_MEASURES = {"matches_per_step": "matched candidates over forwards with candidates, as update_candidate_strategy sees"}
+_MEASURES = {"matches_per_step": "matches per forward with candidates, as update_candidate_strategy gets them"}
 
 
 class Plain(EngineOptions):
@@ -31,22 +31,26 @@ class Plain(EngineOptions):
 class Lookup(Plain):
     """Options of prompt lookup."""
 
-    num_tokens: int = option(10, "k", help="candidates of a step (prompt_lookup_num_tokens)", ge=1, le=1024)
-    max_ngram: int = option(2, help="longest n-gram looked for (max_matching_ngram_size)", ge=1, le=64)
+    num_tokens: int = option(10, "k", help="candidates per step (prompt_lookup_num_tokens)", ge=1, le=1024)
+    max_ngram: int = option(2, help="longest n-gram to look up (max_matching_ngram_size)", ge=1, le=64)
 
 
 class Assisted(Plain):
     """Options of assisted generation."""
 
-    model: str = option("", help="draft model, as --model takes one; its vocabulary is the target's")
-    num_tokens: int = option(20, "k", help="candidates of a step (num_assistant_tokens)", ge=1, le=1024)
-    schedule: Literal["constant", "heuristic"] = option("constant", help="of k (num_assistant_tokens_schedule)")
-    confidence: float = option(0.4, help="drafting ends below it (assistant_confidence_threshold)", ge=0, le=1)
+    model: str = option("", help="draft model, a value of --model; must have the target's vocabulary")
+    num_tokens: int = option(20, "k", help="candidates per step (num_assistant_tokens)", ge=1, le=1024)
+    schedule: Literal["constant", "heuristic"] = option(
+        "constant", help="schedule of k (num_assistant_tokens_schedule)"
+    )
+    confidence: float = option(
+        0.4, help="drafting stops below this confidence (assistant_confidence_threshold)", ge=0, le=1
+    )
 
 
 @dataclass
 class _Steps:
-    """What the forwards of a request did."""
+    """Records of a request's forwards; also the streamer that ``generate`` calls."""
 
     at_ns: list[int] = field(default_factory=list)
     ids: list[list[int]] = field(default_factory=list)
@@ -54,12 +58,12 @@ class _Steps:
     matched: int = 0
 
     def put(self, value: Any) -> None:
-        """Of a streamer: the prompt first, then the tokens of each forward."""
+        """Take the prompt at the first call, then the tokens of each forward; part of the streamer interface."""
         self.at_ns.append(time.perf_counter_ns())
         self.ids.append(value.reshape(-1).tolist())
 
     def end(self) -> None:
-        """Of a streamer."""
+        """Do nothing; part of the streamer interface."""
 
 
 class Backend(protocol.Backend):
@@ -84,10 +88,10 @@ class Backend(protocol.Backend):
         loaded, options = self.served.model, self.options
         own = str(loaded.model.dtype).removeprefix("torch.")
         if self.served.dtype != own:
-            raise EngineFault(f"it decodes with the run's own model, in {own}; say --dtype {self.served.dtype}")
+            raise EngineFault(f"it decodes with the run's own model, in {own}; give --dtype {self.served.dtype}")
         if self.mode == "assisted":
             if not options.model:
-                raise EngineFault(f"it needs a draft model; --set {self.served.label}.model=NAME names one")
+                raise EngineFault(f"it needs a draft model; give --set {self.served.label}.model=NAME")
             from specbench.models import load
 
             try:
@@ -110,8 +114,10 @@ class Backend(protocol.Backend):
         )
 
     def ask(self, question: Question) -> Iterator[Arrival]:
-        """Answers whole at the first ``next``, then yields what arrived when it did: in one process nobody can do
-        anything else meanwhile without taking its time."""
+        """Decode the whole answer at the first ``next``, then yield the recorded arrivals.
+
+        Handling tokens in between would take time from the engine, which runs in the same process.
+        """
         steps = self._generate(question)
         with_draft = sum(1 for drafted in steps.drafted if drafted)
         own = {"matches_per_step": steps.matched / with_draft} if with_draft else {}
@@ -119,7 +125,7 @@ class Backend(protocol.Backend):
         for at_ns, ids in zip(steps.at_ns[1:], steps.ids[1:], strict=True):  # the first put is the prompt
             yield Arrival(at_ns, ids)
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         return self._told
 
     def close(self) -> None:
@@ -134,7 +140,7 @@ class Backend(protocol.Backend):
             max_new_tokens=question.budget,
             eos_token_id=sorted(question.stop_ids) or None,
             pad_token_id=self.served.model.pad_id,
-            **self._drawn(question),
+            **self._sampling(question),
             **{name: value for name, value in self._how().items() if name != "assistant_model"},
         )
         prompt = torch.tensor([list(question.ids)], device=model.device)
@@ -158,7 +164,7 @@ class Backend(protocol.Backend):
         return steps
 
     def _how(self) -> dict[str, Any]:
-        """What of its options ``generate`` takes, by its names."""
+        """Return the options under ``generate``'s names."""
         found: dict[str, Any] = {}
         if self.options.cache == "static":
             found["cache_implementation"] = "static"
@@ -176,8 +182,8 @@ class Backend(protocol.Backend):
         return found
 
     @staticmethod
-    def _drawn(question: Question) -> dict[str, Any]:
-        """How tokens are chosen; what is not said here it has from the model's own configuration, or 50 for top-k."""
+    def _sampling(question: Question) -> dict[str, Any]:
+        """Return all sampling settings explicitly; otherwise transformers would use its defaults, such as top-k 50."""
         if question.temperature == 0:
             return {"do_sample": False}
         return {
@@ -190,7 +196,7 @@ class Backend(protocol.Backend):
 
 @contextmanager
 def _bare(model: Any) -> Iterator[None]:
-    """The model without a generation configuration of its own: a repetition penalty in it would be nobody's wish."""
+    """Remove the model's own generation configuration, which may contain a repetition penalty, for a while."""
     from transformers import GenerationConfig
 
     own = model.generation_config
@@ -203,7 +209,7 @@ def _bare(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _counted(model: Any, steps: _Steps) -> Iterator[None]:
-    """Notes what the candidate generators that the model makes meanwhile propose, and what of it matched."""
+    """Record the candidates and matches of candidate generators that the model creates within the ``with`` block."""
     plain = model._get_candidate_generator
 
     def made(*args: Any, **named: Any) -> Any:

@@ -1,7 +1,7 @@
-"""llama.cpp: ``llama-server`` on the run's weights, started here, or one of the user's by URL.
+"""Run llama.cpp's ``llama-server``: started here on the run's weights, or a server of the user by URL.
 
-One server a row, one request at a time, which ends where the budget is used up or the run closes it. What it is asked
-with is in :func:`_body`, what it is started with in :mod:`specbench.backends.llama_options`.
+Each row has its own server, with one request at a time, which ends when its budget is used up or the run closes it.
+:func:`_body` makes requests, :mod:`specbench.backends.llama_options` has the server's command-line options.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from specbench.backends.weights import weights_of
 from specbench.common import Child, EngineFault, one_line
 from specbench.results import EngineFacts, ServedWeights
 
-_LOOK_S = 0.002
-_IDLE_S = 60.0  # for the step that runs when a request is given up
-_DYING_S = 2.0  # from the end of its connections to its own
+_POLL_S = 0.002
+_IDLE_S = 60.0  # limit for the step that is running when a request is given up
+_DYING_S = 2.0  # limit between the end of its connections and of the process
 
 
 class Backend(protocol.Backend):
-    """llama.cpp's server: a request at a time, greedy or by the run's sampling, with no other sampler of its own."""
+    """llama.cpp's server, with one request at a time, and only the run's samplers."""
 
     title = "llama.cpp"
     modes = MODES
     by_url = "can be"
-    # No token of the exported file's vocabulary ends an answer. By URL one may: it is an end where the run has it too.
+    # The exported file's vocabulary has no stop token. A server by URL may stop at one, which must be a stop token of
+    # the run too.
     told_stop_ids = False
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
@@ -45,18 +46,18 @@ class Backend(protocol.Backend):
 
     @classmethod
     def version(cls, options: Any) -> str:
-        """What it says of itself by ``--version``."""
+        """Return the output of ``llama-server --version``."""
         return Program(options.server).version()
 
     def start(self) -> EngineFacts:
-        """Starts it on the run's weights, or connects to it, and has it answer once."""
+        """Start a server on the run's weights or connect to one, and send it a first request."""
         return self._start_here() if self.served.url is None else self._connect(self.served.url)
 
     def _start_here(self) -> EngineFacts:
         program = Program(self.options.server)
         version = program.version()
         arguments = program.arguments(flags(self.mode, self.options, self.served), self.options.server_args)
-        # A vocabulary of placeholders: none of them ends an answer, and each has its text at once.
+        # The file has a vocabulary of placeholders: none is a stop token, and each has a complete text.
         file, weights = weights_of(self.served, "gguf")
         port = _free_port()
         begun = time.perf_counter()
@@ -79,15 +80,17 @@ class Backend(protocol.Backend):
         begun = time.perf_counter()
         own = sorted(self.options.model_fields_set - EngineOptions.model_fields.keys())
         if own:
-            raise EngineFault(f"a server that runs has its own settings; leave {', '.join(own)} away, or its URL")
+            raise EngineFault(f"{', '.join(own)} cannot be set for a running server; remove it, or the server's URL")
         self._server = Server(url, self.options.timeout)
         props, slots = self._get("/props"), self._slots()
         if slots[0].get("speculative") is not (self.mode != PLAIN):
             does = "speculates" if self.mode == PLAIN else "does not speculate"
-            raise EngineFault(f"its server {does}; give {self.mode} the URL of one that is started so")
+            raise EngineFault(f"its server {does}; give the URL of a server that is started for {self.mode}")
         room = slots[0].get("n_ctx")
         if not isinstance(room, int) or room < self.served.capacity:
-            raise EngineFault(f"it has room for {room} tokens of {self.served.capacity}; raise its --ctx-size")
+            raise EngineFault(
+                f"its context has {room} tokens and {self.served.capacity} are needed; raise its --ctx-size"
+            )
         self._answer_once()
         return EngineFacts(
             engine="llama.cpp",
@@ -107,13 +110,13 @@ class Backend(protocol.Backend):
             with closing(events):
                 yield from steps.of(events)
         except GeneratorExit:
-            if not steps.finished:  # it hears of the closed connection when it has the next token
+            if not steps.finished:  # it notices the closed connection only when it sends the next token
                 self._wait_for(lambda: not any(slot.get("is_processing") for slot in self._slots()), _IDLE_S)
             raise
         except Lost as error:
             raise self._fault(error) from error
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         if self._steps is None:
             return EngineCounters()
         timings, verified = self._steps.timings, self._steps.verified
@@ -138,16 +141,16 @@ class Backend(protocol.Backend):
             try:
                 if done():
                     return
-            except EngineFault:  # it does not listen yet, or loads
+            except EngineFault:  # not listening yet, or still loading
                 pass
             if self._child is not None and not self._child.running:
                 raise self._child.died()
             if time.monotonic() > until:
                 raise EngineFault(f"it was not ready within {seconds:g} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _answer_once(self) -> None:
-        """A first answer, which says whether it sends what is needed; what it says of it is of no request."""
+        """Send a first request to check that the server's answers have the needed fields."""
         for _ in self.ask(Question(ids=(0, 1), budget=1, stop_ids=frozenset())):
             pass
         self._steps = None
@@ -156,32 +159,32 @@ class Backend(protocol.Backend):
         assert self._server is not None, "it has been started"
         found = self._server.json(path)
         if not isinstance(found, dict):
-            raise EngineFault(f"its {path} is no JSON object; it is no llama-server")
+            raise EngineFault(f"its {path} is not a JSON object, so it is not a llama-server")
         return found
 
     def _slots(self) -> Sequence[Mapping[str, Any]]:
         assert self._server is not None, "it has been started"
         found = self._server.json("/slots")
         if not isinstance(found, list) or not found or not all(isinstance(slot, dict) for slot in found):
-            raise EngineFault("its /slots is no list; start it without --no-slots")
+            raise EngineFault("its /slots is not a list of slots; start it without --no-slots")
         return found
 
     def _fault(self, error: Lost) -> EngineFault:
-        """Why a connection was lost: the end of its process, where that is what it was."""
+        """Return why a connection was lost: the end of the server's process if it was started here."""
         return error if self._child is None else self._child.died(_DYING_S)
 
 
 def _body(question: Question, *, drafts: bool) -> dict[str, Any]:
-    """A request whose samplers are those named, in an order that gives what temperature, top-k, top-p gives."""
+    """Return a request's body, with samplers in an order that has the same effect as the run's sampling."""
     greedy = question.temperature == 0
     return {
         "prompt": list(question.ids),
         "n_predict": question.budget,
         "stream": True,
         "return_tokens": True,
-        "timings_per_token": drafts,  # which it needs time for, and nobody needs where each token is a forward
+        "timings_per_token": drafts,  # takes time, and is not needed if each token is a forward
         "cache_prompt": False,
-        "ignore_eos": False,  # true would forbid tokens, where a vocabulary has some that end an answer
+        "ignore_eos": False,  # true would suppress the vocabulary's stop tokens
         "samplers": ["top_k"] if greedy else ["top_k", "temperature", "top_p"],
         "top_k": 1 if greedy else question.top_k,
         "top_p": question.top_p,

@@ -1,4 +1,4 @@
-"""llama-server's program: where it is, what it says of itself, and the options that it knows."""
+"""Find the program llama-server, its version, and the options that it supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Program:
     """A llama-server on this machine.
 
     Args:
-        path: of it; empty is the one of ``make engines``, or else that on the PATH.
+        path: path of the program; empty is the one of ``make engines``, else the one on the PATH.
     """
 
     def __init__(self, path: str) -> None:
@@ -27,31 +27,32 @@ class Program:
         found = next(filter(None, map(shutil.which, places)), None)
         if found is None:
             where = f"there is no program {path}" if path else "it is not installed"
-            raise EngineFault(f"{where}; make engines builds it, or name one by --set llama.cpp:ar.server=PATH")
+            raise EngineFault(f"{where}; run make engines to build it, or give --set llama.cpp:ar.server=PATH")
         self.path = found
 
     def version(self) -> str:
-        """Its version with build and commit."""
+        """Return the version with build and commit."""
         found = re.search(r"^version: (.+)$", self._asked("--version"), re.MULTILINE)
         return one_line(found[1], 80) if found else "unknown"
 
     def arguments(self, options: Mapping[str, object], more: str) -> list[str]:
-        """Options as a command line, once all of them are in its ``--help``: names change between builds.
+        """Return options as a command line, after checking that ``--help`` has them: names change between builds.
 
         Args:
-            options: by their names; of ``--spec-type`` the value has to be there too.
+            options: values by name; the value of ``--spec-type`` must be in the help too.
+            more: further options of the user, as on a command line.
         """
         ours = {"--model": "", "--port": "", **options}
         for name in (*ours, *(str(value) for option, value in options.items() if option == "--spec-type")):
             if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", self._help):
-                raise EngineFault(f"its --help does not name {name}; build a llama-server of this year")
+                raise EngineFault(f"its --help does not list {name}; use a newer llama-server")
         try:
             words = shlex.split(more)
         except ValueError as error:
-            raise EngineFault(f"its server_args are no command line ({error})") from None
+            raise EngineFault(f"its server_args are not a valid command line ({error})") from None
         for name in (word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)):
             if self._spellings(name) & ours.keys() or name.startswith("--spec-"):
-                raise EngineFault(f"its server_args have {name}, which the run sets, or an option of the mode")
+                raise EngineFault(f"its server_args have {name}, which is set by the run or by an option of the mode")
         return [*(str(part) for pair in sorted(options.items()) for part in pair), *words]
 
     @cached_property
@@ -59,7 +60,7 @@ class Program:
         return self._asked("--help")
 
     def _spellings(self, name: str) -> set[str]:
-        """All names of an option, which are on one line of the help."""
+        """Return all names of an option, which are on the same line of the help."""
         for line in self._help.splitlines():
             names = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line)) if line.startswith("-") else set()
             if name in names:
@@ -72,5 +73,5 @@ class Program:
                 [self.path, about], stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=60
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise EngineFault(f"{self.path} cannot be asked for {about} ({one_line(str(error), 100)})") from error
+            raise EngineFault(f"{self.path} {about} cannot be run ({one_line(str(error), 100)})") from error
         return done.stdout + done.stderr

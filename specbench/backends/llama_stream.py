@@ -1,7 +1,7 @@
-"""llama-server's stream, read as target forwards.
+"""Group llama-server's stream of tokens into target forwards.
 
-A step's tokens come one by one, each with the server's counters so far. A step that verified a draft raises
-``draft_n_accepted`` before its first token, which tells how many tokens it has: one more than were accepted.
+A step's tokens arrive one by one, each with the server's counters so far. If a step verified a draft,
+``draft_n_accepted`` has grown at its first token by the accepted drafts; the step has one token more than these.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from specbench.backends.protocol import Arrival, Question
 from specbench.backends.streaming import Lost
 from specbench.common import EngineFault, one_line
 
-#: What the server counts of drafts: tokens that were drafted, and of these accepted.
+#: The server's counters of drafted and accepted tokens.
 DRAFTED = ("draft_n", "draft_n_accepted")
 
 
 class Steps:
-    """The arrivals of one request, and the server's counters behind them.
+    """The arrivals of one request, and the server's counters.
 
     Args:
-        drafts: it speculates, and was asked for its timings with every token; else each token is a forward.
+        drafts: whether the server speculates and sends timings with every token; else each token is a forward.
 
     Attributes:
+        sent: tokens so far.
         verified: steps so far that had a draft.
-        timings: the server's, as of its last event.
-        finished: it has said that the answer is complete.
+        timings: the server's timings of the last event.
+        finished: whether the server has reported the end of the answer.
     """
 
     def __init__(self, question: Question, *, drafts: bool) -> None:
@@ -35,10 +36,10 @@ class Steps:
         self.finished = False
         self._question = question
         self._drafts = drafts
-        self._expected = 1  # tokens of the step whose first one came last
+        self._expected = 1  # tokens of the current step
 
     def of(self, events: Iterator[tuple[int, Any]]) -> Iterator[Arrival]:
-        """An arrival per target forward. The last of a whole budget waits for the server's word that this is all."""
+        """Yield an arrival per target forward; the last one of a full budget only after the server's end event."""
         ids: list[int] = []
         here = last = 0
         for at_ns, event in events:
@@ -53,16 +54,16 @@ class Steps:
             if self.finished:
                 break
         if not self.finished:
-            raise Lost("its connection broke off in the middle of an answer")
+            raise Lost("its connection was lost in the middle of an answer")
         if self.sent < self._question.budget and (not self.sent or last not in self._question.stop_ids):
             why = one_line(str(event.get("stop_type") or "no reason given"), 40)
-            raise EngineFault(f"it ended an answer of {self.sent} tokens by itself ({why}), at none of the run's ends")
+            raise EngineFault(f"it ended an answer after {self.sent} tokens ({why}), not at a stop token of the run")
 
     def _taken(self, event: Mapping[str, Any], *, begins: bool) -> list[int]:
-        """The ids of an event, once they are what was asked for."""
+        """Check an event and return its token ids."""
         new, counted = event.get("tokens"), event.get("tokens_predicted")
         if not isinstance(new, list) or any(type(each) is not int or each < 0 for each in new):
-            raise EngineFault("it sends no token ids; use a llama-server that knows return_tokens")
+            raise EngineFault("it sends no token ids; use a llama-server that supports return_tokens")
         before = self.timings
         self._time(event.get("timings"))
         if not new:
@@ -73,20 +74,20 @@ class Steps:
             self.verified += drafted > 0
         self.sent += len(new)
         if self.sent > self._question.budget:
-            raise EngineFault(f"it generated more than the {self._question.budget} tokens that it was asked for")
+            raise EngineFault(f"it generated more than its budget of {self._question.budget} tokens")
         if self.sent != counted:
             raise EngineFault(
-                f"it sent {self.sent} ids of {one_line(str(counted), 20)} tokens: it keeps those to itself whose text"
-                " is part of a character; have it started by specbench, whose file has no such tokens"
+                f"it sent {self.sent} ids of {one_line(str(counted), 20)} tokens: it does not send tokens whose text "
+                "is part of a character; let specbench start it, whose file has no such tokens"
             )
         return new
 
     def _time(self, timings: Any) -> None:
-        """Takes in what the server says of its work so far."""
+        """Check and store the server's timings."""
         if not isinstance(timings, dict):
             if self._drafts:
                 raise EngineFault(
-                    "it sends no timings with its tokens; use a llama-server that knows timings_per_token"
+                    "it sends no timings with its tokens; use a llama-server that supports timings_per_token"
                 )
             return
         self.timings = timings
@@ -96,8 +97,8 @@ class Steps:
 
 
 def _count(timings: Mapping[str, Any], key: str) -> int:
-    """A counter, which is not there before its first draft."""
+    """Return a counter, which is missing before the first draft."""
     found = timings.get(key, 0)
     if type(found) is not int:
-        raise EngineFault(f"its {key} is no number")
+        raise EngineFault(f"its {key} is not an integer")
     return found

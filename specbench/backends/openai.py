@@ -1,6 +1,6 @@
-"""Any server with OpenAI-compatible completions, by its URL. What it decodes with is the user's word.
+"""Measure any OpenAI-compatible server by its URL; the user has to know what it decodes with.
 
-Of such a server nothing is known but its tokens and when they arrived: not its forwards, its weights or its settings.
+Only its tokens and their arrival times are known, not its forwards, weights or settings.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from specbench.results import EngineFacts, ServedWeights
 class OpenAIOptions(EngineOptions):
     """Options of both modes."""
 
-    model: str = option("", help="the model's name there; the only one where nothing is said")
-    api_key_env: str = option("", help="environment variable that holds the key, where it needs one")
+    model: str = option("", help="name of the model on the server; default is its only model")
+    api_key_env: str = option("", help="name of the environment variable with the API key, if the server needs one")
 
     _named = field_validator("api_key_env")(keys.named)
 
 
 class Backend(protocol.Backend):
-    """A server by its URL; what it can do is found out when it is connected to."""
+    """A server by its URL; its support of token ids is found out when the run connects."""
 
     title = "OpenAI-compatible"
     modes: ClassVar = {
-        PLAIN: Mode("plain, by your word", OpenAIOptions),
-        "spec": Mode("whatever the server speculates with, by your word", OpenAIOptions),
+        PLAIN: Mode("a server that you know to decode plainly", OpenAIOptions),
+        "spec": Mode("a server that you know to speculate", OpenAIOptions),
     }
     by_url = "has to be"
 
@@ -44,7 +44,7 @@ class Backend(protocol.Backend):
 
     def start(self) -> EngineFacts:
         begun = time.perf_counter()
-        assert self.served.url is not None, "rows see to it"
+        assert self.served.url is not None, "make_row requires it"
         server = Server(self.served.url, self.options.timeout, self.options.api_key_env)
         self._completions = Completions(server, self.options.model, self.served.model)
         self._completions.probe()
@@ -64,7 +64,7 @@ class Backend(protocol.Backend):
         assert self._completions is not None, "it has been started"
         return self._completions.ask(question)
 
-    def told(self) -> EngineCounters:
+    def counters(self) -> EngineCounters:
         return EngineCounters(finish=self._completions.finish if self._completions else None)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Backend(protocol.Backend):
 
 
 def version_of(server: Server) -> str:
-    """What a server says of its version, at the path where vLLM and those like it do."""
+    """Return a server's version from ``/version``, which vLLM and similar servers have, or "unknown"."""
     try:
         return one_line(server.scrub(str(server.json("/version")["version"])), 80)
     except (EngineFault, KeyError, TypeError):

@@ -1,8 +1,8 @@
-"""What another engine has to be able to do to be a row of a run.
+"""Interface that another engine implements to be a row of a run.
 
-An engine is started or connected to, takes a prompt's token ids and yields its answer's as they arrive; arrival times
-are noted outside of it. The run's rule ends an answer: the engine gets the budget and, where it takes them, the stop
-ids; anything it sends after the end is a fault.
+A run starts an engine or connects to it, sends the token ids of a prompt, and gets the answer's ids as they arrive.
+Arrival times are taken outside of the engine. The run's stop rule ends an answer: the engine gets the budget, and the
+stop ids if it supports them; tokens after the end are an error.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class EngineOptions(Options):
-    """Options that the rows of every engine have."""
+    """Options of every engine's rows."""
 
     dtype: Precision = option("auto", help="precision of the weights: float32, bfloat16, float16; auto is the run's")
-    timeout: float = option(120.0, help="seconds without a token after which it counts as stalled", gt=0, le=86400)
-    start_timeout: float = option(900.0, help="seconds that it may take to start", gt=0, le=86400)
+    timeout: float = option(
+        120.0, help="seconds without a token after which the engine counts as stalled", gt=0, le=86400
+    )
+    start_timeout: float = option(900.0, help="most seconds for starting the engine", gt=0, le=86400)
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Mode:
     """One way in which an engine decodes; a row is written ENGINE:MODE.
 
     Attributes:
-        lossless: it claims to emit what plain decoding emits.
-        measures: the engine's own figures of a request, by its own names, with what they are.
+        lossless: whether it claims to emit plain decoding's tokens.
+        measures: the engine's own figures of a request: names -> descriptions.
     """
 
     help: str
@@ -48,14 +50,14 @@ class Mode:
 
 @dataclass(frozen=True)
 class Served:
-    """What a row is served with.
+    """Settings with which an engine serves a row.
 
     Attributes:
-        model: of the run; its weights are what an engine is given, its tokenizer what reads text back.
-        dtype: of the row's weights: "float32", "bfloat16" or "float16".
+        model: the run's model; the engine gets its weights, and its tokenizer reads text answers.
+        dtype: precision of the row's weights: "float32", "bfloat16" or "float16".
         capacity: tokens of the longest prompt and its answer.
-        url: of a server that the user runs; None where it is started here.
-        apart: in it the run's model is as transformers made it, for an engine in this process.
+        url: URL of a server that the user runs; None if the engine is started here.
+        apart: context manager in which the run's model is as transformers created it, for an engine in this process.
     """
 
     label: str
@@ -72,12 +74,12 @@ class Question:
     """One prompt to answer.
 
     Attributes:
-        budget: tokens of the answer at most.
+        budget: most tokens of the answer.
         temperature: 0 is greedy.
         top_k: 0 is off.
         top_p: 1 is off.
-        ended: whether an answer that begins so has ended, by the run's whole rule, stop strings included: for an engine
-            in this process, which cannot be told so while it decodes.
+        ended: token ids so far -> whether the answer has ended by the run's full stop rule, stop strings included; for
+            an engine in this process, which the run cannot interrupt while it decodes.
     """
 
     ids: Sequence[int]
@@ -92,12 +94,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Tokens of an answer that came together.
+    """Tokens of an answer that arrived together.
 
     Attributes:
-        at_ns: when they were here, on the clock of ``time.perf_counter_ns``.
-        ids: token ids; empty where the engine sends text only.
-        text: of an engine that sends no ids.
+        at_ns: arrival time, on the clock of ``time.perf_counter_ns``.
+        ids: token ids; empty if the engine only sends text.
+        text: text, from an engine that sends no ids.
     """
 
     at_ns: int
@@ -107,13 +109,13 @@ class Arrival:
 
 @dataclass(frozen=True)
 class EngineCounters:
-    """What an engine says of the request that it answered last. None is what it does not say.
+    """An engine's own counters of its last request; None for those that it does not report.
 
     Attributes:
-        forwards: target forwards behind the first arrival, those without a draft included, as this engine counts them
-            or as it follows from its counters; for all that it sent. Where every arrival is a forward it is None.
+        forwards: target forwards after the first arrival, including those without a draft, for everything that it sent.
+            None if every arrival is a forward.
         own: further figures under the engine's own names, see :attr:`Mode.measures`.
-        finish: how an answer in text ended by itself, of which nobody here can count the tokens as the engine did.
+        finish: why a text answer ended, since its tokens cannot be counted here as the engine counts them.
     """
 
     forwards: int | None = None
@@ -124,22 +126,22 @@ class EngineCounters:
 
 
 class Backend(ABC):
-    """Another engine, decoding in one mode. Base of the class ``Backend`` of each module in this room.
+    """Another engine, decoding in one mode. Base of the class ``Backend`` of each module in this package.
 
-    Nothing is started by making one. What goes wrong is raised as an EngineFault of one sentence, without the row's
-    name, which is put before it. One request runs at a time.
+    The constructor starts nothing. Errors are raised as an EngineFault with one line that begins with "it" or "its" and
+    does not name the row, since the row's name is put in front. One request runs at a time.
     """
 
-    #: What people call it.
+    #: Name of the engine for people.
     title: ClassVar[str]
 
-    #: By the part of a row's label behind the colon; the first is without speculation.
+    #: By the part of a row's name after the colon; the first mode is without speculation.
     modes: ClassVar[Mapping[str, Mode]]
 
-    #: Whether it can be a server that the user runs, and whether it has to be one.
+    #: Whether it can or must be a server that the user runs.
     by_url: ClassVar[Literal["no", "can be", "has to be"]] = "no"
 
-    #: Whether it is told the ids that end an answer, and ends it there by itself; of a server it is known once started.
+    #: Whether the engine gets the stop ids and ends answers at them; for a server it is known after the start.
     told_stop_ids: bool = True
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
@@ -147,26 +149,28 @@ class Backend(ABC):
 
     @classmethod
     def version(cls, options: Any) -> str | None:
-        """The version that is installed here, found without starting it; None where that is not known before."""
+        """Return the installed version without starting the engine; None if it is only known after the start."""
         return None
 
     @abstractmethod
     def start(self) -> EngineFacts:
-        """Starts it, or connects to it, and gives back what it is when it takes requests."""
+        """Start the engine or connect to it, and return its facts when it is ready for requests."""
 
     @abstractmethod
     def ask(self, question: Question) -> Iterator[Arrival]:
-        """Sends a prompt at the first ``next`` and yields what arrives. Closing the iterator gives the request up, and
-        returns when the engine is idle again."""
+        """Send a prompt at the first ``next`` and yield the tokens as they arrive.
+
+        Closing the iterator aborts the request and returns when the engine is idle again.
+        """
 
     @abstractmethod
-    def told(self) -> EngineCounters:
-        """About the last request, once its iterator has ended or is closed."""
+    def counters(self) -> EngineCounters:
+        """Return the counters of the last request, after its iterator has ended or is closed."""
 
     def processes(self) -> Sequence[int]:
-        """Numbers of the processes that it was started as, whose children are its own too; none by URL."""
+        """Return the ids of the engine's processes without their children; empty for a server by URL."""
         return ()
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it and its processes; a second call does nothing."""
+        """Stop the engine and its processes; a second call does nothing."""

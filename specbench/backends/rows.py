@@ -1,4 +1,4 @@
-"""Methods of a plan that are other engines', ENGINE:MODE with checked options."""
+"""Create the rows of other engines in a plan: ENGINE:MODE with checked options."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specbench.results import MethodSpec
 
 @dataclass(frozen=True)
 class Row:
-    """Another engine in one mode, ready to be started. It has what a method has, for whoever lists both.
+    """Another engine in one mode, ready to be started. Shares attributes with a method, so that both can be listed.
 
     Attributes:
-        url: of the server that the user runs; None where it is started here.
+        url: URL of a server that the user runs; None if the engine is started here.
     """
 
     label: str
@@ -27,36 +27,36 @@ class Row:
     backend: type[Backend]
     url: str | None = None
 
-    #: At a temperature above 0 an engine draws with noise of its own.
+    #: Above temperature 0 an engine samples with random numbers of its own.
     own_noise = True
 
     @property
     def engine(self) -> str:
-        """The engine's name."""
+        """Name of the engine."""
         return self.name.partition(":")[0]
 
     @property
     def mode(self) -> str:
-        """The mode's name."""
+        """Name of the mode."""
         return self.name.partition(":")[2]
 
     @property
     def kind(self) -> Mode:
-        """What the mode is."""
+        """Description of the mode."""
         return self.backend.modes[self.mode]
 
     @property
     def lossless(self) -> bool:
-        """Whether it claims to emit what plain decoding emits."""
+        """Whether the mode claims to emit plain decoding's tokens."""
         return self.kind.lossless
 
     @property
     def plain(self) -> bool:
-        """Whether it decodes without speculation."""
+        """Whether the mode decodes without speculation."""
         return self.mode == PLAIN
 
     def spec(self) -> MethodSpec:
-        """The record. Of a server's address it has a digest: enough to tell two servers apart, and names no machine."""
+        """Return the row's record, in which a hash replaces a server's URL: it distinguishes servers but names none."""
         return MethodSpec(
             label=self.label,
             name=self.name,
@@ -69,15 +69,15 @@ class Row:
 
 
 def make_row(label: str, name: str, raw: Mapping[str, Any], url: str | None = None) -> Row:
-    """A row with options as written."""
+    """Create a row from options as written on the command line."""
     backend, _, mode = engine_mode(name)
     options = parse_options(mode.options, raw, name)
     owner = name.partition(":")[0]
     if url is not None and backend.by_url == "no":
-        raise UsageError(f"--backend-url {label}: {owner} runs in this process; leave the address out")
+        raise UsageError(f"cannot use --backend-url for {label}: {owner} runs in this process; remove it")
     if url is None and backend.by_url == "has to be":
         raise UsageError(
-            f"{label} is a server that you run; give its address: --backend-url {owner}=http://HOST:PORT/v1"
+            f"cannot run {label} without its server's address; give --backend-url {owner}=http://HOST:PORT/v1"
         )
     return Row(label, name, options, backend, url)
 

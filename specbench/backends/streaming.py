@@ -1,6 +1,6 @@
-"""Answers over HTTP as server-sent events, each with the time at which it was here.
+"""Receive answers over HTTP as server-sent events, each with its arrival time.
 
-A request makes a connection of its own, so what that takes is part of the time to the first token.
+Each request opens a new connection, whose time is part of the time to the first token.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from specbench.common import (
     send,
 )
 
-_LONGEST = 4 << 20  # bytes of an event; llama.cpp's last one has the prompt's text in it
-_LARGEST = 8 << 20  # bytes of a body that comes whole: a list of models, counters
+_LONGEST = 4 << 20  # most bytes of an event; llama.cpp's last event contains the prompt's text
+_LARGEST = 8 << 20  # most bytes of a body without events, such as a list of models
 _PIECE = 1 << 16
-_READ = 1 << 12  # characters of a text of which the beginning is shown
+_READ = 1 << 12  # most characters of a text that errors quote
 
 
 class Refused(EngineFault):
-    """A server's answer that is none, of an HTTP status."""
+    """An answer with an HTTP status other than 200."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -41,19 +41,19 @@ class Refused(EngineFault):
 
 
 class Lost(EngineFault):
-    """No connection, or one that broke off: whoever started the server may know why."""
+    """A missing or lost connection; if the server was started here, the end of its process may explain it."""
 
 
 class Server:
-    """An HTTP endpoint, the user's or one that was started here.
+    """An HTTP endpoint, of the user or started here.
 
     Args:
-        url: its address, with or without the ``/v1`` at the end.
-        timeout: seconds for a connection with what comes first, for a body, and between two events.
-        key_env: name of the environment variable with the key; "" where it needs none.
+        url: its address, with or without ``/v1`` at the end.
+        timeout: seconds for the connection and the first data, for a body, and between two events.
+        key_env: name of the environment variable with the API key; "" if none is needed.
 
     Raises:
-        UsageError: no web address, or one that holds what nobody should see; or there is no such variable.
+        UsageError: the URL is not a web address or contains a secret, or the variable is not set.
     """
 
     def __init__(self, url: str, timeout: float, key_env: str = "") -> None:
@@ -63,11 +63,11 @@ class Server:
         self.timeout = timeout
 
     def scrub(self, text: str) -> str:
-        """The beginning of a text, far more than a sentence shows, without the key."""
+        """Return the beginning of a text, without the API key."""
         return text[:_READ] if self._secret is None else self._secret.scrub(text[:_READ])
 
     def get(self, path: str) -> bytes:
-        """A body."""
+        """Return the body at a path."""
         with self._open(path, None, Deadline(self.timeout)) as response:
             content = response.beginning(_LARGEST + 1)
         if len(content) > _LARGEST:
@@ -75,17 +75,17 @@ class Server:
         return content
 
     def json(self, path: str) -> Any:
-        """A body that is JSON."""
+        """Return the JSON content at a path."""
         return self._parsed(self.get(path))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[int, Any], None, None]:
-        """Posts a body and yields the JSON of every event, with when it was here on ``time.perf_counter_ns``.
+        """Post a body and yield (arrival time on ``time.perf_counter_ns``, JSON content) of every event.
 
-        Events that came in one piece share a time. Closing the iterator closes the connection.
+        Events that arrived in one piece share a time. Closing the iterator closes the connection.
 
         Raises:
-            Refused: another status than 200.
-            EngineFault: no connection, nothing for too long, a connection that broke off, or what is no event.
+            Refused: the status is not 200.
+            EngineFault: there is no connection, it was lost, no data came for too long, or an event is invalid.
         """
         deadline = Deadline(self.timeout)
         with self._open(path, json.dumps(body).encode(), deadline) as response:
@@ -94,20 +94,20 @@ class Server:
             for at_ns, piece in response.pieces():
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
-                    name, _, data = line.strip().partition(b":")  # without a name it is a comment, to keep awake
+                    name, _, data = line.strip().partition(b":")  # a line without a name is a keep-alive comment
                     if name not in (b"data", b"error"):
                         continue
                     if data.strip() == b"[DONE]":
                         return
                     event = self._parsed(data)
                     if name == b"error" or (isinstance(event, dict) and event.get("error")):
-                        raise EngineFault(f"it gave up: {self._reason(event)}")
+                        raise EngineFault(f"it aborted the answer: {self._reason(event)}")
                     yield at_ns, event
-                    deadline.renew()  # what was done meanwhile is not its delay
+                    deadline.renew()  # time spent by the caller is not the server's delay
                 if len(rest) > _LONGEST:
                     raise EngineFault(f"it sent an event of more than {_LONGEST >> 20} MiB")
         if rest.strip():
-            raise Lost("its answer broke off in the middle of an event")
+            raise Lost("its answer ended in the middle of an event")
 
     @contextmanager
     def _open(self, path: str, body: bytes | None, deadline: Deadline) -> Iterator[Response]:
@@ -121,41 +121,41 @@ class Server:
                     raise self._refusal(path, response)
                 yield response
         except TimeoutError:
-            raise EngineFault(f"it stalled: nothing came for {self.timeout:g} s") from None
+            raise EngineFault(f"it stalled: no data came for {self.timeout:g} s") from None
         except ConnectionLost as error:
             why = one_line(self.scrub(str(error)), 120)
-            lost = f"its connection broke off ({why})"
-            raise Lost(lost if reached else f"its server is not to be reached ({why}); is it running?") from None
+            lost = f"its connection was lost ({why})"
+            raise Lost(lost if reached else f"its server cannot be reached ({why}); check that it is running") from None
 
     def _parsed(self, data: bytes) -> Any:
         try:
             return parse_json(data, "it", "")
         except UsageError:
             start = one_line(self.scrub(data[:200].decode(errors="replace")), 60)
-            raise EngineFault(f"it sent what is no JSON: '{start}'") from None
+            raise EngineFault(f"it sent invalid JSON: '{start}'") from None
 
     def _refusal(self, path: str, response: Response) -> Refused:
         try:
-            said = response.beginning(_PIECE).decode(errors="replace")
+            content = response.beginning(_PIECE).decode(errors="replace")
         except (TimeoutError, ConnectionLost):
-            said = ""
+            content = ""
         try:
-            said = self._reason(parse_json(said.encode(), "it", ""))
+            reason = self._reason(parse_json(content.encode(), "it", ""))
         except UsageError:
-            said = one_line(self.scrub(said), 160)
-        return Refused(f"{path} answers HTTP {response.status}{f': {said}' if said else ''}", response.status)
+            reason = one_line(self.scrub(content), 160)
+        return Refused(f"{path} answers HTTP {response.status}{f': {reason}' if reason else ''}", response.status)
 
     def _reason(self, event: Any) -> str:
-        """What a server says of an error, in whatever form."""
-        said = event.get("error", event) if isinstance(event, dict) else event
-        said = said.get("message", said) if isinstance(said, dict) else said
-        return one_line(self.scrub(str(said)), 200)
+        """Return the message of a server's error, which may have several forms."""
+        error = event.get("error", event) if isinstance(event, dict) else event
+        message = error.get("message", error) if isinstance(error, dict) else error
+        return one_line(self.scrub(str(message)), 200)
 
 
 def _key(name: str) -> str:
     key = os.environ.get(keys.named(name), "").strip()
     if not key:
-        raise UsageError(f"api_key_env names {name}, which is not set; export it with the key")
+        raise UsageError(f"cannot read the API key: environment variable {name} of api_key_env is not set; export it")
     if fault := fault_of(key):
-        raise UsageError(f"environment variable {name}, which api_key_env names, {fault}; export it again")
+        raise UsageError(f"cannot use the API key: environment variable {name} of api_key_env {fault}; export it again")
     return key

@@ -1,7 +1,7 @@
-"""vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL.
+"""Run vLLM: a worker process in an environment of its own, or a server that the user runs, by URL.
 
-Started here its engine runs in the worker's process, so every step, one target forward, is seen. At rest its process
-groups poll a hundred times a second, so a run stops the worker by signal between its turns.
+In the worker, vLLM's engine runs in the same process, so that every step (one target forward) is seen. An idle worker
+polls a hundred times a second, so a run stops it by a signal between its segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from specbench.common import Child, EngineFault, one_line
 from specbench.results import EngineFacts
 
 _WORKER = Path(__file__).with_name("vllm_worker.py")
-# Of its own variables it has these alone: its engine in the worker's process, and nothing sent anywhere.
+# The only VLLM_ variables in the worker: they keep the engine in its process and disable usage reports.
 _OWN = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -31,12 +31,12 @@ _OWN = {
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-# As vLLM sets it where it binds threads: for so many milliseconds they wait by spinning.
+# As vLLM does when it binds threads: waiting threads spin for 5 milliseconds.
 _OPENMP = {"KMP_BLOCKTIME": "5", "KMP_TPAUSE": "0"}
 
 
 class Backend(protocol.Backend):
-    """vLLM, a request at a time, without its prefix cache: a prompt that comes again is read again."""
+    """vLLM with one request at a time and without its prefix cache, so that repeated prompts are prefilled again."""
 
     title = "vLLM"
     modes = MODES
@@ -58,22 +58,22 @@ class Backend(protocol.Backend):
             self._server = VllmServer(self.mode, self.options, self.served)
             return self._server.connect()
         if isinstance(self.options, Drafter) and not self.options.model:
-            raise EngineFault(f"it needs a drafter; --set {self.served.label}.model=PATH names one")
+            raise EngineFault(f"it needs a drafter; give --set {self.served.label}.model=PATH")
         program = Program(self.options.python, self.served.label)
         folder, weights = weights_of(self.served, "hf")
         engine = self._engine()
         libraries = program.preloads() if self.served.model.model.device.type == "cpu" else []
         outside = {"OMP_NUM_THREADS": str(self.served.threads), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-        # Its n-gram drafter gives numba's number of threads back after each use, and that is OpenMP's too.
+        # Its n-gram drafter resets numba's number of threads after each use, which also changes OpenMP's.
         outside["NUMBA_NUM_THREADS"] = str(self.served.threads)
         outside |= {"LD_PRELOAD": ":".join(libraries), **_OPENMP} if libraries else {}
         begun = time.perf_counter()
-        # Isolated: neither our PYTHONPATH nor the folder of the worker's file, whose neighbours are named as packages.
+        # Isolated (-I): without our PYTHONPATH, and without the worker's folder, whose modules have names of packages.
         self._child = Child([program.python, "-I", str(_WORKER)], environment=outside, pipes=True)
         self._child.send(environment=_OWN, engine={"model": str(folder), **engine})
         _, ready = _heard(self._child, self.options.start_timeout, "start")
         if ready.get("ready") != program.version:
-            raise EngineFault(f"its worker runs vLLM {ready.get('ready')}, and {program.version} is installed")
+            raise EngineFault(f"its worker runs vLLM {ready.get('ready')}, but {program.version} is installed")
         for _ in self.ask(Question([self.served.model.pad_id], 1, frozenset())):
             pass
         return EngineFacts(
@@ -107,20 +107,20 @@ class Backend(protocol.Backend):
         )
         try:
             while True:
-                at_ns, said = _heard(child, self.options.timeout, "decode")
-                if "end" in said:
+                at_ns, reply = _heard(child, self.options.timeout, "decode")
+                if "end" in reply:
                     break
-                yield steps.take(at_ns, said)
+                yield steps.take(at_ns, reply)
         except GeneratorExit:
             child.send(give_up=self._number)
-            while "end" not in (said := _heard(child, self.options.timeout, "give up a request")[1]):
+            while "end" not in (reply := _heard(child, self.options.timeout, "give up a request")[1]):
                 pass
-            self._told = steps.told(said, given_up=True)
+            self._told = steps.counters(reply, given_up=True)
             raise
-        self._told = steps.told(said)
+        self._told = steps.counters(reply)
 
-    def told(self) -> EngineCounters:
-        return self._server.told() if self._server is not None else self._told
+    def counters(self) -> EngineCounters:
+        return self._server.counters() if self._server is not None else self._told
 
     def processes(self) -> Sequence[int]:
         return () if self._child is None or not self._child.running else (self._child.pid,)
@@ -130,7 +130,7 @@ class Backend(protocol.Backend):
             self._child.close()
 
     def _engine(self) -> dict[str, Any]:
-        """Arguments of ``vllm.LLM`` without the model."""
+        """Return the arguments of ``vllm.LLM`` without the model."""
         cpu = self.served.model.model.device.type == "cpu"
         return {
             "skip_tokenizer_init": True,
@@ -141,16 +141,16 @@ class Backend(protocol.Backend):
             "enable_prefix_caching": False,
             "enforce_eager": self.options.enforce_eager,
             "kv_cache_memory_bytes": int(self.options.kv_cache_gib * (1 << 30)),
-            "disable_log_stats": False,  # its counters
+            "disable_log_stats": False,  # needed for its counters
             "seed": 0,
-            **({} if cpu else {"async_scheduling": False}),  # a step at a time, as on a CPU
+            **({} if cpu else {"async_scheduling": False}),  # one step at a time, as on a CPU
             **({} if self.mode == PLAIN else {"speculative_config": speculation(self.mode, self.options)}),
             **further(self.options),
         }
 
 
 def _heard(child: Child, within_s: float, doing: str) -> tuple[int, dict[str, Any]]:
-    """The worker's next line and when it was here."""
+    """Return the arrival time and content of the worker's next line."""
     at_ns, found = child.next(within_s, doing)
     if "failed" in found:
         raise EngineFault(one_line(str(found["failed"]), 300))
@@ -158,26 +158,26 @@ def _heard(child: Child, within_s: float, doing: str) -> tuple[int, dict[str, An
 
 
 class _Steps:
-    """The steps of one answer: when each ended, there and here."""
+    """Steps of one answer: when each ended in the worker, and when it arrived here."""
 
     def __init__(self) -> None:
         self._at: list[int] = []
         self._shares: list[float] = []
 
-    def take(self, at_ns: int, said: Mapping[str, Any]) -> Arrival:
-        ids, stamp = said.get("ids"), said.get("ns")
+    def take(self, at_ns: int, reply: Mapping[str, Any]) -> Arrival:
+        ids, stamp = reply.get("ids"), reply.get("ns")
         if not isinstance(ids, list) or not ids or not isinstance(stamp, int):
-            raise EngineFault(f"its worker wrote a step without tokens: {one_line(repr(said), 80)}")
+            raise EngineFault(f"its worker wrote a step without tokens: {one_line(repr(reply), 80)}")
         if self._at and at_ns > self._at[-1]:
             self._shares.append((at_ns - stamp) / (at_ns - self._at[-1]))
         self._at.append(at_ns)
         return Arrival(at_ns, ids)
 
-    def told(self, said: Mapping[str, Any], given_up: bool = False) -> EngineCounters:
-        """What vLLM's counters say of it; those of a request that was given up have steps that nobody has seen."""
-        counted = said.get("counters")
+    def counters(self, reply: Mapping[str, Any], given_up: bool = False) -> EngineCounters:
+        """Return vLLM's counters; those of an aborted request include steps whose tokens were not read."""
+        counted = reply.get("counters")
         if not isinstance(counted, dict) or not all(type(value) is int for value in counted.values()):
-            raise EngineFault(f"its worker wrote counters that are none: {one_line(repr(counted), 80)}")
+            raise EngineFault(f"its worker wrote invalid counters: {one_line(repr(counted), 80)}")
         own: dict[str, float] = {}
         if self._shares:
             own["pipe_share"] = sum(self._shares) / len(self._shares)
@@ -191,7 +191,7 @@ class _Steps:
 
 
 def _shown(engine: Mapping[str, Any], outside: Mapping[str, str]) -> list[str]:
-    """What decides how it decodes, without folders of this machine."""
-    said = [f"{name}={value}" for name, value in {**outside, **_OWN}.items()]
-    said += [f"{name}={json.dumps(value)}" for name, value in engine.items()]
-    return [re.sub(r"[^\s=:\"]*/", "", part) for part in said]
+    """Return all settings that affect decoding, without folders of this machine."""
+    parts = [f"{name}={value}" for name, value in {**outside, **_OWN}.items()]
+    parts += [f"{name}={json.dumps(value)}" for name, value in engine.items()]
+    return [re.sub(r"[^\s=:\"]*/", "", part) for part in parts]

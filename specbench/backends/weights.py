@@ -1,4 +1,4 @@
-"""The run's own, as a file or folder that another engine reads. No torch until they are asked for."""
+"""Export the run's weights for another engine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from specbench.results import ServedWeights
 
 
 def weights_of(served: Served, kind: Literal["gguf", "hf"]) -> tuple[Path, ServedWeights]:
-    """The copy of a run's weights at a row's precision, compared with them bit for bit when it was written."""
+    """Return the exported weights in a row's precision; they were compared bit for bit when they were written."""
     from specbench.models import exported
 
     try:
         found = exported(served.model, kind, served.dtype)
     except SpecbenchError as error:
-        raise EngineFault(f"it cannot be given the run's weights: {error}") from error
+        raise EngineFault(f"its weights cannot be exported: {error}") from error
     return found.path, ServedWeights(format=kind, sha256=found.sha256, fingerprint=found.fingerprint, verified=True)

@@ -1,4 +1,4 @@
-"""Command line: typer commands, a file each. Data to stdout, progress and errors to stderr; nothing ever asks."""
+"""The command line: typer commands, one file each. Data goes to stdout, the rest to stderr; no prompts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The ``specbench`` command. Nothing heavy is imported here: ``--help`` answers at once."""
+"""The ``specbench`` command. Heavy imports are avoided here, so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ for panel, commands in _COMMANDS.items():
     for name, function in commands.items():
         app.command(name, rich_help_panel=panel)(function)
 
-#: Former commands, and what does their work now.
+#: Former commands, and the commands that replace them.
 _RENAMED = {
     "export": "report --to csv",
     "judge": "score --judge MODEL",
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code.
 
     0 ok; 1 not quiet; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault; 7
-    another engine's; 130 interrupted, results kept; 143 likewise by SIGTERM.
+    another engine's; 8 undecided, a compared run was disturbed; 130 interrupted, results kept; 143 likewise by SIGTERM.
     """
     with termination() as ended:
         code = _run(sys.argv[1:] if argv is None else list(argv))
@@ -98,7 +98,7 @@ def _run(args: Sequence[str]) -> int:
         return _fail(f"{args[0]} is now: specbench {_RENAMED[args[0]]}", UsageError.exit_code)
     command = typer.main.get_command(app)
     try:
-        # Not through the command's own main(): it swallows Ctrl-C and prints errors as boxes.
+        # Not the command's own main(), which swallows Ctrl-C and prints errors as boxes.
         with command.make_context("specbench", ["--help"] if bare else [*args]) as context:
             command.invoke(context)
     except typer.Exit as done:
@@ -106,17 +106,17 @@ def _run(args: Sequence[str]) -> int:
     except typer.TyperException as error:
         where = getattr(error, "ctx", None)
         help_at = f" See {where.command_path} --help." if where else ""
-        said = error.format_message().strip()
-        return _fail(f"{said}{'' if said[-1:] in '.?!' else '.'}{help_at}", error.exit_code)
+        text = error.format_message().strip()
+        return _fail(f"{text}{'' if text[-1:] in '.?!' else '.'}{help_at}", error.exit_code)
     except SpecbenchError as error:
         return _fail(str(error), error.exit_code)
-    except SystemExit as left:  # none of ours: commands raise typer.Exit, and nothing here parses with argparse
+    except SystemExit as left:  # not ours: commands raise typer.Exit, and argparse is not used here
         fault = plugins.fault(left)
         return _fail(str(fault), fault.exit_code)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as in `specbench list methods | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+    except BrokenPipeError:  # the reader of our output has closed it, as in `specbench list methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the flush at exit would fail again
     except OSError as error:
         refused = _refused(error)
         if refused is None:
@@ -125,24 +125,24 @@ def _run(args: Sequence[str]) -> int:
     return 0
 
 
-#: What a machine lacks, wherever that comes up: also in a library that looks for a place of its own.
+#: Lack of a resource, wherever it occurs, also inside libraries.
 _LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def _refused(error: OSError) -> EnvironmentRefused | None:
-    """What the system refused, as a sentence; None of what only we can mend."""
+    """The error sentence for a refusal by the system; None for our own bugs."""
     if isinstance(error.filename, (str, bytes)):
-        # A path that was given may be too long, or in a folder that nobody may look into.
+        # A path given by the user may be too long, or in an unreadable folder.
         name = os.fsdecode(error.filename)
-        return EnvironmentRefused(f"{name} cannot be used ({error.strerror or error}); name another path, or mend it")
-    if str(error.strerror).startswith("No usable temporary directory"):  # tempfile's sentence
-        return EnvironmentRefused(f"{error.strerror}; make room in one, or let TMPDIR name another")
+        return EnvironmentRefused(f"cannot use {name}: {error.strerror or error}; choose another path or fix it")
+    if str(error.strerror).startswith("No usable temporary directory"):  # tempfile's own sentence
+        return EnvironmentRefused(f"{error.strerror}; free space in one, or set TMPDIR to another")
     if error.errno in _LACKS:
         return EnvironmentRefused(f"{error.strerror}; free what this machine lacks and repeat the command")
     return None
 
 
 def _fail(message: str, code: int) -> int:
-    said = str(SpecbenchError(message))  # the parser quotes what was typed as it is
-    typer.echo(f"error: {' '.join(said.split())}", err=True)
+    text = str(SpecbenchError(message))  # the parser quotes the user's input unchanged
+    typer.echo(f"error: {' '.join(text.split())}", err=True)
     return code

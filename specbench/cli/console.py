@@ -1,4 +1,4 @@
-"""Console: what the `specbench` script calls."""
+"""The entry point of the ``specbench`` script."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import threading
 from typing import NoReturn
 
 _INTERRUPTED, _FAILED = 130, 3
-_LEAVE_S = 2.0  # that exit functions of libraries may take
+_LEAVE_S = 2.0  # seconds for exit functions of libraries
 
 
 def entry() -> None:
     """Run the command line and exit with its code.
 
-    What runs plug-ins runs in a child of this process, which then waits and imports nothing more. The garbage collector
-    is off until a command runs: a tenth of ``--help`` or more.
+    Commands that run plug-ins run in a child of this process, which then only waits. The garbage collector is off until
+    a command runs, which saves a tenth of the time of ``--help``.
     """
     gc.disable()
     try:
         code = _run()
-    except KeyboardInterrupt:  # while modules are imported, before anything is begun
+    except KeyboardInterrupt:  # while modules are imported, before anything has started
         _last_word()
-        os.write(2, b"error: interrupted; nothing was begun\n")
+        os.write(2, b"error: interrupted before anything started\n")
         code = _INTERRUPTED
-        if "specbench.common.heartbeat" in sys.modules:  # who watches this process is told that this was its end
+        if "specbench.common.heartbeat" in sys.modules:  # report the end to the supervisor
             sys.modules["specbench.common.heartbeat"].ended(code)
     _end(code)
 
@@ -44,13 +44,15 @@ def _run() -> int:
 
     try:
         code = streams.closing(main())
-    except Exception as error:  # a fault of ours: nothing ended this process, and repeating does not help
+    except Exception as error:  # our own bug: the process is alive, and repeating does not help
         import traceback
 
         traceback.print_exc()
-        said = f"error: specbench failed with {type(error).__name__}: {error}"
+        text = f"error: specbench failed with {type(error).__name__}: {error}"
         os.write(
-            2, " ".join(f"{said}; what was finished is kept, report this with the lines above".split()).encode() + b"\n"
+            2,
+            " ".join(f"{text}; finished requests are kept; please report this with the lines above".split()).encode()
+            + b"\n",
         )
         code = _FAILED
     _last_word()
@@ -59,12 +61,14 @@ def _run() -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End this process now: Python would wait without an end for a thread that a plug-in has left.
+    """End this process now, because Python would wait for ever for a thread that a plug-in left running.
 
-    Exit functions still run, such as those that remove temporary folders, for as long as they take no more than 2 s.
+    Exit functions, such as those that remove temporary folders, still run, for at most 2 s.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or replaced by what is no stream
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # closed, or replaced by something that is not a stream
             stream.flush()
     last = threading.Timer(_LEAVE_S, os._exit, (code,))
     last.daemon = True
@@ -74,6 +78,6 @@ def _end(code: int) -> NoReturn:
 
 
 def _last_word() -> None:
-    """It is said what came of it: a signal on the way out changes nothing."""
+    """Ignore signals from now on: the result has been reported."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -1,9 +1,10 @@
-"""Options of commands: typer's parameters made from the fields of a plan, and what several commands take besides."""
+"""Turn the fields of a plan into typer options; also options shared by several commands."""
 
 from __future__ import annotations
 
 import collections.abc
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -11,7 +12,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from specbench.common import Flags, UsageError, flag_of, parse_flags
-from specbench.planning import PROFILES, RESULTS, Decoding
+from specbench.planning import PROFILES as PROFILES
+from specbench.planning import RESULTS as RESULTS
+from specbench.planning import Decoding
 
 REPORTS = Path("reports")
 
@@ -24,10 +27,10 @@ P = TypeVar("P", bound=Flags)
 def takes(
     plan: type[P], *, shown: Sequence[str], without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first parameter is the plan: it takes the plan's fields as options.
+    """Turn a function whose first parameter is a plan into a command with the plan's fields as options.
 
-    See :class:`specbench.common.options.Flags`. ``--help`` shows the fields ``shown``, ``--help-all`` the others too.
-    The plan's ``model_fields_set`` are the options that the user gave.
+    See :class:`specbench.common.options.Flags`. ``--help`` shows the fields ``shown``, ``--help-all`` all of them.
+    The plan's ``model_fields_set`` are the options given by the user.
     """
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +64,7 @@ def takes(
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
-    """Prints the help with the options that are hidden in it otherwise."""
+    """Print the help including hidden options."""
     if not wanted:
         return
     hidden = [option for option in context.command.params if getattr(option, "hidden", False)]
@@ -79,7 +82,7 @@ _ALL = typer.Option(False, "--help-all", help="Show every option and exit.", is_
 
 
 def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
-    """Typer's option of one field of a plan, for a command that takes no whole one; ``changes`` such as ``help``."""
+    """A typer option for one field of a plan, for a command without a whole plan; ``changes``: such as ``help``."""
     info, written = plan.model_fields[field], flag_of(plan, field)
     default = list(info.default) if isinstance(info.default, tuple) else ... if info.is_required() else info.default
     metavar = written.metavar or _stands_for(info.annotation)
@@ -98,7 +101,7 @@ def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
 
 
 def _stands_for(annotation: Any) -> str | None:
-    """What stands for a value in the help: one letter leaves the width to the words; None for a switch."""
+    """Placeholder of a value in the help: one letter, to leave space for the words; None for a switch."""
     kinds = {annotation, *get_args(annotation)}
     return (
         None if bool in kinds else "N" if int in kinds else "X" if float in kinds else "PATH" if Path in kinds else "S"
@@ -106,30 +109,55 @@ def _stands_for(annotation: Any) -> str | None:
 
 
 def _typed(annotation: Any) -> Any:
-    """A field's type as typer takes it: texts for what is repeatable, a text where the field allows some words only."""
+    """A field's type for typer: a list of texts if repeatable, a text if the field allows only some words."""
     kind = get_origin(annotation)
     return list[str] if kind is collections.abc.Sequence else str if kind is Literal else annotation
 
 
-#: Instead of a folder's name: the newest run, sweep or profile.
+#: In place of a folder: the newest run, sweep or profile.
 LATEST = "latest"
 
-# Where commands write by default.
-_LOOKED_THROUGH = (RESULTS, PROFILES)
 
+def folders(help: str, metavar: str, *, many: bool = False) -> Any:
+    """The argument of a command that reads one or several folders, or FOLDER:METHOD. LATEST is allowed.
 
-def folders(help: str, metavar: str) -> Any:
-    """The argument of a command that reads folders: one, or several, which may be FOLDER:METHOD. It takes LATEST."""
-    return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_with_latest)
+    With ``many`` a folder stands for everything in it, otherwise for the newest run, sweep or profile in it.
+    """
+    callback = _with_latest if many else _single
+    return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=callback)
 
 
 def folder_option(flag: str, help: str, metavar: str) -> Any:
-    """An option of a command that reads one folder, None without it. It takes LATEST."""
+    """An option for one folder; None without it. LATEST is allowed."""
     return typer.Option(None, flag, help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_optional)
 
 
 def _optional(given: Any) -> Any:
-    return None if given is None else _with_latest(given)
+    return None if given is None else _single(given)
+
+
+def _single(given: Any) -> Any:
+    """The paths or texts given; a folder that ``--out`` named is replaced by the newest run in it."""
+    if isinstance(given, (list, tuple)):
+        return [_single(each) for each in given]
+    given = _with_latest(given)
+    text = str(given)
+    name, colon, method = (text, "", "") if os.path.isdir(text) else text.partition(":")
+    if not os.path.isdir(name):
+        return given
+    from specbench.report import newest_in
+
+    found = newest_in(Path(name))
+    if found is None or found == Path(name):
+        return given
+    _say(f"newest in {name}: {found}")
+    return type(given)(f"{found}{colon}{method}")
+
+
+def _say(line: str) -> None:
+    from specbench.cli import output
+
+    output.stderr().print(line, soft_wrap=True, markup=False)
 
 
 def _with_latest(given: Any) -> Any:
@@ -137,20 +165,20 @@ def _with_latest(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return [_with_latest(each) for each in given]
     name, colon, method = str(given).partition(":")
-    if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder that is called so is that folder
+    if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder named "latest" wins
         return given
+    from specbench.cli.latest import LOOKED_THROUGH, remembered
     from specbench.report import newest
 
-    if (found := newest(_LOOKED_THROUGH)) is None:
-        where = " or ".join(f"{folder}/" for folder in _LOOKED_THROUGH)
+    last = remembered()
+    if (found := newest([*LOOKED_THROUGH, *([last] if last else [])])) is None:
+        where = " or ".join(f"{folder}/" for folder in LOOKED_THROUGH)
         raise UsageError(f"no run, sweep or profile in {where} here; name its folder")
-    from specbench.cli import output
-
-    output.stderr().print(f"latest: {found}", soft_wrap=True, markup=False)
+    _say(f"latest: {found}")
     return type(given)(f"{found}{colon}{method}")
 
 
 def assert_answers(run: Mapping[str, Any]) -> None:
-    """Refuses to judge what a lottery wrote; ``run`` is the content of ``run.json``."""
+    """Refuse to grade answers with simulated acceptance; ``run`` is the content of ``run.json``."""
     if run.get("simulated"):
-        raise UsageError("acceptance was simulated in this run, so its text answers nothing; run it without")
+        raise UsageError("acceptance was simulated in this run, so its text means nothing; run it without simulation")

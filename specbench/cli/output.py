@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def emit_json(data: Any) -> None:
-    """Prints one JSON document to stdout; what is no number, or has no end, is null there."""
+    """Print one JSON document to stdout; NaN and infinity become null."""
     try:
         text = json.dumps(data, indent=2, allow_nan=False)
     except ValueError:
@@ -43,11 +43,11 @@ def stderr() -> Console:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None) -> Table:
-    """A plain table whose last column takes what width is left."""
+    """A plain table whose last column takes the remaining width."""
     from rich import box
     from rich.table import Table
 
-    # Two blanks between columns: 80 columns are few.
+    # Two blanks between columns, because a terminal may have only 80.
     made = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left"
     )

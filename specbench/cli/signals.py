@@ -1,4 +1,4 @@
-"""SIGTERM as Ctrl-C: what a scheduler or ``kill`` sends keeps what is finished, and has an exit code of its own."""
+"""Treat SIGTERM like Ctrl-C: finished requests are kept, and the exit code differs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-# What reaches a process twice, as its group's and as its parent's, comes within that.
+# A signal that reaches a process twice, from its group and from its parent, arrives within this time.
 _SAME_S = 0.5
-_SWALLOWED_S = 0.01  # until it is raised once more
+_SWALLOWED_S = 0.01  # until it is raised again
 
 
 @dataclass
@@ -27,11 +27,11 @@ class Termination:
 
 @contextmanager
 def termination() -> Iterator[Termination]:
-    """Raise KeyboardInterrupt for SIGTERM too, inside; code that delays Ctrl-C delays it too.
+    """Inside the ``with`` block, raise KeyboardInterrupt for SIGTERM, too; code that delays Ctrl-C also delays it.
 
-    A second one within half a second is the same one. One that comes while a finalizer runs would be lost, since no
-    exception leaves that: it is raised again afterwards. Threads, and a handler for SIGTERM that is there, are left
-    alone.
+    A second signal within half a second counts as the same one. A signal during a finalizer would be lost, because
+    finalizers swallow exceptions, so it is raised again afterwards. Threads and existing SIGTERM handlers are not
+    affected.
     """
     found = Termination()
     main = threading.current_thread() is threading.main_thread()
@@ -50,7 +50,7 @@ def termination() -> Iterator[Termination]:
     def end(number: int, frame: FrameType | None) -> None:
         found.came = True
         now = signal.getsignal(signal.SIGINT)
-        # The background of a shell has Ctrl-C ignored.
+        # Background jobs of a shell ignore Ctrl-C.
         (now if callable(now) else interrupt)(signal.SIGINT, frame)
 
     def unraisable(what: Any) -> None:
@@ -73,7 +73,7 @@ def termination() -> Iterator[Termination]:
         yield found
     finally:
         sys.unraisablehook = hook
-        last = math.inf  # one that is on its way ends nothing any more
+        last = math.inf  # a pending signal must not end anything any more
         for each in again:
             each.cancel()
             each.join()

@@ -1,4 +1,4 @@
-"""Streams: stdin, stdout and stderr that bear whatever is at their ends, and pass on nobody's control sequences."""
+"""Make stdin, stdout and stderr robust: writing never fails, and control sequences in texts are not passed on."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from specbench.common import SIZES, escape_control, is_size
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-#: Exit code of a command whose output could not be written; what it made is kept.
+#: Exit code of a command whose output could not be written; its files are kept.
 UNWRITTEN = 3
 
-# What the bars of libraries need: colours, and the lines they draw over. Rich's consoles write past this.
+# Sequences that progress bars of libraries need: colours and cursor moves. Rich's consoles bypass this.
 _BARS = re.compile(r"(\x1b\[[0-9;]*[mAK]|\r)")
 
 
 class _Lasting(io.RawIOBase):
-    """A descriptor to write to, which takes everything: what cannot be written any more is dropped.
+    """A descriptor for writing that never fails: bytes that cannot be written are dropped.
 
-    A reader that has gone, a full disk or a terminal that hung up ends no measurement. ``lost`` says why bytes were
-    dropped.
+    A closed pipe, a full disk or a terminal that hung up must not end a measurement. ``lost`` is the reason why bytes
+    were dropped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -48,7 +48,7 @@ class _Lasting(io.RawIOBase):
         while self.lost is None:
             try:
                 return os.write(self._descriptor, data)
-            except BlockingIOError:  # nobody reads yet from what another program made non-blocking
+            except BlockingIOError:  # another program made it non-blocking, and the reader is slow
                 select.select([], [self._descriptor], [])
             except OSError as error:
                 self.lost = error
@@ -56,7 +56,7 @@ class _Lasting(io.RawIOBase):
 
 
 class Stream(io.TextIOWrapper):
-    """stdout or stderr that bears any end, has any letter, and obeys no control sequences but rich's own."""
+    """stdout or stderr that never fails, accepts any letter, and passes on only rich's control sequences."""
 
     def __init__(self, was: io.TextIOWrapper) -> None:
         self.raw = _Lasting(was.fileno())
@@ -72,9 +72,9 @@ class Stream(io.TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Make the three standard streams such that nothing about them can end a command. Once, when a process starts.
+    """Make the three standard streams robust, once, when a process starts.
 
-    One that was closed becomes an empty file, or whatever is opened next would get its number and what is printed.
+    A closed stream becomes an empty file; otherwise the next opened file would get its number, and the output.
     """
     for descriptor in range(3):
         try:
@@ -85,7 +85,7 @@ def open_streams() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
     for name in SIZES:
-        if not is_size(os.environ.get(name, "1")):  # help is laid out by it, and fails
+        if not is_size(os.environ.get(name, "1")):  # the help uses it for its layout and fails
             del os.environ[name]
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  for as long as the process lives
@@ -96,17 +96,17 @@ def open_streams() -> None:
 
 
 def closing(code: int) -> int:
-    """Write what is left in the streams; ``code``, or :data:`UNWRITTEN` where all went well and stdout did not take it.
+    """Flush the streams; return ``code``, or :data:`UNWRITTEN` if the command succeeded but stdout failed.
 
-    A reader that has gone, as in ``specbench list methods | head``, had enough.
+    A reader that closed the pipe, as in ``specbench list methods | head``, is not an error.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # no stream of ours
+        with contextlib.suppress(OSError, ValueError):  # not our stream
             stream.flush()
     out = sys.stdout
     lost = out.raw.lost if isinstance(out, Stream) else None
     if lost is None or lost.errno == errno.EPIPE or code != 0:
         return code
-    sys.stderr.write(f"error: stdout takes no more ({lost.strerror}); make room there. Finished work is kept\n")
+    sys.stderr.write(f"error: cannot write to stdout: {lost.strerror}; free space there. Finished work is kept\n")
     sys.stderr.flush()
     return UNWRITTEN

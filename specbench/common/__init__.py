@@ -1,4 +1,4 @@
-"""Common: errors, files, typed options, prompts, and the registry of methods and tasks."""
+"""Shared basics: errors, files, typed options, prompts, and the registry of methods and tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from specbench.common.errors import PluginFault as PluginFault
     from specbench.common.errors import Regression as Regression
     from specbench.common.errors import SpecbenchError as SpecbenchError
+    from specbench.common.errors import Undecided as Undecided
     from specbench.common.errors import UsageError as UsageError
     from specbench.common.errors import first_fault as first_fault
     from specbench.common.errors import one_line as one_line

@@ -1,4 +1,4 @@
-"""The folder of this user for what specbench makes once on a machine and uses again."""
+"""The user's cache folder, for what specbench makes once on a machine and reuses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def cache_folder(name: str) -> Path | None:
-    """``$XDG_CACHE_HOME/specbench/NAME`` (``~/.cache/specbench/NAME``), which may not be there yet.
+    """``$XDG_CACHE_HOME/specbench/NAME`` (``~/.cache/specbench/NAME``), which may not exist yet.
 
     Returns:
-        None where this process has neither a home nor is told of a cache.
+        None if the process has neither a home nor ``XDG_CACHE_HOME``.
     """
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user whom the machine does not know
+    except RuntimeError:  # a user that the machine does not know
         return None
     return root / "specbench" / name

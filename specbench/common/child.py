@@ -1,4 +1,4 @@
-"""A child process in a session of its own that ends with this process, spoken to in lines of JSON."""
+"""A child process in its own session that ends with this process and exchanges lines of JSON."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 _LOOK_S = 0.01
 _PIECE = 1 << 16
-_MARK = "SPECBENCH_ENGINE"  # in the environment of a child and of all that descends from it
-_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")  # colours, titles of a terminal
-# Looked up before there is a child: between fork and exec it must not wait for a lock that another thread had.
+_MARK = "SPECBENCH_ENGINE"  # set in the environment of a child and all its descendants
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")  # terminal colours and titles
+# Looked up before forking: between fork and exec the child must not wait for a lock that another thread holds.
 _PRCTL: Any = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 def _die_with(parent: int) -> None:
-    """The kernel kills it when we are killed, who could not do it then."""
+    """Let the kernel kill the child when this process is killed and cannot do it."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # we were killed before it could ask for that
+        if os.getppid() != parent:  # this process was killed before the child could request that
             os._exit(1)
 
 
@@ -57,9 +57,9 @@ class Child:
     The kernel kills it when this process ends, even when this process is killed.
 
     Args:
-        environment: variables to set in addition to this process's own; API keys are left out.
-        pipes: its stdin and stdout are pipes, see :meth:`send` and :meth:`next`; else it has neither.
-        longest: most bytes of a line that it writes.
+        environment: variables to set in addition to this process's own; API keys are removed.
+        pipes: its stdin and stdout are pipes, see :meth:`send` and :meth:`next`; otherwise it has neither.
+        longest: most bytes of a line that the child writes.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is still running."""
         return self.process.poll() is None
 
     def send(self, **line: Any) -> None:
@@ -116,9 +116,9 @@ class Child:
         """Return the next line and the ``time.perf_counter_ns`` at which its last byte arrived.
 
         Raises:
-            Stalled: there was no line in time.
+            Stalled: no line arrived in time.
             Ended: the process has ended.
-            EngineFault: the line is too long or no JSON object.
+            EngineFault: the line is too long or not a JSON object.
         """
         until = time.monotonic() + within_s
         assert self.process.stdout is not None
@@ -129,7 +129,7 @@ class Child:
                 raise EngineFault(f"its worker wrote a line of more than {self._longest >> 20} MiB")
             left = until - time.monotonic()
             if left <= 0 or not select.select([out], [], [], left)[0]:
-                raise Stalled(f"it stalled: nothing came for {within_s:g} s while it had to {doing}")
+                raise Stalled(f"it stalled: no reply for {within_s:g} s while it had to {doing}")
             block = os.read(out, _PIECE)
             self._read_ns = time.perf_counter_ns()
             if not block:
@@ -142,40 +142,40 @@ class Child:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise EngineFault(f"its worker wrote what is none of its replies: {one_line(repr(line[:80]), 100)}")
+            raise EngineFault(f"its worker wrote an invalid reply: {one_line(repr(line[:80]), 100)}")
         return self._read_ns, found
 
     def last_words(self, lines: int = 2) -> str:
-        """The last lines that it wrote and that say something, as one; none once it is closed."""
+        """The last non-empty lines that the process wrote, joined; empty once it is closed."""
         if self._log.closed:
             return ""
-        # By place: the child writes through the same open file, and would go on where we had been reading.
+        # pread: the child writes through the same open file, and reading must not move its position.
         size = os.fstat(self._log.fileno()).st_size
-        said = os.pread(self._log.fileno(), 8192, max(0, size - 8192)).decode(errors="replace")
-        found = [line for each in said.splitlines() if (line := one_line(_ESCAPES.sub("", each), 300))]
+        text = os.pread(self._log.fileno(), 8192, max(0, size - 8192)).decode(errors="replace")
+        found = [line for each in text.splitlines() if (line := one_line(_ESCAPES.sub("", each), 300))]
         return one_line(" · ".join(found[-lines:]), 300)
 
     def died(self, within_s: float = _PATIENCE_S) -> Ended:
-        """What to raise when it has ended by itself, or does not answer any more though it runs."""
+        """The error for a process that ended by itself, or runs but no longer answers."""
         try:
             code = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             how = "runs, but has closed its connection"
         else:
             how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        said = self.last_words()
-        return Ended(f"its process {how}{f', saying: {said}' if said else ''}")
+        words = self.last_words()
+        return Ended(f"its process {how}{f', with the last output: {words}' if words else ''}")
 
     def kill(self) -> None:
         """Kill it and its process group at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError, ValueError):  # what was not written yet, or pipes that are closed
+        with contextlib.suppress(OSError, ValueError):  # unwritten data, or closed pipes
             self.process.communicate()
         self._log.close()
 
     def close(self) -> None:
-        """End it and all its descendants; a second call does nothing."""
+        """End the process and all its descendants; a second call does nothing."""
         if self._log.closed:
             return
         for pipe in (self.process.stdin, self.process.stdout):
@@ -187,18 +187,19 @@ class Child:
         self._log.close()
 
     def _end(self, sent: signal.Signals) -> None:
-        """Sends a signal to all of them and waits until they have gone, or for as long as there is patience."""
+        """Send a signal to all processes and wait until they have ended, or until the time is up."""
         until = time.monotonic() + _PATIENCE_S
-        # What is stopped hears nothing but SIGKILL. What starts more meanwhile is asked again with what it has started.
+        # A stopped process only reacts to SIGKILL. Processes that start children meanwhile get the signal again, with
+        # them.
         while (family := self._family()) and time.monotonic() < until:
             _signal(family, sent)
             _signal(family, signal.SIGCONT)
-            # Not psutil's wait: it would take our child's exit code, and to it what nobody has buried has not ended.
+            # Not psutil's wait: it would consume our child's exit code, and it takes zombies for running processes.
             while (self.running or any(map(_alive, family))) and time.monotonic() < until:
                 time.sleep(_LOOK_S)
 
     def _family(self) -> list[psutil.Process]:
-        """It and all that descends from it and has not ended; parents may have, so they are known by their mark."""
+        """The process and all running descendants, found by their mark, because their parents may have ended."""
         descendants = {each.pid: each for each in tree(self.pid) if self.running}
         for each in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -208,7 +209,7 @@ class Child:
 
 
 def _by_a_thread_that_stays(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Starts a process. To the kernel its parent is a thread of ours, and with the end of that one it would end."""
+    """Start a process from a thread that never ends, because the child dies with the thread that started it."""
     if threading.current_thread() is threading.main_thread():
         return start()
     return _stays().submit(start).result()
@@ -222,7 +223,7 @@ def _stays() -> ThreadPoolExecutor:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of the real-time ones
+    except ValueError:  # a real-time signal
         return f"signal {number}"
 
 
@@ -252,7 +253,7 @@ def _signal(processes: Sequence[psutil.Process], sent: signal.Signals) -> None:
 
 
 def busy_s(pids: Sequence[int]) -> float:
-    """Seconds of processor time of processes and their descendants, ended ones included once they are waited for."""
+    """Seconds of processor time of processes and their descendants, including ended ones that were waited for."""
     found = 0.0
     for process in _trees(pids):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -261,7 +262,7 @@ def busy_s(pids: Sequence[int]) -> float:
 
 
 def resident_bytes(pids: Sequence[int]) -> int:
-    """Memory of processes and their descendants, shared pages counted in parts."""
+    """Memory of processes and their descendants; shared pages count in proportion."""
     found = 0
     for process in _trees(pids):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -280,7 +281,7 @@ def resume(pids: Sequence[int]) -> None:
 
 
 def replies() -> Callable[[dict[str, Any]], None]:
-    """In the child: keep stdout for lines of JSON, which the returned function writes; other prints go to stderr."""
+    """In the child: reserve stdout for lines of JSON, which the returned function writes; other prints go to stderr."""
     file = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 

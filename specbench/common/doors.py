@@ -1,6 +1,6 @@
-"""The names that a room hands out, each imported when it is first used.
+"""The public names of a package (a "room"), each imported when it is first used.
 
-A room's ``__init__`` names them once, as imports for type checkers:
+A room's ``__init__`` lists them once, as imports for type checkers:
 
     if TYPE_CHECKING:
         from specbench.common import registry as registry
@@ -8,8 +8,8 @@ A room's ``__init__`` names them once, as imports for type checkers:
     else:  # hidden from type checkers, which would otherwise accept any name
         __getattr__, __dir__ = door(__name__)
 
-Importing a room costs nothing, and a name costs what its module costs: ``specbench --help`` never imports pandas, nor
-a report torch. A module whose functions are verbs (``registry.method``) is handed out whole.
+Importing a room is cheap, and a name costs as much as its module: ``specbench --help`` never imports pandas, and a
+report never imports torch. A module whose functions read as verbs (``registry.method``) is exported as a module.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 
 
 def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names stand in its ``if TYPE_CHECKING`` block."""
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are in its ``if TYPE_CHECKING`` block."""
     package = sys.modules[room]
     assert package.__spec__ is not None
     source = package.__spec__.loader.get_source(room)  # type: ignore[union-attr]
     if source is None:
-        raise ImportError(f"{room} has lost its source; install specbench-llm as it is published")
+        raise ImportError(f"{room} has no source file; install specbench-llm again")
     where = {
         alias.name: statement.module
         for block in ast.parse(source).body
@@ -44,7 +44,7 @@ def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
             return import_module(f"{room}.{name}")
         try:
             module = import_module(where[name])
-        except AttributeError as error:  # would read as if this room had no such name
+        except AttributeError as error:  # an AttributeError would look as if this room had no such name
             raise ImportError(f"{where[name]} cannot be imported: {error}") from error
         return getattr(module, name)
 

@@ -1,4 +1,4 @@
-"""Errors a user can act on. Each carries the exit code of its kind, and its text is one line that says what to do."""
+"""Exceptions with an exit code and a text of one line that says what to do."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from typing import Any, Protocol
 
 from specbench.common.escape import escape_control
 
-#: Exit code of what Ctrl-C ended, with what was finished kept.
+#: Exit code after Ctrl-C; finished requests are kept.
 INTERRUPTED = 130
-#: Likewise of what SIGTERM ended.
+#: Exit code after SIGTERM; finished requests are kept.
 TERMINATED = 143
 
 
-_MOST = 400  # letters of a word in a sentence; paths are shorter
+_MOST = 400  # longest word in a sentence; paths are shorter
 _LONG = re.compile(rf"\S{{{_MOST + 1},}}")
-_BEGINNING, _END = 1000, 400  # of a sentence that is longer than both: what is wrong, and what to do
+_BEGINNING, _END = (
+    1000,
+    400,
+)  # characters kept of a longer sentence: its beginning (what is wrong) and its end (what to do)
 
 
 class SpecbenchError(Exception):
     """Base of all expected failures; the CLI prints its text and exits with ``exit_code``.
 
-    The text is one line whatever it quotes: a name in a file may have line breaks and terminal escapes in it, and be as
-    long as the file.
+    The text is one line even if it quotes names from files, which may contain line breaks and terminal escapes and be
+    very long.
     """
 
     exit_code = 1
 
     def __init__(self, text: str = "") -> None:
-        said = _LONG.sub(lambda found: f"{found[0][:_MOST]}…", _printable(text))
-        whole = len(said) <= _BEGINNING + _END
-        super().__init__(said if whole else f"{said[:_BEGINNING]} … {said[-_END:]}")
+        text = _LONG.sub(lambda found: f"{found[0][:_MOST]}…", _printable(text))
+        whole = len(text) <= _BEGINNING + _END
+        super().__init__(text if whole else f"{text[:_BEGINNING]} … {text[-_END:]}")
 
     @property
     def code(self) -> str:
         """Module and function that raised the error, such as ``sweeps.grid.narrow``; empty before it is raised.
 
-        Unlike the text it stays the same when a sentence is improved.
+        Unlike the text, it does not change when a sentence is improved.
         """
         code, frame = "", self.__traceback__
         while frame is not None:
@@ -50,7 +53,7 @@ class SpecbenchError(Exception):
 
 
 class NotQuiet(SpecbenchError):
-    """This machine does other work too, so that what is timed on it now is noisy."""
+    """This machine does other work too, so timings are noisy."""
 
     exit_code = 1
 
@@ -62,7 +65,7 @@ class UsageError(SpecbenchError):
 
 
 class NothingLearnt(UsageError):
-    """A training was ended by its first look at trained weights, so that it leaves none: others of a sweep go on."""
+    """A training was stopped by its first evaluation of trained weights; other trainings of a sweep go on."""
 
 
 class EnvironmentRefused(SpecbenchError):
@@ -83,12 +86,18 @@ class Regression(SpecbenchError):
     exit_code = 5
 
 
+class Undecided(SpecbenchError):
+    """A comparison proves nothing either way, because a run that it uses was disturbed."""
+
+    exit_code = 8
+
+
 class PluginFault(SpecbenchError):
-    """A method or a task did what none may do, such as to raise, to end the command, or to draft no tree; names it.
+    """A method or task raised, ended the command, or returned something invalid; the text names it.
 
     Attributes:
-        row: label of the row that it decoded; empty where it was not decoding.
-        spoils_all: other methods cannot go on either, because the plug-in changed the model that they all decode with.
+        row: label of the row that it decoded; empty if it was not decoding.
+        spoils_all: other methods cannot go on either, because the plug-in changed the shared model.
     """
 
     exit_code = 6
@@ -99,7 +108,7 @@ class PluginFault(SpecbenchError):
 
 
 class EngineFault(SpecbenchError):
-    """Another engine is not there, died, stalled, or did not do what it was asked; names its row."""
+    """Another engine is missing, died, stalled, or returned something unexpected; the text names its row."""
 
     exit_code = 7
 
@@ -109,22 +118,25 @@ class _Faulty(Protocol):
 
 
 def first_fault(error: _Faulty) -> str:
-    """The first thing that a pydantic ``ValidationError`` complains of, and the field where it is."""
+    """The first complaint of a pydantic ``ValidationError``, with its field."""
     first = error.errors()[0]
-    where = one_line(".".join(map(str, first["loc"])), 80)  # an unknown field's name is the file's, of any length
-    reason = one_line(str(first["msg"]).removeprefix("Value error, "))
+    where = one_line(
+        ".".join(map(str, first["loc"])), 80
+    )  # an unknown field's name comes from the file and may have any length
+    plain = {"extra_forbidden": "unknown field", "missing": "missing"}.get(str(first["type"]))
+    reason = plain or one_line(str(first["msg"]).removeprefix("Value error, "))
     return f"field '{where}': {reason}" if where else reason
 
 
 def one_line(text: str, most: int = 200) -> str:
-    """A text as part of a sentence: without line breaks and what no terminal should get, and not too long."""
+    """A text for use inside a sentence: one line, printable, and not too long."""
     line = " ".join(_printable(text[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _printable(text: str) -> str:
     text = text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
-    return escape_control(text)  # what has a place among letters, and nothing to see
+    return escape_control(text)  # invisible characters
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -1,7 +1,7 @@
-"""How text from files, models and plug-ins looks wherever it is shown, and the console of the terminal.
+"""Show text from files, models and plug-ins safely, and create the terminal's console.
 
-:func:`visible` writes control and invisible characters as escapes and treats nothing as markup. rich is imported on
-use.
+:func:`escape_control` writes control and invisible characters as escapes; no text is treated as markup. rich is
+imported when it is used.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 _LINES = "\t\n"
 _BROKEN = re.compile(f"[{_LINES}]")
-# What a terminal obeys, what turns text round, what has no width, and halves of characters.
+# Control characters, direction marks, zero-width characters, and halves of surrogate pairs.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     "\ufff0-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 _WIDEST = 10_000  # columns; no terminal has more
-_LONGEST = 50_000  # letters of one text on the terminal; laying out a damaged file's ten million takes minutes
+_LONGEST = 50_000  # most letters of one text on the terminal; laying out ten million of a damaged file takes minutes
 _CUT = "… (too long to show)"
 
 
 def escape_control(text: str, lines: bool = True) -> str:
-    """A text with what cannot be seen written as a Python literal has it: ``\\x1b``, ``\\u202e``.
+    """Write invisible characters of a text as in a Python literal: ``\\x1b``, ``\\u202e``.
 
     Args:
-        lines: leaves line breaks and tabs as they are.
+        lines: leave line breaks and tabs unchanged.
     """
     text = _HIDDEN.sub(_literal, text)
     return text if lines else _BROKEN.sub(_literal, text)
@@ -45,9 +45,9 @@ def _literal(found: re.Match[str]) -> str:
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """The console of a stream: what it is given to print is shown by :func:`visible`, and is never markup.
+    """A console for a stream: printed text goes through :func:`escape_control` and is never markup.
 
-    Styles are rich's and those of our own code.
+    Styles are rich's and our own code's.
     """
     environment = {name: text for name, text in os.environ.items() if name not in SIZES or is_size(text)}
     return _shown()(
@@ -55,30 +55,30 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     )  # fmt: skip
 
 
-#: Variables that may say how large the terminal is.
+#: Environment variables with the size of the terminal.
 SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
 def is_size(text: str) -> bool:
-    """Whether what one of them says is a size: rich fails at others, and pads each line to what is too large."""
+    """Whether a variable's value is a size: rich fails on other values, and pads each line to a too large one."""
     return text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _WIDEST
 
 
 @cache
 def _shown() -> type[Console]:
-    """Made when it is needed: importing rich takes longer than many a command."""
+    """Create the console when it is needed: importing rich takes longer than many commands."""
     from rich.console import Console
     from rich.segment import Segment
     from rich.text import Text
 
     class Shown(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # the command ends well; rich's own way is an exit with 1
+            raise BrokenPipeError  # the command ends normally; rich would exit with 1
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(
                 _bounded(escape_control(_bounded(text))), **how
-            )  # here for the width that it takes
+            )  # replaced here, where the width is computed
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             if isinstance(renderable, Text):
@@ -96,7 +96,7 @@ def _bounded(text: str) -> str:
 
 
 def _visible_text(text: Text) -> Text:
-    """A text with its styles where they were."""
+    """An escaped text with its styles in the same places."""
     from rich.text import Span
 
     if not (hidden := list(_HIDDEN.finditer(text.plain))):

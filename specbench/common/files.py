@@ -1,6 +1,6 @@
-"""Files and folders: after a kill, a full disk or a power cut there is the old content or the new one, never half.
+"""Write files and folders so that a kill, a full disk or a power cut leaves the old or the new content, never half.
 
-New folders get names that say when, what and which: ``<utc>-<stem>-<digest8>``.
+New folders are named ``<utc>-<stem>-<digest8>``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 from specbench.common.errors import EnvironmentRefused
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same for the user
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut."""
+    """Write ``content`` so that ``path`` has either the old or the complete new content, even after a power cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
     try:
         with draft.open("wb") as file:
@@ -33,7 +33,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         draft.replace(path)
         sync_folder(path.parent)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # a name that is too long cannot even be looked for
+        with contextlib.suppress(OSError):  # a name that is too long cannot even be looked up
             draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise write_failed(error, path) from error
@@ -41,20 +41,20 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_json_atomic(path: Path, obj: Any) -> None:
-    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut."""
+    """Write ``obj`` as JSON so that ``path`` has either the old or the complete new content, even after a power cut."""
     write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def write_text_atomic(path: Path, text: str) -> None:
-    """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
+    """Write ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
     write_atomic(path, text.encode())
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder where it is missing, and those above it.
+    """Create a folder, and its parents, if they are missing.
 
     Raises:
-        OSError: it cannot be made; pathlib goes down by calling itself, and a thousand names are too many for that.
+        OSError: it cannot be created (pathlib's recursion cannot handle a thousand levels).
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent."""
+    """Create ``out`` if it is missing, so that an unwritable folder is noticed before minutes are spent."""
     try:
         make_folder(out)
         if not os.access(out, os.W_OK | os.X_OK):
@@ -73,7 +73,7 @@ def check_writable(out: Path) -> None:
 
 
 def check_can_make(out: Path) -> None:
-    """As :func:`check_writable`, and makes nothing: a command that is refused later leaves no folder behind."""
+    """Like :func:`check_writable` without creating folders, so that a command that is refused later leaves none."""
     there = next(place for place in (out, *out.absolute().parents) if _is_there(place))
     code = errno.ENOTDIR if not there.is_dir() else 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
     if code:
@@ -92,7 +92,7 @@ def _is_there(place: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names created in the folder survive a power cut."""
+    """Make names created in the folder survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -101,16 +101,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_failed(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
-    """One line for a failed write: what failed, what is safe, what to do."""
+    """The error for a failed write: what failed, what is safe, what to do."""
     full = error.errno in _FULL
     what = f"disk full while writing {path}" if full else f"cannot write {path} ({error.strerror})"
     safe = "" if kept is None else f"{kept} requests are kept, "
-    todo = "free space and repeat the same command" if full else "mend that and repeat the same command"
+    todo = "free space and repeat the same command" if full else "fix that and repeat the same command"
     return EnvironmentRefused(f"{what}; {safe}{todo}")
 
 
 def safe_name(stem: str) -> str:
-    """A text as part of a file name: what does not belong there becomes "-", and what is too long is cut."""
+    """A text for use in a file name: other characters become "-", and long texts are cut."""
     return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", stem)[:150]
 
 
@@ -123,7 +123,7 @@ def _utc() -> datetime:
 
 
 def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None]) -> Path:
-    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it."""
+    """A new folder ``<utc>-<stem>-<digest8>`` that gets its name only when it is complete."""
     name = folder_name(stem, digest)
     draft = out / f".{name}.{os.getpid()}.tmp"
     try:
@@ -140,7 +140,7 @@ def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None
 
 
 def rename_to_free_name(draft: Path, wanted: Path) -> Path:
-    """Gives the draft its name, with "-2", "-3" … when the same run was already started in the same second."""
+    """Give the draft folder its name, with "-2", "-3" … if the same run was already started in the same second."""
     path, number = wanted, 1
     while True:
         try:
@@ -154,10 +154,10 @@ def rename_to_free_name(draft: Path, wanted: Path) -> Path:
 
 @contextlib.contextmanager
 def sole_use(path: Path, todo: str = "wait for it, or choose another --out") -> Iterator[None]:
-    """Keeps other processes out of a folder, or from a file, for as long as this lasts.
+    """Keep other processes out of a folder, or away from a file, inside the ``with`` block.
 
     Args:
-        todo: what helps where another process is at it, as an order.
+        todo: what to do if another process uses it, as an imperative.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -173,10 +173,10 @@ def sole_use(path: Path, todo: str = "wait for it, or choose another --out") -> 
 
 @contextlib.contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Waits until no other process is between reading and writing a file of ``folder``; for moments, not for runs."""
+    """Wait until no other process is between reading and writing a file of ``folder``; for short moments only."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: refused by the run folders already
+        with contextlib.suppress(OSError):  # a file system without locks; run folders refuse it already
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What this process is doing, in shared memory that the supervisor reads even when this process hangs.
+"""Record in shared memory what this process is doing, so that the supervisor can tell even when the process hangs.
 
-Whoever calls a plug-in or a forward records it here: two stores of an integer, since some of it is on the clock. A
-forked child writes to the same place, so only processes that decode write.
+Code that calls a plug-in or runs a forward records it with two integer stores, because some of it is timed. A forked
+child writes to the same memory, so only processes that decode write.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import mmap
 from dataclasses import dataclass
 from enum import IntEnum
 
-#: Places of :data:`CELLS`.
+#: Indices into :data:`CELLS`.
 AT, BEATS, LIMIT_MS, ENDED = range(4)
 
 
 class Activity(IntEnum):
-    """What is done at the moment."""
+    """What the process is doing."""
 
-    OURS = 0  # nothing that is watched
-    HOSTED = 1  # a guest's code, nothing is timed
+    OURS = 0  # not watched
+    PLUGIN = 1  # a plug-in's code, untimed
     BEGIN = 2
     DRAFT = 3
     OBSERVE = 4
@@ -27,10 +27,10 @@ class Activity(IntEnum):
     FORWARD = 7  # of the engine
 
 
-#: How a sentence says what a guest did.
+#: Words for an error message.
 WORDS = {
     Activity.OURS: "between two steps",
-    Activity.HOSTED: "before anything is timed",
+    Activity.PLUGIN: "before anything is timed",
     Activity.BEGIN: "in begin",
     Activity.DRAFT: "in draft",
     Activity.OBSERVE: "in observe",
@@ -42,19 +42,19 @@ WORDS = {
 _WORDS, _TEXT, _PARTS = 64, 1024, 3  # bytes of the integers, and of each text
 _memory = mmap.mmap(-1, mmap.PAGESIZE)
 
-#: Unsigned integers; also written to directly, where a call would cost more than the store.
+#: Unsigned integers; written to directly where a function call would cost more than the store.
 SHARED = memoryview(_memory)[:_WORDS].cast("Q")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read.
+    """The recorded state.
 
     Attributes:
-        beats: grows with every step.
-        limit_s: seconds that a call may take; 0 is for ever.
-        ended: the exit code that the command came to; None before.
-        who: the guest, as an error names it; empty where none is known.
+        beats: increases with every step.
+        limit_s: time limit of a call in seconds; 0 is unlimited.
+        ended: exit code of the command; None before its end.
+        who: the plug-in, as errors name it; empty if unknown.
     """
 
     at: Activity
@@ -67,17 +67,19 @@ class Reading:
 
     @property
     def allowed_s(self) -> float:
-        """Seconds that it may go on as it is; 0 is for ever. What is hosted may load models, and has ten times that."""
-        return 0.0 if self.at == Activity.OURS else self.limit_s * (10 if self.at == Activity.HOSTED else 1)
+        """Time limit of the current activity in seconds; 0 is unlimited.
+
+        Untimed plug-in code may load models and gets ten times the limit."""
+        return 0.0 if self.at == Activity.OURS else self.limit_s * (10 if self.at == Activity.PLUGIN else 1)
 
 
 def clear() -> None:
-    """Forgets everything, as before another process begins."""
+    """Reset everything before another process starts."""
     _memory[:] = bytes(len(_memory))
 
 
 def record(**texts: str) -> None:
-    """Writes ``who``, ``row`` or ``folder``."""
+    """Write ``who``, ``row`` or ``folder``."""
     for name, text in texts.items():
         start = _WORDS + _TEXT * ("who", "row", "folder").index(name)
         written = text.encode(errors="replace")[: _TEXT - 1]
@@ -85,12 +87,12 @@ def record(**texts: str) -> None:
 
 
 def ended(code: int) -> None:
-    """Says what the command came to; whatever the interpreter does on its way out is not the command's."""
+    """Record the command's exit code; later events belong to the interpreter's shutdown."""
     SHARED[ENDED] = 1 + (code & 0xFF)
 
 
 def read() -> Reading:
-    """What it is at."""
+    """Read the recorded state."""
     texts = [_memory[_WORDS + _TEXT * at : _WORDS + _TEXT * (at + 1)] for at in range(_PARTS)]
     who, row, folder = (text.partition(b"\0")[0].decode(errors="replace") for text in texts)
     at = SHARED[AT]

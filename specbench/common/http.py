@@ -1,4 +1,4 @@
-"""HTTP requests that end by a deadline, follow no redirect and take no more than was asked for.
+"""Send HTTP requests with a deadline for the whole exchange, without redirects, and with bounded bodies.
 
 Built on httpcore, the transport of httpx, because a timeout of httpx holds for one read: a server that sends one byte
 at a time outlasts it. Here every wait on the network ends at the deadline of the whole exchange. httpcore follows no
@@ -23,12 +23,12 @@ from specbench.common.errors import UsageError, one_line
 _LONGEST_URL = 2000
 _PATH = re.compile(r"[!-~]*")
 _NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
-_LOOK_S = 0.1  # between two looks at whether the answer is still wanted
+_LOOK_S = 0.1  # seconds between checks whether the answer is still wanted
 _PIECE = 1 << 16
 
 
 class ConnectionLost(Exception):
-    """No connection, or an answer that broke off. The text may hold a header."""
+    """No connection, or an answer that broke off. The text may contain a header."""
 
 
 class GivenUp(Exception):
@@ -79,7 +79,7 @@ class Deadline:
 
 
 class Response:
-    """An answer whose status and headers are here."""
+    """An answer whose status and headers have arrived."""
 
     def __init__(self, response: Any, deadline: Deadline) -> None:
         self.status: int = response.status
@@ -112,7 +112,7 @@ class Response:
 
 @contextmanager
 def send(url: str, body: bytes | None, key: str | None, deadline: Deadline) -> Iterator[Response]:
-    """Send a request over a connection of its own: a POST of JSON, or a GET where there is no body.
+    """Send a request over its own connection: a POST of JSON, or a GET if there is no body.
 
     Proxies of the environment are used, except for this machine itself.
 
@@ -157,7 +157,7 @@ def _failures() -> Iterator[None]:
         raise
     except Exception as error:  # httpcore's, h11's, ssl's, idna's
         why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
-        # h11's text has counts
+        # h11's text contains byte counts
         raise ConnectionLost("closed too early" if "closed connection" in why else why) from None
 
 
@@ -165,7 +165,7 @@ def _failures() -> Iterator[None]:
 def _trusted() -> Any:
     import httpcore2
 
-    return httpcore2.default_ssl_context()  # reading the certificates takes longer than many an answer
+    return httpcore2.default_ssl_context()  # reading the certificates takes longer than many answers
 
 
 def _proxy(scheme: str, host: str) -> Any:
@@ -204,7 +204,7 @@ class _Network:
         raise fault
 
     def _look_up(self, host: str, port: int) -> list[Any]:
-        """Resolve a name; in a thread where that may take long, because it cannot be interrupted."""
+        """Resolve a name, in a thread if that may take long, because it cannot be interrupted."""
         found: list[Any] = []
         done = threading.Event()
 
@@ -267,14 +267,14 @@ class _Stream:
 
 
 def check_address(url: str, flag: str, key_flag: str, scrub: Callable[[str], str]) -> str:
-    """Return host and port of a web address, as the address writes them.
+    """Return host and port of a web address, as written in it.
 
     Args:
-        key_flag: how a key is given instead, for errors: "--api-key-env".
+        key_flag: the option for a key, for errors: "--api-key-env".
         scrub: removes the key from a text.
 
     Raises:
-        UsageError: no web address, or one that holds a user, a password or the key; shows none of them.
+        UsageError: not a web address, or one that contains a user, a password or the key; the text shows none of them.
     """
     try:
         parts = urlsplit(url)
@@ -289,12 +289,12 @@ def check_address(url: str, flag: str, key_flag: str, scrub: Callable[[str], str
     except ValueError:  # from the port, the brackets or idna
         named = False
     if "@" in (parts.netloc if named else url):
-        raise UsageError(f"{flag} holds a user or password; give the key by {key_flag}")
+        raise UsageError(f"{flag} contains a user or password; give the key by {key_flag}")
     if not named:
         shown = one_line(scrub(url[:_LONGEST_URL]), 120)
-        raise UsageError(f"{flag} {shown} is no web address; write it as http://localhost:8000/v1")
-    if scrub(url) != url:  # the record of a judge names its host
-        raise UsageError(f"{flag} holds the key; give the key by {key_flag} alone")
+        raise UsageError(f"{flag} {shown} is not a web address; write it as http://localhost:8000/v1")
+    if scrub(url) != url:  # the record of a judge contains its host
+        raise UsageError(f"{flag} contains the key; give the key only by {key_flag}")
     return parts.netloc
 
 

@@ -16,10 +16,10 @@ _named: set[str] = set()
 
 
 class Secret:
-    """A key, as a header takes it.
+    """A key in the form for a header.
 
     Raises:
-        UsageError: no header can hold it, or it is too short to be removed from texts; does not show it.
+        UsageError: it cannot be in a header, or is too short to be removed from texts; the text does not show it.
     """
 
     def __init__(self, key: str) -> None:
@@ -41,7 +41,7 @@ def fault_of(key: str) -> str | None:
     if not key.strip():
         return "is blank"
     if not key.isascii() or not key.isprintable() or key != key.strip():
-        return "holds characters that no key has"
+        return "contains characters that no key has"
     if len(key) < _SHORTEST:
         return f"is shorter than {_SHORTEST} characters, too short to be kept out of the records"
     return None
@@ -53,14 +53,14 @@ def is_variable(name: str) -> bool:
 
 
 def named(variable: str) -> str:
-    """Register a variable, as the option ``api_key_env`` names it, as holding a key; "" is none.
+    """Register the variable named by the option ``api_key_env`` as containing a key; "" is none.
 
     Raises:
-        UsageError: it is not written like a variable; does not show it.
+        UsageError: it is not written like a variable; the text does not show it.
     """
     if variable and not is_variable(variable):
         raise UsageError(
-            "api_key_env is no name of an environment variable, in capital letters; export the key, and give its name"
+            "api_key_env must name an environment variable, in capital letters; export the key, and give its name"
         )
     _named.add(variable)
     return variable

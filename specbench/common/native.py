@@ -1,8 +1,8 @@
-"""Native code: a C++ source of ours, compiled once on the machine that runs it.
+"""Compile our C++ sources, once, on the machine that runs them.
 
 Builds lie under ``$XDG_CACHE_HOME/specbench/native``, named after source, compiler, options and the CPU's instructions,
-so they are never out of date. A build gets its name when it is finished. What another user could have written is not
-loaded.
+so they are never out of date. A build gets its name when it is finished. Files that another user could have written
+are not loaded.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from specbench.common.cache import cache_folder
 from specbench.common.errors import EnvironmentRefused, one_line
 
 _OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-_LIMIT = 120  # seconds of a build; it takes about ten
-_MODE = 0o700  # of what is kept, whatever the umask
+_LIMIT = 120  # time limit of a build in seconds; it takes about ten
+_MODE = 0o700  # permissions of kept files, whatever the umask
 
 
 class Native:
-    """A library of one C++ source, the headers next to it included.
+    """A library built from one C++ source and the headers next to it.
 
     Args:
-        options: of the compiler, in addition to those of every build.
+        options: compiler options, in addition to those of every build.
     """
 
     def __init__(self, source: Path, options: tuple[str, ...] = ()) -> None:
@@ -59,10 +59,12 @@ class Native:
         try:
             return ctypes.CDLL(str(place))
         except OSError as error:
-            raise EnvironmentRefused(f"what {compiler} built does not load: {one_line(str(error))}") from error
+            raise EnvironmentRefused(
+                f"the library built by {compiler} does not load: {one_line(str(error))}"
+            ) from error
 
     def _built(self, compiler: str) -> Path | None:
-        """Where a finished build lies; None where there is none."""
+        """Path of a finished build; None if there is none."""
         name = self._name(compiler)
         for folder in (cache_folder("native"), *_kept):
             if folder is not None and _ours(folder) and _ours(folder / name) and _whole(folder / name):
@@ -70,7 +72,7 @@ class Native:
         return None
 
     def _name(self, compiler: str) -> str:
-        """Name of the build, which differs for all that could make another library."""
+        """Name of the build; differs for everything that could change the library."""
         digest = hashlib.sha256()
         for part in (*self._options, _version(compiler), _instructions()):
             digest.update(part.encode() + b"\0")
@@ -79,7 +81,7 @@ class Native:
         return f"{self._source.stem}-{digest.hexdigest()[:24]}.so"
 
     def _build(self, compiler: str) -> Path:
-        """Build, and return where it lies: a folder of this process's own where the cache takes no files."""
+        """Build, and return the path: in a folder of this process if the cache is not writable."""
         try:
             keep = _folder()
             with tempfile.TemporaryDirectory(prefix=".building-", dir=keep) as made:
@@ -87,7 +89,7 @@ class Native:
                 draft = Path(made, place.name)
                 self._compile(compiler, draft)
                 draft.chmod(_MODE)
-                # The digest first: a library without one, or with another's, is built again.
+                # The digest first: a library without one, or with a different one, is built again.
                 _seal(place).write_text(_digest(draft))
                 os.replace(draft, place)
         except OSError as error:
@@ -96,29 +98,29 @@ class Native:
 
     def _compile(self, compiler: str, to: Path) -> None:
         part = to.with_suffix(".o")
-        # In two steps: a linker that is told of OpenMP would bring a second one next to torch's.
+        # In two steps: a linker with the OpenMP option would add a second OpenMP library next to torch's.
         steps = (
             [compiler, *self._options, "-c", str(self._source), "-o", str(part)],
             [compiler, "-shared", str(part), "-o", str(to)],
         )
         for step in steps:
             try:
-                code, said = _run(step)
+                code, stderr = _run(step)
             except subprocess.TimeoutExpired:
                 raise EnvironmentRefused(f"{compiler} did not end within {_LIMIT} s") from None
             except OSError as error:
                 raise EnvironmentRefused(f"{compiler} does not run: {one_line(str(error))}") from error
             if code:
-                lines = [line for line in said.splitlines() if "error" in line.lower()] or [said]
+                lines = [line for line in stderr.splitlines() if "error" in line.lower()] or [stderr]
                 raise EnvironmentRefused(f"{compiler} fails: {one_line(lines[0], 160) or code}")
 
 
 def _run(step: list[str]) -> tuple[int, str]:
-    """Run a step of a build; returns its exit status and what it wrote to stderr.
+    """Run a step of a build; return its exit status and its stderr.
 
-    A compiler is several processes: a process group of its own, so that all end with a step that is given up.
+    A compiler consists of several processes, so it gets its own process group, and all end if the step is abandoned.
     """
-    english = {**os.environ, "LC_ALL": "C"}  # errors are told from warnings by that word
+    english = {**os.environ, "LC_ALL": "C"}  # the word "error" distinguishes errors from warnings
     with subprocess.Popen(
         step,
         stdin=subprocess.DEVNULL,
@@ -130,16 +132,16 @@ def _run(step: list[str]) -> tuple[int, str]:
         start_new_session=True,
     ) as process:
         try:
-            _, said = process.communicate(timeout=_LIMIT)
+            _, stderr = process.communicate(timeout=_LIMIT)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-    return process.returncode, said
+    return process.returncode, stderr
 
 
 def _compiler() -> str | None:
-    """Path of the machine's C++ compiler; $CXX says which."""
+    """Path of the machine's C++ compiler; $CXX overrides it."""
     asked = os.environ.get("CXX")
     return next(filter(None, map(shutil.which, [asked] if asked else ["c++", "g++", "clang++"])), None)
 
@@ -170,7 +172,7 @@ _own: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process en
 
 
 def _folder() -> Path:
-    """Where a build is kept: the cache, or a folder of this process's own where the cache takes no files."""
+    """Folder for builds: the cache, or a folder of this process if the cache is not writable."""
     keep = cache_folder("native")
     if keep is not None:
         with contextlib.suppress(OSError):
@@ -191,7 +193,7 @@ def _seal(place: Path) -> Path:
 
 
 def _ours(place: Path) -> bool:
-    """Whether only this user can have written something: what is loaded does all that this user may."""
+    """Whether only this user can have written a file: loaded code has all of this user's rights."""
     try:
         found = place.stat()
     except OSError:
@@ -200,7 +202,7 @@ def _ours(place: Path) -> bool:
 
 
 def _whole(place: Path) -> bool:
-    """Whether a finished build lies there, as it was written."""
+    """Whether a finished build exists there, unchanged."""
     try:
         return _seal(place).read_text() == _digest(place)
     except (OSError, UnicodeDecodeError):

@@ -27,11 +27,11 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _in_range_as_float32(self) -> Options:
-        """Tensors hold options in float32, where 1e-50 is 0 and 1 - 1e-9 is 1: their ranges have to hold there too."""
+        """Tensors hold options in float32, where 1e-50 is 0 and 1 - 1e-9 is 1: their ranges must also hold there."""
         for name, info in type(self).model_fields.items():
             value = getattr(self, name)
             if isinstance(value, float) and not _within(_float32(value), info.metadata):
-                raise ValueError(f"{name}={value} is {_float32(value):g} in the precision of tensors, out of its range")
+                raise ValueError(f"{name}={value} is {_float32(value):g} in float32, out of its range")
         return self
 
 
@@ -65,7 +65,7 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 
 
 def temperature_fault(temperature: float) -> str:
-    """Why logits cannot be divided by a temperature; empty where they can, and for 0, which is greedy."""
+    """Why logits cannot be divided by a temperature; empty if they can, and for 0 (greedy)."""
     if temperature == 0 or _COLDEST <= temperature <= _HOTTEST:
         return ""
     return f"temperature must be 0 (greedy) or from {_COLDEST:g} to {_HOTTEST:g}, not {temperature}"
@@ -82,7 +82,7 @@ def option(default: Any, *short: str, help: str, **limits: Any) -> Any:
 
 
 def option_names(options: type[BaseModel]) -> dict[str, str]:
-    """Every accepted spelling of every option, mapped to the option's name."""
+    """Map every accepted spelling of every option to the option's name."""
     known: dict[str, str] = {}
     for name, info in options.model_fields.items():
         known[name] = name
@@ -95,7 +95,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def parse_options(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
-    """Options from what the user wrote.
+    """Parse options given by the user.
 
     Args:
         raw: name (or short name, dashes allowed) -> value; values may be strings.
@@ -118,21 +118,21 @@ def parse_options(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         where = known.get(where, where)
-        if not where:  # of several that do not go together
+        if not where:  # an error about a combination of options
             raise UsageError(f"options of {owner}: {first['msg'].removeprefix('Value error, ')}") from error
         raise UsageError(f"option '{where}' of {owner}: {first['msg']}, not {first['input']!r}") from error
 
 
 class Flags(BaseModel):
-    """Base of the options of a command. One field made by :func:`flag` is one option, there and in Python."""
+    """Base of the options of a command. A field made by :func:`flag` is an option there and a keyword in Python."""
 
-    # Deferred: every command line imports the options of all commands, and checks those of one. No infinity or NaN: no
-    # option means one, and no record can hold it.
+    # Deferred: every command line imports the options of all commands but checks those of one. No infinity or NaN: no
+    # option allows them, and JSON cannot store them.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, allow_inf_nan=False)
 
     def anchored(self: F, *names: str) -> F:
-        """The same options with absolute paths in some fields, which a plug-in that changes the working directory does
-        not move."""
+        """The same options with absolute paths in some fields, independent of the working directory, which a plug-in
+        may change."""
         paths = {name: path.absolute() for name in names if (path := getattr(self, name)) is not None}
         return self.model_copy(update=paths)
 
@@ -142,11 +142,11 @@ class Flag:
     """How a field is written on the command line.
 
     Attributes:
-        name: with its dashes; without them it is an argument, called so in the help.
-        metavar: what stands for its value in the help.
-        shown: its default in words, where the value does not say it.
-        exists: what a path has to be the path of; None where it may be made.
-        recorded: decides what is measured, and names nothing of this machine.
+        name: with its dashes; a name without dashes is an argument.
+        metavar: placeholder of the value in the help.
+        shown: the default in words, if the value does not show it.
+        exists: kind of the existing path that is required; None if it may be created.
+        recorded: it decides what is measured, and contains nothing about this machine.
     """
 
     name: str
@@ -185,11 +185,11 @@ F = TypeVar("F", bound=Flags)
 
 
 def parse_flags(owner: type[F], values: Mapping[str, Any]) -> F:
-    """The options of a command from what the user gave, by the names of the fields."""
+    """Parse the options of a command, given by the names of the fields."""
     for name in values:
         if name not in owner.model_fields:
             raise unknown_name("option", name, owner.model_fields)
-    # Paths may be texts; whole numbers may not, nor a truth be a number. What is repeatable is compared by its values.
+    # Paths may be texts; integers may not, and a boolean is not a number. Repeatable options are compared by value.
     paths = {name for name in values if "Path" in str(owner.model_fields[name].annotation)}
     typed: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
     typed |= {name: Path(typed[name]) for name in paths if isinstance(typed[name], str)}
@@ -205,7 +205,7 @@ def parse_flags(owner: type[F], values: Mapping[str, Any]) -> F:
             allowed = get_args(owner.model_fields[name].annotation)
             raise unknown_name(f"{written} value", str(first["input"]), allowed) from None
         wrong = str(first["msg"]).removeprefix("Value error, ")
-        # Where the type is what is wrong, "2" has to look otherwise than 2.
+        # If the type is wrong, "2" must look different from 2.
         found = repr(first["input"]) if str(first["type"]).endswith("_type") else first["input"]
         raise UsageError(f"{written} {found}: {wrong[0].lower()}{wrong[1:]}") from None
     for name in paths:
@@ -214,7 +214,7 @@ def parse_flags(owner: type[F], values: Mapping[str, Any]) -> F:
 
 
 def _plain(value: Any) -> Any:
-    """A value as the fields have it: a list is a tuple, and a whole number of numpy's, as a loop has it, is an int."""
+    """Normalise a value: a list becomes a tuple, and a numpy integer becomes an int."""
     if isinstance(value, list):
         return tuple(value)
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
@@ -225,15 +225,15 @@ R = TypeVar("R")
 
 
 def keywords(owner: Callable[P, F]) -> Callable[[Callable[[F], R]], Callable[P, R]]:
-    """Makes of a function of some options one that takes them as keyword arguments, typed as the fields are."""
+    """Turn a function of some options into one that takes them as typed keyword arguments."""
     fields = cast("type[Flags]", owner).model_fields
 
     def taking(function: Callable[[F], R]) -> Callable[P, R]:
         def call(*args: P.args, **values: P.kwargs) -> R:
-            if args:  # by place they would mean whatever field happens to be declared there
+            if args:  # positional arguments would depend on the order in which fields are declared
                 raise UsageError(
                     f"{function.__name__} takes its options by name, as in {function.__name__}(model=…); "
-                    f"say which one {args[0]!r} is"
+                    f"name the option for {args[0]!r}"
                 )
             return function(parse_flags(cast("type[F]", owner), values))
 
@@ -262,4 +262,4 @@ def _check_path(written: Flag, path: Path | None) -> None:
         return
     there = path.is_file() if written.exists == "file" else path.is_dir()
     if not there:
-        raise UsageError(f"{written.name} {path}: there is no such {written.exists}; name one that exists")
+        raise UsageError(f"{written.name} {path}: no such {written.exists}; name one that exists")

@@ -1,4 +1,4 @@
-"""Live progress: a line at every tenth, or a bar on a terminal."""
+"""Show progress: a line at every tenth, or a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Tenths:
-    """Report progress at the start and whenever another tenth is done; call with (done, total).
+    """Report progress at the start and after every tenth; call it with (done, total).
 
     Args:
-        seconds: least time between two lines.
+        seconds: shortest time between two lines.
     """
 
     def __init__(self, say: Callable[[str], None], line: Callable[[int, int], str], seconds: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class Tenths:
 
 
 def progress_lines(say: Callable[[str], None], what: str) -> Tenths:
-    """Report at every tenth how many of ``what`` are done, how many a minute, and the time left."""
+    """Report at every tenth how many of ``what`` are done, how many per minute, and the time left."""
     begun = time.monotonic()
     first: list[int] = []
 
@@ -88,7 +88,7 @@ class Live:
             self._console.print(f"{text} …")
 
     def note(self, text: str) -> None:
-        """Print what is worth knowing afterwards, too."""
+        """Print a line that stays on the screen."""
         self._console.print(text, soft_wrap=True, markup=False)
 
 

@@ -1,4 +1,4 @@
-"""One item of a task as text, before a chat template and a tokenizer make ids of it."""
+"""One item of a task as text, before the chat template and the tokenizer turn it into ids."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Prompt:
         stops: strings that end the answer; the answer's text is cut before the first of them.
         history: turns before ``text``, chat style only: a system prompt, few-shot examples, earlier turns.
         follow_ups: user turns asked one by one, each after the answer to the one before. In completion style a
-            follow-up is the text that goes on behind the answer.
-        forced: follow-ups are asked after AR's answers and not the method's own, so that all methods are timed on the
+            follow-up is the text that continues after the answer.
+        forced: follow-ups come after AR's answers instead of the method's own, so that all methods are timed on the
             same input.
         category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
-        temperature: what the protocol prescribes for this item; None is the run's.
+        temperature: prescribed by the protocol for this item; None uses the run's.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Prompt:
 
     @property
     def turns(self) -> int:
-        """How often it is answered."""
+        """Number of turns."""
         return 1 + len(self.follow_ups)
 
     def after(self, answers: Sequence[str]) -> Prompt:
@@ -53,13 +53,13 @@ class Prompt:
             text = self.text + "".join(map("".join, zip(answers, self.follow_ups, strict=False)))
             return replace(self, text=text, follow_ups=self.follow_ups[len(answers) :])
         asked = (self.text, *self.follow_ups)
-        said: list[Turn] = list(self.history)
+        turns: list[Turn] = list(self.history)
         for question, answer in zip(asked, answers, strict=False):
-            # Without the blanks around it, as FastChat and Spec-Bench write a turn back; most templates drop them too.
-            said += [("user", question), ("assistant", self._whole(answer).strip())]
-        return replace(self, text=asked[len(answers)], history=tuple(said), follow_ups=asked[len(answers) + 1 :])
+            # Without surrounding blanks, as in FastChat and Spec-Bench; most templates drop them too.
+            turns += [("user", question), ("assistant", self._whole(answer).strip())]
+        return replace(self, text=asked[len(answers)], history=tuple(turns), follow_ups=asked[len(answers) + 1 :])
 
     def _whole(self, answer: str) -> str:
-        """An answer with what it began with; a block of code that a stop has left open is closed."""
+        """An answer with its prefill; a code block that a stop string left open is closed."""
         whole = f"{self.prefill}{answer}"
         return f"{whole.rstrip()}\n{_FENCE}" if _FENCE in self.prefill and whole.count(_FENCE) % 2 else whole

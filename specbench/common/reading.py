@@ -1,6 +1,6 @@
-"""Reads files and replies within limits of size and depth.
+"""Read files and replies within limits of size and depth.
 
-Nothing that is read is trusted: the result is a value, or a UsageError that names file, line and field and what helps.
+Content is not trusted: the result is a value, or a UsageError that names file, line and field and what to do.
 :mod:`specbench.common.toml` and :mod:`specbench.common.yaml` read settings files on top of this.
 """
 
@@ -24,13 +24,13 @@ from specbench.common.errors import UsageError, first_fault, one_line
 
 Model = TypeVar("Model", bound=BaseModel)
 
-#: Bytes of a file that is read at once, and of a line of one that is read by lines.
+#: Most bytes of a file that is read at once, and of a line of a file that is read by lines.
 LARGEST = 64 << 20
 
-#: Lines of a file: a compressed one of a megabyte can hold a thousand million empty ones.
+#: Most lines of a file: a compressed file of a megabyte can contain a billion empty lines.
 MOST_LINES = 2_000_000
 
-# Bytes that a compressed file may unpack to; the largest one that is published here has eight million.
+# Most bytes that a compressed file may unpack to; the largest published file has eight million.
 _UNPACKED = 1 << 30
 
 _BLOCK = 1 << 20
@@ -42,16 +42,16 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a so
 
 
 def damaged(where: object, why: str, todo: str) -> UsageError:
-    """The error for content that is not what it should be.
+    """The error for damaged content.
 
     Args:
-        todo: what helps, as an order.
+        todo: what to do, as an imperative.
     """
     return UsageError(f"{one_line(str(where), 400)} is damaged ({one_line(why)}); {todo}")
 
 
 def unreadable(where: object, why: str, todo: str) -> UsageError:
-    """The error for what gives no content at all, or content of another format; arguments as of :func:`damaged`."""
+    """The error for content that cannot be read, or has another format; arguments as in :func:`damaged`."""
     return UsageError(f"{one_line(str(where), 400)} cannot be read ({one_line(why)}); {todo}")
 
 
@@ -62,10 +62,10 @@ def open_file(path: Path, todo: str) -> BinaryIO:
     """An ordinary file, open to read.
 
     Raises:
-        UsageError: it is missing, not allowed, or something else: a pipe that nobody writes to would never open.
+        UsageError: it is missing, not readable, or not an ordinary file (a pipe without a writer would never open).
     """
     try:
-        # Without O_NONBLOCK a pipe waits for a writer; with it, a file is as ever.
+        # Without O_NONBLOCK a pipe waits for a writer; ordinary files are not affected.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise unreadable(path, _reason(error), todo) from None
@@ -80,7 +80,7 @@ def read_bytes(path: Path, todo: str, limit: int = LARGEST) -> bytes:
     """The content of a file.
 
     Args:
-        limit: bytes that it may have.
+        limit: most bytes.
     """
     blocks, size = [], 0
     with open_file(path, todo) as file:
@@ -91,7 +91,7 @@ def read_bytes(path: Path, todo: str, limit: int = LARGEST) -> bytes:
         except OSError as error:
             raise unreadable(path, _reason(error), todo) from None
     if size > limit:
-        raise unreadable(path, f"larger than the {_size(limit)} that such a file may have", todo)
+        raise unreadable(path, f"larger than {_size(limit)}, the limit for such a file", todo)
     return b"".join(blocks)
 
 
@@ -112,26 +112,26 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
     """The value of a JSON text.
 
     The parser is pydantic's: as fast as the standard library's, and it refuses what would end in a traceback there or
-    further on: over 200 levels of brackets, numbers of over 4,300 digits, and halves of surrogate pairs, which no
-    tokenizer, terminal or file takes. An object that has a key twice is refused: readers differ in which value counts.
+    later: over 200 levels of brackets, numbers of over 4,300 digits, and halves of surrogate pairs, which no tokenizer,
+    terminal or file accepts. An object with a duplicate key is refused, because readers differ in which value counts.
 
     Args:
-        nan: take NaN and Infinity, which are not JSON but stand in published data.
+        nan: accept NaN and Infinity, which are not JSON but occur in published data.
     """
     try:
         content = content.encode() if isinstance(content, str) else content.removeprefix(codecs.BOM_UTF8)
         value = from_json(content, allow_inf_nan=nan)
-        # Quotes before a colon that end no key: a key is there twice, or a string looks like one.
+        # More quotes before colons than keys: a duplicate key, or a string that looks like one.
         if content.count(b'":') + content.count(b'" :') - content.count(b'\\":') > _keys(value):
             json.loads(content, object_pairs_hook=_without_doubles)
         return value
-    except ValueError as error:  # of a str with half a pair in it, which cannot be encoded, UnicodeEncodeError
+    except ValueError as error:  # UnicodeEncodeError for a str with half a surrogate pair
         reason = str(error).replace("recursion limit exceeded", "nested too deeply")
         raise damaged(where, f"not JSON: {reason}", todo) from None
 
 
 def _keys(value: Any) -> int:
-    """How many keys the objects of a JSON value have together."""
+    """Total number of keys in the objects of a JSON value."""
     found, values = 0, [value]
     while values:
         value = values.pop()
@@ -148,7 +148,7 @@ _NESTED = (dict, list)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse an object that has a key twice."""
+    """Refuse an object with a duplicate key."""
     keys = [key for key, _ in pairs]
     if len({*keys}) < len(keys):
         twice = next(key for at, key in enumerate(keys) if key in keys[:at])
@@ -166,16 +166,16 @@ def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> 
 
 
 def json_object(content: Any, where: object, todo: str) -> dict[str, Any]:
-    """A value that has to be a JSON object; arguments and errors as of :func:`parse_json`."""
+    """A JSON object; arguments and errors as of :func:`parse_json`."""
     if not isinstance(content, dict):
         raise damaged(where, "not a JSON object", todo)
     return content
 
 
 def in_64_bits(content: Any, where: object, todo: str) -> None:
-    """Refuses numbers of a JSON value that no table, and no arithmetic of floats, takes.
+    """Refuse numbers of a JSON value that tables and float arithmetic cannot represent.
 
-    JSON has whole numbers of any length, and 1e999, which is infinite.
+    JSON allows integers of any length, and 1e999, which is infinite.
     """
     values = [content]
     while values:
@@ -196,12 +196,12 @@ def in_64_bits(content: Any, where: object, todo: str) -> None:
 def read_lines(
     path: Path, todo: str, *, finished: bool = False, longest: int = LARGEST, most: int = MOST_LINES
 ) -> Iterator[bytes]:
-    """The lines of a file one after the other, each with its line break; of a ``.gz`` file those it was made of.
+    """Yield the lines of a file with their line breaks; a ``.gz`` file is unpacked.
 
     Args:
-        finished: leave out a last line without a line break, which a kill has cut off; else it is given as it is.
-        longest: bytes that a line may have.
-        most: lines that there may be.
+        finished: leave out a last line without a line break, which a kill has cut off; otherwise it is returned, too.
+        longest: most bytes of a line.
+        most: most lines.
     """
     number = size = 0
     with open_file(path, todo) as file:
@@ -241,7 +241,7 @@ def read_json_lines(
 
 
 def validate(model: type[Model], content: Any, where: object, todo: str) -> Model:
-    """Content as a model.
+    """Validate content as a model.
 
     Raises:
         UsageError: a field is missing, unknown, or of a wrong type or value; names the first.
@@ -255,16 +255,16 @@ def validate(model: type[Model], content: Any, where: object, todo: str) -> Mode
 def schema_version(
     content: Mapping[str, Any], where: object, newest: int, todo: str, *, field: str = "schema_version"
 ) -> int:
-    """The version of what wrote a file: a whole number from 1 on, and not ``true``, "1" or 1.0.
+    """The schema version of a file: an integer of at least 1, not ``true``, "1" or 1.0.
 
     Args:
         newest: the last version that this specbench reads.
-        field: where the version stands.
+        field: name of the version field.
     """
     found = content.get(field)
     if type(found) is not int or found < 1:
         had = f"its {field} is {one_line(repr(found), 40)}" if field in content else f"it has no {field}"
-        raise damaged(where, f"{had}, which would be a whole number from 1 on", todo)
+        raise damaged(where, f"{had}, which must be an integer of at least 1", todo)
     if found > newest:
         raise UsageError(
             f"{one_line(str(where), 400)} was written by a newer specbench (schema {one_line(str(found), 40)}, this one"
@@ -274,15 +274,15 @@ def schema_version(
 
 
 def parse_count(text: str) -> int | None:
-    """The number that digits say; None of other text, and of more than 18 of them, which no count here has.
+    """Parse a non-negative integer of at most 18 digits; return None otherwise.
 
-    ``int`` reads thousands of digits slowly and refuses more with an error of its own.
+    ``int`` reads thousands of digits slowly and raises its own error for more.
     """
     return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def short_number(number: float) -> str:
-    """A number of a file in few digits; JSON's whole numbers may have any number of them, and be no floats."""
+    """Format a number from a file in few digits; JSON integers may be too large for floats."""
     if isinstance(number, float):
         return f"{number:g}"
     most = 10**300

@@ -1,9 +1,8 @@
-"""Names -> methods and tasks, found without importing any of them; those that cannot work disturb no others.
+"""Find methods and tasks by name without importing them; a broken one does not affect the others.
 
-A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name, or
-under the ``name`` in that file.
-Other packages register through the entry-point groups ``specbench.methods`` and ``specbench.tasks``: the entry point's
-name is the registered name, its value the package that holds the same two files.
+A folder of ``methods/`` (``tasks/``) with a ``method.toml`` (``task.toml``) is registered under its own name, or under
+the ``name`` in that file. Other packages register through the entry-point groups ``specbench.methods`` and
+``specbench.tasks``: the entry point's name is the registered name, its value the package that holds the same two files.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -25,7 +25,7 @@ from specbench.common.reading import read_text, validate
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
 _PACKAGE = Path(__file__).parents[1]
-#: Where methods and tasks come from that no other package brought.
+#: Origin of specbench's own methods and tasks.
 OWN = "specbench"
 
 _LARGEST_MODULE = 4 << 20
@@ -34,13 +34,15 @@ _CLASSES = {"method": "Decoder", "task": "Task"}
 
 
 class _Method(BaseModel):
-    """What of a ``method.toml`` is looked at; there may be more in it."""
+    """The fields of a ``method.toml`` that are checked; others are allowed."""
 
     model_config = ConfigDict(strict=True)
 
     name: str = ""
     title: str = ""
     summary: str = ""
+    aliases: list[str] = []
+    similar: list[str] = []
     lossless: bool = False
     trained: bool = False
     recipe: bool = False
@@ -52,7 +54,7 @@ class _Method(BaseModel):
 
 
 class _Task(BaseModel):
-    """The same of a ``task.toml``; its data files are read by :mod:`specbench.evals.data`."""
+    """The fields of a ``task.toml`` that are checked; :mod:`specbench.evals.data` reads its data files."""
 
     model_config = ConfigDict(strict=True)
 
@@ -74,7 +76,7 @@ class Card:
     """A registered method or task, not yet imported.
 
     Attributes:
-        origin: :data:`OWN` or the distribution that brought it.
+        origin: :data:`OWN` or the distribution that contains it.
         info: its TOML file, parsed.
     """
 
@@ -87,15 +89,15 @@ class Card:
 
     @property
     def who(self) -> str:
-        """How an error names it."""
+        """Its name in errors."""
         return _who(self.kind, self.name, self.origin)
 
     def load(self) -> Any:
-        """Imports the module with its classes: ``Options``, and ``Decoder`` of a method or ``Task`` of a task.
+        """Import the module with its classes: ``Options``, and ``Decoder`` of a method or ``Task`` of a task.
 
         Raises:
-            UsageError: a module is missing or no Python, or a class is missing; names which.
-            PluginFault: the import ended the command, or raised something else.
+            UsageError: a module is missing or not valid Python, or a class is missing; the text names it.
+            PluginFault: the import tried to end the command, or raised something else.
         """
         with plugins.plugin_call(self.who):
             try:
@@ -108,7 +110,7 @@ class Card:
         return module
 
     def recipe(self) -> Any:
-        """Imports ``train.py`` of a method, which is described in :mod:`specbench.training.recipe`."""
+        """Import ``train.py`` of a method; :mod:`specbench.training.recipe` describes it."""
         if not self.info.get("recipe", False):
             having = (
                 ", ".join(name for name, card in _found(self.kind).cards.items() if card.info.get("recipe")) or "none"
@@ -126,7 +128,7 @@ class Broken:
     """A method or task of another package that cannot work.
 
     Attributes:
-        error: what is raised where somebody asks for it by name.
+        error: raised when it is requested by name.
     """
 
     origin: str
@@ -138,13 +140,13 @@ def _who(kind: str, name: str, origin: str) -> str:
 
 
 def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
-    path, todo = folder / f"{kind}.toml", f"mend it or uninstall {origin}"
+    path, todo = folder / f"{kind}.toml", f"fix it or uninstall {origin}"
     try:
         info = toml.read(path, todo)
         validate(_SAYS[kind], info, path, todo)
     except UsageError as error:
         raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from None
-    # A package cannot have every name: "mt-bench" lives in mt_bench and says so.
+    # Not every name can be a package: "mt-bench" is in mt_bench, whose TOML file has the name.
     card = Card(kind, str(info.get("name", name)), package, folder, origin, info)
     plugins.expect(package, card.who)
     return card
@@ -171,7 +173,7 @@ def _found(kind: str) -> _Found:
                 raise UsageError(f"{kind} '{name}' of {origin} is registered by {before} already; uninstall one")
             cards[name] = _brought(kind, name, point.value, origin)
         except SpecbenchError as error:
-            # Of two guests of one name neither is taken: which comes first is chance. Our own stand.
+            # Of two packages with the same name neither is used, because their order is arbitrary. Our own win.
             key = name
             if before == OWN:
                 key = f"{name} of {origin}"
@@ -182,16 +184,16 @@ def _found(kind: str) -> _Found:
 
 
 def _brought(kind: str, name: str, value: str, origin: str) -> Card:
-    """The card of an entry point."""
+    """The card made from an entry point."""
     who = _who(kind, name, origin)
     plugins.expect(value, who)
-    with plugins.plugin_call(who):  # to find a package within another one imports that
+    with plugins.plugin_call(who):  # finding a subpackage imports its parent
         try:
             spec = importlib.util.find_spec(value)
-        except ModuleNotFoundError:  # not even the package around it
+        except ModuleNotFoundError:  # not even the parent package
             spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise UsageError(f"{kind} '{name}' of {origin} points at '{value}', which is no package")
+        raise UsageError(f"{kind} '{name}' of {origin} points at '{value}', which is not a package")
     folder = Path(next(iter(spec.submodule_search_locations)))
     return replace(_read(kind, name, value, folder, origin), name=name)
 
@@ -208,7 +210,7 @@ def tasks() -> dict[str, Card]:
 
 def broken(kind: str) -> dict[str, Broken]:
     """The methods or tasks of other packages that cannot work, as far as can be seen without importing them, by name;
-    a name that is ours has its origin with it."""
+    a name of our own is shown with its origin."""
     found = _found(kind)
     seen = {
         card.name: Broken(card.origin, UsageError(f"{card.who} cannot be imported: {why}"))
@@ -229,11 +231,11 @@ def task(name: str) -> Card:
 
 
 def trainable(name: str) -> Card:
-    """A method by name, or by what its ``method.toml`` says that it ``trains``: "draft" is the draft model of one."""
+    """A method by name, or by the ``trains`` of its ``method.toml``: "draft" is a method's draft model."""
     known = methods()
     other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
     if name not in known and name not in other:
-        raise unknown_name("method", name, {**other, **known})
+        raise _unknown("method", name, {**other, **known})
     return known[name] if name in known else other[name]
 
 
@@ -242,14 +244,35 @@ def _find(kind: str, name: str) -> Card:
     if name in found.broken:
         raise found.broken[name].error
     if name not in found.cards:
-        raise unknown_name(kind, name, found.cards)
+        raise _unknown(kind, name, found.cards)
     return found.cards[name]
 
 
-def _import_fault(file: Path) -> str | None:
-    """Return why a module cannot be imported, found in its text without running it; None if nothing is wrong.
+def suggestion(name: str) -> str:
+    """The method that a user means by another name of it, or the most similar one; empty where no method claims it."""
+    wanted = _letters(name)
+    for key, words in (("aliases", "did you mean"), ("similar", "it is not in specbench; similar:")):
+        for card in methods().values():
+            if wanted in map(_letters, (*card.info.get(key, []), *([card.name] if key == "aliases" else []))):
+                title = str(card.info.get("title", "")).partition(" (")[0]
+                return f"{words} {card.name}{f' ({title})' if title else ''}{'?' if key == 'aliases' else ''}"
+    return ""
 
-    Only what stands at the top level counts: an import within a ``try`` or a function may well fail.
+
+def _letters(text: str) -> str:
+    return "".join(each for each in text[:200].lower() if each.isalnum())
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    if kind == "method" and (meant := suggestion(name)):
+        return UsageError(f"unknown method '{one_line(name, 80)}'; {meant}")
+    return unknown_name(kind, name, known)
+
+
+def _import_fault(file: Path) -> str | None:
+    """Return why a module cannot be imported, from its text without running it; None if it can.
+
+    Only top-level imports count: an import inside a ``try`` or a function may fail.
     """
     try:
         tree = ast.parse(read_text(file, "install its package again", _LARGEST_MODULE))
@@ -257,7 +280,7 @@ def _import_fault(file: Path) -> str | None:
         return str(error)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        return f"{file.name} is no Python{line}: {one_line(getattr(error, 'msg', None) or str(error))}"
+        return f"{file.name} is not valid Python{line}: {one_line(getattr(error, 'msg', None) or str(error))}"
     names = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
     lacking = (name for name in names if (top := name.partition(".")[0]) and not _is_here(top))
@@ -267,5 +290,5 @@ def _import_fault(file: Path) -> str | None:
 def _is_here(top: str) -> bool:
     try:
         return importlib.util.find_spec(top) is not None
-    except (ValueError, ImportError):  # a module that was put in place by hand has no spec
+    except (ValueError, ImportError):  # a module that was inserted by hand has no spec
         return True

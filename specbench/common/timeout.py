@@ -1,4 +1,4 @@
-"""A guest's call that takes longer than it may is broken off, as far as Python can."""
+"""Interrupt a plug-in's call that takes too long, as far as Python can."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from types import FrameType
 from specbench.common import heartbeat
 from specbench.common.plugins import StepTimeout
 
-_PACE_S = 1.0  # between looks; where little time is allowed, a quarter of that
+_PACE_S = 1.0  # between checks; a quarter of the limit if that is short
 
 
 @contextmanager
 def step_timeout(seconds: float) -> Iterator[None]:
-    """Raise :class:`~specbench.common.plugins.StepTimeout` in what takes longer, within the ``with``.
+    """Raise :class:`~specbench.common.plugins.StepTimeout` in code inside the ``with`` block that takes too long.
 
-    It comes from a signal: it ends a loop or a sleep, but nothing that hangs in a library; only the supervisor can. In
-    threads, and where SIGUSR1 has a handler, nothing is broken off.
+    It comes from a signal, so it ends a loop or a sleep, but not a hang in a library; only the supervisor can end that.
+    In threads, and if SIGUSR1 has a handler, nothing is interrupted.
 
     Args:
-        seconds: of a call or a forward; what is not timed (loading a draft model) has ten times that. 0 is for ever.
+        seconds: limit of a call or a forward; untimed code (loading a draft model) has ten times that. 0 is unlimited.
     """
     before = heartbeat.SHARED[heartbeat.LIMIT_MS]
     heartbeat.SHARED[heartbeat.LIMIT_MS] = int(1000 * seconds)
@@ -38,7 +38,7 @@ def step_timeout(seconds: float) -> Iterator[None]:
         done.set()
         heartbeat.SHARED[heartbeat.LIMIT_MS] = before
         if here and seconds:
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # one that is on its way must end nothing
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a pending signal must not end anything
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
@@ -47,14 +47,14 @@ def _watch(done: threading.Event, main: int, seconds: float) -> None:
     last, spent = None, 0.0
     while not done.wait(pace):
         found = heartbeat.read()
-        # Counted in looks: a process that was stopped, or a machine that slept, has not taken that time.
+        # Counted in checks: a process that was stopped, or a machine that slept, did not use that time.
         spent = spent + pace if (found.at, found.beats) == last else 0.0
         last = found.at, found.beats
         if found.allowed_s and spent >= found.allowed_s and not done.is_set():
-            signal.pthread_kill(main, signal.SIGUSR1)  # again and again: it may catch all that comes
+            signal.pthread_kill(main, signal.SIGUSR1)  # repeatedly: the code may catch the exception
 
 
 def _break_off(number: int, frame: FrameType | None) -> None:
     found = heartbeat.read()
-    if found.allowed_s:  # else it has come back meanwhile
+    if found.allowed_s:  # otherwise it has returned meanwhile
         raise StepTimeout(found.allowed_s)

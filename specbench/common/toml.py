@@ -1,4 +1,4 @@
-"""TOML reader: settings of methods, tasks and catalogs, within limits, or one sentence on what is wrong."""
+"""Read TOML files (settings of methods, tasks and catalogs) within limits; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ else:
     from tomli import loads
 
 _LARGEST = 4 << 20
-# Parsing a dotted key takes the square of its parts, and arrays within arrays a Python call each.
+# Parsing a dotted key takes time quadratic in its parts, and nested arrays take a Python call each.
 _MOST_DOTS, _DEEPEST = 1000, 64
 _OTHER = re.compile(r"[^][{}]+")
 
@@ -25,19 +25,19 @@ def read(path: Path, todo: str, *, parse_float: Callable[[str], Any] = float) ->
     """The content of a TOML file.
 
     Args:
-        parse_float: makes a number with a point of its text.
+        parse_float: converts the text of a decimal number.
     """
     return parse(read_text(path, todo, _LARGEST), path, todo, parse_float=parse_float)
 
 
 def parse(text: str, where: object, todo: str, *, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
-    """The content of a TOML text; ``where`` is how the error names it, the rest as of :func:`read`."""
+    """The content of a TOML text; ``where`` is its name in errors; the rest as in :func:`read`."""
     if max(map(_dots, text.split("\n"))) > _MOST_DOTS or _depth(text) > _DEEPEST:
         raise unreadable(where, "nested too deeply", todo)
     try:
         return loads(text, parse_float=parse_float)
-    # Its own errors are ValueErrors, as are dates that there are not and numbers of too many digits. Strings can hide
-    # brackets from the look above: RecursionError.
+    # tomllib raises ValueErrors, also for impossible dates and numbers with too many digits. Strings can hide brackets
+    # from the check above: RecursionError.
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise unreadable(where, f"not TOML: {error}", todo) from None
 
@@ -47,7 +47,7 @@ def _dots(line: str) -> int:
 
 
 def _depth(text: str) -> int:
-    """Levels of brackets, looked for no deeper than matters; those that nothing closes are a level each."""
+    """Nesting depth of brackets, as far as it matters; unclosed brackets count as levels."""
     brackets = _OTHER.sub("", text)
     for level in range(_DEEPEST + 1):
         inner = brackets.replace("[]", "").replace("{}", "")

@@ -1,4 +1,4 @@
-"""YAML reader: files that a user writes by hand, within limits, or one sentence on what is wrong."""
+"""Read YAML files that users write by hand, within limits; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import yaml
 
 from specbench.common.reading import read_text, unreadable
 
-_LARGEST = 256 << 10  # a parser in Python takes seconds for more
+_LARGEST = 256 << 10  # the Python parser takes seconds for more
 _DEEPEST = 64
 
 
 class _Strict:
-    """Limits of a loader: no aliases, which can stand for more than any memory holds, no depth, no name twice."""
+    """Limits of a loader: no aliases (which can expand beyond memory), limited depth, no duplicate names."""
 
     _depth = 0
 
@@ -48,12 +48,14 @@ def read(path: Path, todo: str, *, texts: bool = False) -> Any:
     """The content of a YAML file.
 
     Args:
-        texts: leave every scalar as it is written: YAML takes 4:32:4 for a number of base 60, and turns "no" around.
+        texts: keep every scalar as written: YAML reads 4:32:4 as a base-60 number, and "no" as false.
     """
     text = read_text(path, todo, _LARGEST)
     try:
         return yaml.load(text, _Plain if texts else _Typed)
-    except Exception as error:  # a date that there is not, a number of no digits: the loader lets anything through
+    except (
+        Exception
+    ) as error:  # an impossible date, a number without digits: the loader raises exceptions of many kinds
         raise unreadable(path, f"not YAML: {_said(error)}", todo) from None
 
 

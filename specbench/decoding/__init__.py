@@ -1,4 +1,4 @@
-"""Decoding: all that the author of a method imports, from the protocol to token trees. No torch."""
+"""Everything that authors of methods import: the decoder protocol, token trees, and building blocks for drafts."""
 
 from typing import TYPE_CHECKING
 

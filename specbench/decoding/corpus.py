@@ -1,4 +1,4 @@
-"""Corpus: a user's texts that a method drafts from, and how much of an answer they hold. No torch."""
+"""Read a user's corpus that a method drafts from."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 from specbench.common import UsageError, read_bytes, read_json_lines, validate
 
-#: A measure of methods that draft from other texts than the request's own: the share of an answer's tokens that stand
-#: in a string of :data:`STRETCH` or more of its tokens that those texts hold. A corpus that has seen the answers makes
-#: a method look fast.
+#: Figure of methods that draft from other texts than the request's own: the share of an answer's tokens that are part
+#: of a segment of at least :data:`SEGMENT` tokens which also occurs in those texts. A corpus that contains the answers
+#: makes a method seem fast.
 SEEN = "seen"
 SEGMENT = 16
 
@@ -23,7 +23,7 @@ _TODO = "give a .txt file, or a .jsonl file with a text in each line"
 
 
 class _Row(BaseModel):
-    """A line of a .jsonl file; what else it has is not looked at, so a run's ``requests.jsonl`` is a corpus too."""
+    """A line of a .jsonl file. Other fields are ignored, so a run's ``requests.jsonl`` is a valid corpus."""
 
     model_config = ConfigDict(strict=True)
 
@@ -32,23 +32,23 @@ class _Row(BaseModel):
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of a file."""
+    """Texts of a file; ``weights`` has its name and sha256 for the record."""
 
     texts: list[str]
     weights: Mapping[str, str]
 
 
 def check_corpus(path: str, owner: str) -> None:
-    """Refuses a corpus that is not there, before a model is loaded."""
-    if not os.path.isfile(os.path.expanduser(path)):  # which take any text; Path's raise
-        raise UsageError(f"option 'corpus' of {owner}: there is no file {path}; {_TODO}")
+    """Refuse a missing corpus before a model is loaded."""
+    if not os.path.isfile(os.path.expanduser(path)):  # Path.is_file raises for some texts
+        raise UsageError(f"cannot use option 'corpus' of {owner}: there is no file {path}; {_TODO}")
 
 
 def read_corpus(path: str) -> Texts:
-    """The texts of a file: one in each line of a .jsonl file, under ``text``; any other file is one text.
+    """Read the texts of a file: the field ``text`` of each line of a .jsonl file; any other file is one text.
 
     Raises:
-        UsageError: it cannot be read, is larger than 64 MiB, has a line without a text, or none that is not blank.
+        UsageError: the file cannot be read, is larger than 64 MiB, has a line without a text, or only blank texts.
     """
     file = Path(os.path.expanduser(path))
     content = read_bytes(file, _TODO, _LARGEST)
@@ -59,7 +59,7 @@ def read_corpus(path: str) -> Texts:
         try:
             texts = [content.decode()]
         except UnicodeDecodeError as error:
-            raise UsageError(f"{file} is no text of UTF-8 ({error.reason}); {_TODO}") from error
+            raise UsageError(f"cannot read corpus {file}: it is not UTF-8 ({error.reason}); {_TODO}") from error
     if not (texts := [text for text in texts if text.strip()]):
-        raise UsageError(f"{file} holds no text; {_TODO}")
+        raise UsageError(f"cannot use corpus {file}: it has no text; {_TODO}")
     return Texts(texts, {"corpus": file.name, "corpus_sha256": hashlib.sha256(content).hexdigest()})

@@ -1,4 +1,4 @@
-"""The base of decoders that draft with a head over the target's features."""
+"""Base class and options of decoders that draft with a head over the target's features."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class HeadOptions(Options):
 
     head: str | None = option(
         None,
-        help="folder or hub id of the draft head, ::SUBFOLDER may follow; random: untrained, for timing; default is "
-        "the head that comes with the model's alias, where there is one",
+        help="folder or hub id of the draft head, with optional ::SUBFOLDER; random is an untrained head for timing; "
+        "default is the head for the model's alias, if it has one",
     )
-    budget: int = option(64, "B", help="rows of the tree at most, root included", ge=2, le=512)
-    width: int = option(7, "K", "k", help="candidates of a position at most", ge=1, le=512)
+    budget: int = option(64, "B", help="most rows of the tree, root included", ge=2, le=512)
+    width: int = option(7, "K", "k", help="most candidates per position", ge=1, le=512)
     retrieve: MethodName | None = retrieve_option()
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """What the sequences of a run share: what :meth:`HeadDecoder.prepare` returns.
+    """Objects that the sequences of a run share, returned by :meth:`HeadDecoder.prepare`.
 
     Attributes:
         rounds: a :class:`specbench.engine.HeadRounds`.
-        tree: slot -> the tree that the head drafts there.
+        tree: the head's slot -> the tree that it drafts for the sequence.
     """
 
     rounds: Any
@@ -41,18 +41,18 @@ class Drafting:
 
 
 class HeadDecoder(Decoder):
-    """Gives the head what the target computed, and drafts the tree that it makes.
+    """Decoder that passes the target's features to a head and drafts the head's tree.
 
-    A method names itself, and loads its head in :meth:`prepare`, which returns a :class:`Drafting`.
+    A subclass sets ``METHOD``, and loads its head in :meth:`prepare`, which returns a :class:`Drafting`.
     """
 
     METHOD: ClassVar[str]
 
     def __init__(self, options: Any, context: Context) -> None:
         self._shared: Drafting = context.shared
-        self._place = context.slot  # of the target; the head has its own
-        self._slot: int | None = None
-        self._unread: list[int] = []  # tokens of the prompt that the first features stand before
+        self._place = context.slot  # slot of the target
+        self._slot: int | None = None  # slot of the head
+        self._unread: list[int] = []  # prompt tokens from the second on: features are paired with the next token
         self._trees: list[TokenTree] = []
 
     @staticmethod
@@ -63,8 +63,8 @@ class HeadDecoder(Decoder):
     def check(cls, options: Any, model: str) -> None:
         if options.head is None and shipped_head(cls.METHOD, model) is None:
             raise UsageError(
-                f"{cls.METHOD} drafts with a head that was trained for the model; give it one with --head FOLDER or "
-                "--head OWNER/NAME, or time an untrained one with --head random"
+                f"cannot run {cls.METHOD} without a head trained for the model; give one with --head FOLDER or --head "
+                "OWNER/NAME, or time an untrained one with --head random"
             )
 
     @staticmethod
@@ -84,7 +84,7 @@ class HeadDecoder(Decoder):
         return None
 
     def observe(self, result: StepResult) -> None:
-        # The features of each token come with the token after it.
+        # The head reads the features of each token together with the token after it.
         self._shared.rounds.append(self._slot, [*self._unread, *result.emitted], result.hidden)
         self._unread = []
 
@@ -95,7 +95,7 @@ class HeadDecoder(Decoder):
         return self._trees[-1]
 
     def instead(self, tree: TokenTree) -> None:
-        # The features of what is accepted come as ever; no pass of the head is run.
+        # The head does not run; features of accepted tokens still arrive through observe.
         if self._slot is not None:
             self._shared.rounds.hold(self._slot)
 
@@ -118,6 +118,6 @@ class HeadDecoder(Decoder):
 
 
 def shipped_head(method: str, model: str) -> Path | None:
-    """The folder of the head that comes with specbench for a method and a model's alias; None where there is none."""
+    """Return the folder of the head in the package for a method and a model's alias, or None."""
     folder = Path(__file__).parents[1] / "methods" / method / "heads" / model
     return folder if model and (folder / "config.json").is_file() else None

@@ -1,8 +1,8 @@
-"""Pairs: two methods that draft for one request, retrieval where it matches and the other one where it does not.
+"""Combine two methods for one request: a retrieval method drafts where it finds a match, the other method elsewhere.
 
-``--set suffix.fallback=recycling`` and ``--set jetspec.retrieve=suffix`` make one: the value names the other method, as
-the command line does, with its options behind it: ``"recycling budget=32 warm=true"``. Neither method knows the other:
-each drafts, or is told what goes into the forward in its place, and sees what came of it (SAM-Decoding, Hu et al. 2024,
+``--set suffix.fallback=recycling`` and ``--set jetspec.retrieve=suffix`` define a pair: the value is the other method's
+name and its options, such as ``"recycling budget=32 warm=true"``. The methods do not know each other: each one either
+drafts or gets the tree that is verified instead of its own, and then sees the result (SAM-Decoding, Hu et al. 2024,
 §3.3; the hybrid of Arctic Inference).
 """
 
@@ -19,33 +19,33 @@ from specbench.common import Options, UsageError, option
 from specbench.decoding.protocol import Context, Decoder, Method, Target
 from specbench.decoding.tree import Branch, StepResult, TokenTree
 
-#: Option of a retrieving method, and of one that takes a retrieval; the name of the other method is its value.
+#: Names of the option that defines a pair: of a retrieval method, and of a method that takes a retrieval method.
 Role = Literal["fallback", "retrieve"]
 FALLBACK: Role = "fallback"
 RETRIEVE: Role = "retrieve"
 
-#: Type of either option: a method as the command line names it, with its options behind it.
+#: Type of either option: a method's name on the command line, followed by its options.
 MethodName = Annotated[str, StringConstraints(min_length=1)]
 
 
 def fallback_option(when: str) -> Any:
-    """The option of a retrieving method that names another one for where it does not match, in words."""
-    return option(None, help=f"method that drafts {when}, as recycling; its options may stand behind it")
+    """Return the option ``fallback`` of a retrieval method; ``when`` describes for its help when it does not match."""
+    return option(None, help=f"method that drafts {when}, such as recycling; its options may follow")
 
 
 def retrieve_option() -> Any:
-    """The option of a method that takes a retrieving one."""
-    return option(None, help="method that looks text up and drafts first where it matches, as suffix")
+    """Return the option ``retrieve`` of a method that can be combined with a retrieval method."""
+    return option(None, help="retrieval method that drafts instead where it finds a match, such as suffix")
 
 
-#: The pair's own figure.
+#: Figure that a pair adds to those of its methods.
 RETRIEVED = "retrieved"
 MEASURES: Mapping[str, str] = {RETRIEVED: "share of forwards whose drafts were retrieved"}
 
 
 @dataclass(frozen=True)
 class Other:
-    """The other method of a pair as it was written."""
+    """The other method of a pair, as the option names it."""
 
     role: Role
     name: str
@@ -53,42 +53,53 @@ class Other:
 
 
 def paired_method(options: Options, owner: str) -> Other | None:
-    """What an option names as the other method; None where none is named."""
+    """Parse the option that names the other method; None if it is not set."""
     every: tuple[Role, ...] = (FALLBACK, RETRIEVE)
     roles = [role for role in every if getattr(options, role, None)]
     if not roles:
         return None
     if len(roles) > 1:
-        raise UsageError(f"{owner}.{FALLBACK} and {owner}.{RETRIEVE} make two pairs; keep one")
+        raise UsageError(f"cannot set both {owner}.{FALLBACK} and {owner}.{RETRIEVE}: a pair has two methods; keep one")
     written = str(getattr(options, roles[0]))
     where = f"option '{roles[0]}' of {owner}"
     try:
         words = shlex.split(written)
-    except ValueError as error:  # a quotation without its end
-        raise UsageError(f"{where}: {error}; write a method and its options, as in 'recycling budget=32'") from error
+    except ValueError as error:  # unbalanced quotes
+        raise UsageError(
+            f"cannot read {where}: {error}; write a method and its options, such as 'recycling budget=32'"
+        ) from error
     if not words:
-        raise UsageError(f"{where} names nothing; write a method and its options, as in 'recycling budget=32'")
+        raise UsageError(
+            f"cannot read {where}: it is empty; write a method and its options, such as 'recycling budget=32'"
+        )
     name, *settings = words
     raw: dict[str, str] = {}
     for setting in settings:
         option, equals, value = setting.partition("=")
         if not equals or option in raw or option in (FALLBACK, RETRIEVE):
-            raise UsageError(f"{where}: {setting!r} is no option of {name}, or is there twice; write OPTION=VALUE")
+            raise UsageError(
+                f"cannot read {where}: {setting!r} is not an option of {name} or is given twice; write OPTION=VALUE"
+            )
         raw[option] = value
     return Other(roles[0], name, raw)
 
 
 def pair_methods(method: Method, other: Method, role: Role) -> Method:
-    """A method whose drafts are its own or those of ``other``, which its option ``role`` names."""
+    """Return a method that drafts itself or with ``other``, which its option ``role`` names."""
     retrieval, drafter = (method, other) if role == FALLBACK else (other, method)
     if type(retrieval.decoder).__name__ == "Pair" or type(drafter.decoder).__name__ == "Pair":
-        raise UsageError(f"{method.name}.{role}={other.name} is a pair of a pair; name a method alone")
+        raise UsageError(
+            f"cannot set {method.name}.{role}={other.name}: one of them is a pair already; name a single method"
+        )
     if not _has(retrieval, "matched"):
-        raise UsageError(f"{method.name}.{role}: {retrieval.name} retrieves nothing; name a method that looks text up")
+        raise UsageError(
+            f"cannot set {method.name}.{role}={other.name}: {retrieval.name} is not a retrieval method; name one that "
+            "is, such as suffix"
+        )
     for each in (retrieval, drafter):
         if not _has(each, "instead"):
             raise UsageError(
-                f"{method.name}.{role}: {each.name} cannot be paired with another method; name a method that can"
+                f"cannot set {method.name}.{role}={other.name}: {each.name} does not support pairs; name another method"
             )
     return replace(
         method,
@@ -101,10 +112,10 @@ def pair_methods(method: Method, other: Method, role: Role) -> Method:
 
 
 def written(method: Method) -> str:
-    """A method with all of its options, as an option's value: a record says what a pair was made of."""
+    """Return a method with all its options as an option's value, so that the record contains the whole pair."""
     values = method.options.model_dump(mode="json")
-    said = {name: value for name, value in values.items() if value is not None}
-    parts = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
+    given = {name: value for name, value in values.items() if value is not None}
+    parts = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in given.items()]
     return shlex.join([method.name, *parts])
 
 
@@ -114,43 +125,43 @@ def _has(method: Method, what: str) -> bool:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Both methods with what their sequences share."""
+    """Both methods with their shared objects loaded."""
 
     retrieval: Method
     drafter: Method
 
 
 class Pair:
-    """What stands where a method's class of decoders does."""
+    """Stand-in for the decoder class of a method that is a pair; has the same static interface."""
 
     def __init__(self, retrieval: Method, drafter: Method, owner: int) -> None:
         self._retrieval, self._drafter, self._owner = retrieval, drafter, owner
         self._both = retrieval, drafter
 
     def max_rows(self, options: Options) -> int:
-        """Of the larger one, the owner with these options."""
+        """Return the larger of both methods' rows, the owner's with these options."""
         owner, other = self._both[self._owner], self._both[1 - self._owner]
         return max(replace(owner, options=options).max_rows, other.max_rows)
 
     def top_k(self, options: Options) -> int:
-        """Of the one that wants more; the other one takes what it needs of it."""
+        """Return the larger number; the other method uses only its first entries."""
         return max(each.top_k for each in self._both)
 
     def check(self, options: Options, model: str) -> None:
-        """Both."""
+        """Check both methods."""
         for each in self._both:
             each.check(model)
 
     def prepare(self, options: Options, target: Target) -> _Shared:
-        """Both."""
+        """Load the shared objects of both methods."""
         return _Shared(self._retrieval.ready(target), self._drafter.ready(target))
 
     def taps(self, options: Options, shared: _Shared | None) -> tuple[int, ...]:
-        """The drafter's: what looks text up reads no layers."""
+        """Return the drafter's taps; retrieval methods read no layers."""
         return (shared.drafter if shared else self._drafter).taps
 
     def weights(self, shared: _Shared | None) -> Mapping[str, str]:
-        """Both's; those of the retrieval under its role where the drafter has some of the same name."""
+        """Return both methods' weights; the retrieval's get a prefix if the drafter has the same name."""
         if shared is None:
             return {}
         own = shared.drafter.weights
@@ -158,11 +169,11 @@ class Pair:
         return {**{f"{RETRIEVE}_{name}" if name in own else name: value for name, value in found}, **own}
 
     def memory_bytes(self, shared: _Shared | None) -> int:
-        """Both's."""
+        """Return the sum of both methods' bytes."""
         return shared.retrieval.memory_bytes + shared.drafter.memory_bytes if shared else 0
 
     def state(self, options: Options) -> tuple[Any, Any] | None:
-        """Both's; None where neither has one."""
+        """Return both methods' states, or None if both are stateless."""
         states = self._retrieval.new_state(), self._drafter.new_state()
         return None if states == (None, None) else states
 
@@ -180,13 +191,13 @@ class PairedDecoder(Decoder):
 
     retrieval: Decoder
     drafter: Decoder
-    drafter_measures: frozenset[str]  # of one name's figures the drafter's are the row's, in every request
+    drafter_measures: frozenset[str]  # names of the drafter's figures, which replace the retrieval's of the same name
     _forwards: int = 0
-    _drafted: list[int] = field(default_factory=list)  # forwards, from 0, whose tree was the drafter's
+    _drafted: list[int] = field(default_factory=list)  # forwards, from 0, that verified the drafter's tree
 
     @staticmethod
     def max_rows(options: Any) -> int:
-        raise NotImplementedError("a pair's rows are asked of the pair")
+        raise NotImplementedError("call max_rows of the Pair")
 
     @property
     def draft_forwards(self) -> int:  # type: ignore[override]
@@ -195,7 +206,7 @@ class PairedDecoder(Decoder):
     def begin(self, prompt: Sequence[int]) -> None:
         for each in (self.retrieval, self.drafter):
             if each.begin(prompt) is not None:
-                raise ValueError("a method of a pair sends no guesses along with a prompt")
+                raise ValueError("a method in a pair must not return guesses from begin")
 
     def observe(self, result: StepResult) -> None:
         self.retrieval.observe(result)
@@ -217,7 +228,7 @@ class PairedDecoder(Decoder):
         self.drafter.end()
 
     def branches(self) -> Sequence[Branch]:
-        """The drafter's, which counts its own trees."""
+        """Return the drafter's branches, with the number of its own trees converted to that of all forwards."""
         return [replace(branch, step=self._drafted[branch.step]) for branch in self.drafter.branches()]
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:

@@ -1,7 +1,8 @@
-"""The decoder protocol: a method is its drafting, and nothing else (DESIGN §2).
+"""The decoder protocol: the interface that a method implements, which only covers drafting.
 
-The runner owns the loop, the stop rule, the clock and the count; the engine owns the forward, acceptance and the KV. A
-decoder proposes a token tree, sees what the target said, and proposes the next one. One object serves one sequence.
+The runner has the loop, the stop rule, the clock and the counters; the engine has the forward, acceptance and the KV
+cache. A decoder proposes a token tree, gets the target's result, and proposes the next tree. Each sequence has its own
+decoder object.
 """
 
 from __future__ import annotations
@@ -19,35 +20,36 @@ from specbench.decoding.tree import Branch, StepResult, TokenTree
 
 @dataclass(frozen=True)
 class Target:
-    """What a method that brings a model of its own may know of the one it drafts for, once per run.
+    """The target and its engine, passed once per run to methods that have weights of their own.
 
     Attributes:
-        model: the transformers causal LM, on its device; not to be changed.
-        name: as ``--model`` gave it.
-        tokenizer: what its token ids mean.
-        slots: sequences that are decoded at a time.
-        capacity: tokens that each of them may reach.
-        sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.Sampling`.
-        step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending; stored as ``measured``.
-        capture: makes a callable of device work that is launched again and again without a host read in between: a
-            CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
-        follow: takes device work that is launched behind each captured step with tapped layers, before the host has
-            read what the step says: of :data:`specbench.engine.graphs.Follower`'s kind.
-        at_close: takes what frees the device's memory that a method holds; called when the run's engine is closed.
-        load: another model by a ``--model`` value, in the target's precision and on its device, as a
-            :class:`specbench.models.LoadedModel`; a copy of its own at each call.
-        engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
-            the slots, the capacity and the choice of kernels and graphs of the target's.
-        attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
-        native: whether layers run by the engine's own code; None is where that can be had.
-        products: weights of a draft head by (outputs, inputs) -> what multiplies its rows with them, as the target's
-            products are computed; None is torch.
-        note: takes what the run's record is to say of a draft head, such as which of its parts are kernels'.
-        warn: takes a line that the user has to know, such as what a draft model was not made for; it is recorded.
-        measured: (name, what takes seconds) -> the seconds by that name: taken once on this machine and stored, so that
-            what is chosen by them is the same in every run.
-        once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
-            load them once. Only one row decodes at a time.
+        model: the transformers causal LM on its device; must not be changed.
+        name: value of ``--model``.
+        tokenizer: the target's tokenizer.
+        slots: number of sequences that are decoded together.
+        capacity: most tokens of a sequence.
+        sampling: returns the current :class:`specbench.engine.Sampling`.
+        step_seconds: rows -> measured (rows, seconds) of steps with up to that many rows, ascending; stored like
+            ``measured``.
+        capture: wraps device work that is launched repeatedly without a host read in between: returns a CUDA graph's
+            launch if the engine uses graphs, else the work itself. The work has run once when this returns.
+        follow: registers device work to launch after each captured step with tapped layers, before the host has read
+            the step's result; see :data:`specbench.engine.graphs.Follower`.
+        at_close: registers a function that frees the method's device memory; called when the run's engine is closed.
+        load: loads another model by a ``--model`` value, in the target's precision and on its device, as a
+            :class:`specbench.models.LoadedModel`; a new copy in each call.
+        engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with the
+            target's slots, capacity, and choice of kernels and graphs.
+        attention: attention backend that the user chose, one of :data:`specbench.engine.attention.choice.NAMES`.
+        native: whether layers run in the engine's own code; None means where it is available.
+        products: weights of a draft head by (outputs, inputs) -> functions that multiply rows with them, computed like
+            the target's products; None is torch.
+        note: adds facts on a draft head to the run's record, such as which of its parts use kernels.
+        warn: shows and records a warning, for example that a draft model was made for another target.
+        measured: (name, function that measures) -> the result stored under that name: measured once on this machine, so
+            that choices based on it are the same in every run.
+        once: (key, function that creates) -> the object created first for that key, so that rows of a run with the same
+            weights load them once. Only one row decodes at a time.
     """
 
     model: Any
@@ -73,15 +75,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Context:
-    """What a decoder may know besides its tokens.
+    """Information for a decoder in addition to its tokens.
 
     Attributes:
-        rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
-            that runs under two labels.
-        shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
-        state: what the requests of a row hand on to each other, see :meth:`Decoder.state`; None for a method that
-            begins each request anew.
-        slot: of the target's, which the sequence has; None where no engine decodes.
+        vocab_size: token ids are below this.
+        pad_id: the target's padding token.
+        rng: source of random drafts, seeded per (seed, prompt, repeat), so that runs are repeatable and a method gets
+            the same numbers under two labels.
+        shared: result of :meth:`Decoder.prepare`; None for a method without shared objects.
+        state: state that requests of a row pass on to later ones, see :meth:`Decoder.state`; None for a stateless
+            method.
+        slot: the sequence's slot in the target's engine; None if no engine decodes.
     """
 
     vocab_size: int
@@ -93,7 +97,7 @@ class Context:
 
 
 class Decoder(ABC):
-    """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``."""
+    """Drafter for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``."""
 
     #: Forwards of a draft model so far; stays 0 for methods that draft without one.
     draft_forwards: int = 0
@@ -104,125 +108,126 @@ class Decoder(ABC):
     @staticmethod
     @abstractmethod
     def max_rows(options: Any) -> int:
-        """Rows of the largest tree these options can draft, root included. Known before any model is loaded."""
+        """Return the rows of the largest tree with these options, root included; called before a model is loaded."""
 
     @staticmethod
     def top_k(options: Any) -> int:
-        """How many of each row's best tokens the method wants to see in ``StepResult.top``; 0 is none."""
+        """Return how many of each row's best tokens the method needs in ``StepResult.top``."""
         return 0
 
     @staticmethod
     def own_noise(options: Any) -> bool:
-        """Whether, above temperature 0, texts have AR's distribution and are not AR's: trees come with a proposal.
+        """Return whether the method's trees have proposals: above temperature 0, only the texts' distribution is AR's.
 
-        Such a row is not compared with AR text by text. ``noise = "own"`` in ``method.toml`` says the same of all
+        Such a row is not compared with AR text by text. ``noise = "own"`` in ``method.toml`` declares this for all
         options.
         """
         return False
 
     @staticmethod
     def check(options: Any, model: str) -> None:
-        """Refuse what is seen to be no use before any model is loaded, such as a missing draft model.
+        """Refuse options that cannot work, such as a missing draft model, before any model is loaded.
 
-        Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
-        ``model``: the target as ``--model`` names it; empty where that is not known.
+        Called only for methods that will run, unlike the validation in the options' class, which must accept
+        ``Options()``. ``model``: the target's ``--model`` value, or empty if it is not known.
         """
         return None
 
     @staticmethod
     def prepare(options: Any, target: Target) -> Any:
-        """Loads what all sequences of a run share, a draft model for one; None for a method that brings nothing."""
+        """Load the objects that all sequences of a run share, such as a draft model; None if there are none."""
         return None
 
     @staticmethod
     def taps(options: Any, shared: Any) -> tuple[int, ...]:
-        """Layers of the target, from 0, whose outputs the method wants to see in ``StepResult.hidden``."""
+        """Return the indices, from 0, of target layers whose outputs the method needs in ``StepResult.hidden``."""
         return ()
 
     @staticmethod
     def weights(shared: Any) -> Mapping[str, str]:
-        """Which weights the method brings, for the record: name, revision, fingerprint."""
+        """Return the record of the method's own weights: name, revision, fingerprint."""
         return {}
 
     @staticmethod
     def memory_bytes(shared: Any) -> int:
-        """Bytes of what the method drafts with on the target's device: weights and KV cache; 0 for one without."""
+        """Return the bytes of the method's own weights and KV cache on the target's device."""
         return 0
 
     @staticmethod
     def state(options: Any) -> Any:
-        """What the requests of a row hand on to each other, new and empty: what was learnt from earlier answers.
+        """Return a new, empty state that the requests of a row pass on, for drafting from earlier answers.
 
-        None, the default, is a method that begins each request anew. A row with a state depends on the order of its
-        prompts, which its records say (``place``). It begins empty behind the warm-up and at every repeat, and where
-        a run is resumed in its middle, it starts again.
+        None, the default, is a stateless method. With a state, results depend on the order of prompts, which the
+        records contain (``place``). The state is new after the warm-up, at every repeat, and when a run is resumed.
         """
         return None
 
     def begin(self, prompt: Sequence[int]) -> TokenTree | None:
-        """Takes the prompt; may return guesses to send along with it, as draft-only rows under its last token."""
+        """Take the prompt; may return guesses to verify with it, as draft-only rows under its last token."""
         return None
 
     @abstractmethod
     def observe(self, result: StepResult) -> None:
-        """Takes what a forward over the last tree decided, the prefill's first token included."""
+        """Take the result of the forward over the last tree, or of the prefill, which emits the first token."""
 
     @abstractmethod
     def draft(self) -> TokenTree:
-        """The next tree; its root is the last emitted token."""
+        """Return the next tree; its root is the last emitted token."""
 
     def instead(self, tree: TokenTree) -> None:
-        """Another decoder's tree goes into the next forward, and the next :meth:`observe` is about that one.
+        """Handle that another decoder's tree goes into the next forward, whose result the next :meth:`observe` gets.
 
-        A method that has it, if only with nothing to do, can stand beside another one in a pair, see
-        :mod:`specbench.decoding.pairs`. It sends no guesses along with a prompt.
+        A method that implements this, even as a no-op, can be part of a pair (:mod:`specbench.decoding.pairs`). Its
+        :meth:`begin` must not return guesses.
         """
         raise NotImplementedError
 
     def matched(self) -> bool:
-        """Whether the tree drafted last is worth more than that of the other one of a pair: the say of a retrieval.
+        """Return whether the last drafted tree should be used, instead of the tree of the other method in a pair.
 
-        A method that has it takes a fallback.
+        Retrieval methods implement this; it lets them take the option ``fallback``.
         """
         raise NotImplementedError
 
     def end(self) -> None:  # noqa: B027  most methods hold nothing
-        """The sequence is over, or was given up: what it holds of the shared things is free again."""
+        """Release the sequence's share of shared objects; called when it is finished or abandoned."""
 
     def branches(self) -> Sequence[Branch]:
-        """The best branch of each tree drafted, for methods whose drafts have scores; none for others.
+        """Return the best branch of each drafted tree, for methods whose drafts have scores.
 
-        Asked for after the clock has stopped, like :meth:`measures`. A run asks the target about some of them and
-        reports the gap between the two scores (:mod:`specbench.results.branches`). A branch without tokens, or whose
-        score is not finite, is left out.
+        Called after the clock has stopped, like :meth:`measures`. A run scores some of the branches with the target and
+        reports the gap between the two scores (:mod:`specbench.results.branches`). Branches without tokens, or with a
+        score that is not finite, are ignored.
         """
         return ()
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
-        """Figures of the method's own about one finished request, by the names of ``[measures]`` in ``method.toml``.
+        """Return the method's own figures of a finished request, by the names of ``[measures]`` in ``method.toml``.
 
-        Asked for after the clock has stopped. A run reports each one's mean over requests.
+        Called after the clock has stopped. A run reports the mean of each figure over requests.
 
-        ``kept``: tokens of the answer, up to and including its stop; ``stopped``: the answer ended by itself, not at
-        the budget.
+        ``kept``: tokens of the answer, up to and including its stop; ``stopped``: whether the answer ended by itself
+        instead of at the token budget.
         """
         return {}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.common.plugins`.
+    """A method with its options, which creates decoders. Its code may be a plug-in's: :mod:`specbench.common.plugins`.
 
     Attributes:
-        label: how a run names it; the name, unless one method runs with several settings.
-        lossless: whether it claims to emit what AR emits.
-        shared: what its sequences share, once :meth:`ready` has loaded it.
-        own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts
-            can be AR's, and not the texts.
-        origin: "specbench" or the distribution that brought it.
+        label: name in the run; differs from ``name`` if one method runs with several settings.
+        lossless: whether the method claims to emit AR's tokens.
+        decoder: the decoder class.
+        measures: names of the method's own figures -> descriptions.
+        shared: objects that its sequences share, loaded by :meth:`ready`.
+        own_noise: above temperature 0 it samples with noise of its own, so that only the distribution of its texts is
+            AR's.
+        origin: "specbench", or the Python distribution that has the plug-in.
 
     Raises:
-        PluginFault: from all that asks its code: it raised, or ended the command.
+        PluginFault: from every property or method that calls the plug-in's code, if this raises or exits.
     """
 
     name: str
@@ -237,72 +242,72 @@ class Method:
 
     @property
     def who(self) -> str:
-        """How an error names it."""
+        """Name of the method in error messages."""
         return f"method '{self.name}' (from {self.origin})"
 
     @property
     def max_rows(self) -> int:
-        """Rows of its largest tree."""
+        """Rows of the method's largest tree."""
         with plugins.plugin_call(self.who):
             return _count("max_rows", self.decoder.max_rows(self.options), least=1)
 
     @property
     def top_k(self) -> int:
-        """Best tokens of each row that its decoders ask for."""
+        """Number of best tokens of each row that the decoders need."""
         with plugins.plugin_call(self.who):
             return _count("top_k", self.decoder.top_k(self.options))
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Layers of the target whose outputs its decoders ask for."""
+        """Target layers whose outputs the decoders need."""
         with plugins.plugin_call(self.who):
             return tuple(_count("tap", layer) for layer in self.decoder.taps(self.options, self.shared))
 
     @property
     def weights(self) -> Mapping[str, str]:
-        """Which weights it brings."""
+        """Record of the method's own weights."""
         with plugins.plugin_call(self.who):
             found = dict(self.decoder.weights(self.shared))
             for name, value in found.items():
                 if not (isinstance(name, str) and isinstance(value, str)):
-                    raise plugins.Refused(f"its weights are {name!r:.40}: {value!r:.40}, where texts are needed")
+                    raise plugins.Refused(f"its weights have {name!r:.40}: {value!r:.40}; both must be strings")
             return found
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of what it drafts with."""
+        """Bytes of the method's own weights and KV cache."""
         with plugins.plugin_call(self.who):
             return _count("memory_bytes", self.decoder.memory_bytes(self.shared))
 
     def new_state(self) -> Any:
-        """What its requests hand on to each other, empty; None of a method that begins each one anew."""
+        """Return a new state for the requests of a row; None for a stateless method."""
         with plugins.plugin_call(self.who):
             return self.decoder.state(self.options)
 
     @property
     def stateful(self) -> bool:
-        """Whether its requests hand something on to each other."""
+        """Whether requests of a row share a state."""
         return self.new_state() is not None
 
     def check(self, model: str) -> None:
-        """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""
+        """Refuse options that cannot work before a model is loaded, see :meth:`Decoder.check`."""
         with plugins.plugin_call(self.who):
             self.decoder.check(self.options, model)
 
     def ready(self, target: Target) -> Method:
-        """The method with what its sequences share, for one run on one target."""
+        """Return the method with the shared objects loaded, for one run on one target."""
         with plugins.plugin_call(self.who):
             return replace(self, shared=self.decoder.prepare(self.options, target))
 
     def new(self, context: Context) -> Decoder:
-        """A decoder for one sequence."""
+        """Return a decoder for one sequence."""
         with plugins.plugin_call(self.who):
             decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
         return decoder
 
 
 def _count(what: str, found: Any, least: int = 0) -> int:
-    """A count that a method's code returned."""
+    """Check a count that a method's code returned."""
     if isinstance(found, bool) or not isinstance(found, Integral) or found < least:
-        raise plugins.Refused(f"its {what} is {str(found)[:40]}, which is no whole number of {least} or more")
+        raise plugins.Refused(f"its {what} is {str(found)[:40]} and must be a whole number of at least {least}")
     return int(found)

@@ -1,4 +1,4 @@
-"""What goes into one target forward, a token tree, and what comes out of it (DESIGN §2). Host data, no torch needed."""
+"""Define the input of one target forward, a token tree, and its result, both as host data."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: Words for how a draft was made, and what they mean. Methods may use others.
+#: Origins of drafts -> descriptions. Methods may use other words.
 ORIGINS: Mapping[str, str] = {
     "draft": "drafted",
     "guess": "Jacobi guess: the target's token under the drafts before it",
-    "noise": "fresh guess, drawn at random",
+    "noise": "new guess, sampled at random",
     "block": "guess of a block drafted ahead (pseudo-active)",
     "pool": "pooled or recycled n-gram",
     "window": "row of the lookahead window",
     "lookup": "copied from earlier text",
     "earlier": "copied from the answer to an earlier prompt",
     "corpus": "copied from a corpus",
-    "adjacent": "what the target found likely behind the same token before",
+    "adjacent": "tokens that the target found likely after the same token earlier",
     "head": "drafted by a head",
     "draft-model": "written by a draft model",
 }
 
 
 class BadTree(UsageError, ValueError):
-    """A tree that no engine can step, whoever drafted it; the text says why."""
+    """A tree that the engine cannot verify; the message says why."""
 
 
-# Types that need no further look; there may be hundreds of values in each step.
+# Types that need no conversion: a fast path, since each step may have hundreds of values.
 _INTEGERS, _TRUTHS = frozenset({int}), frozenset({bool})
 _TEXTS, _NUMBERS = frozenset({str}), frozenset({float, type(None)})
 
 
 def _whole(what: str, values: Iterable[Any]) -> tuple[int, ...]:
-    """Integers as a tuple of Python's own."""
+    """Convert integers to a tuple of Python ints."""
     found = tuple(values)
     if _INTEGERS.issuperset(map(type, found)):
         return found
     for each in found:
         if isinstance(each, bool) or not hasattr(each, "__index__"):
-            raise ValueError(f"{what} {each!r:.40} is no integer")
+            raise ValueError(f"{what} {each!r:.40} is not an integer")
     return tuple(int(index(each)) for each in found)
 
 
 def _flags(values: Iterable[Any]) -> tuple[bool, ...]:
-    """Truth values as a tuple of Python's own, those of numpy included."""
+    """Convert truth values, numpy's included, to a tuple of Python bools."""
     found = tuple(values)
     if _TRUTHS.issuperset(map(type, found)):
         return found
@@ -65,24 +65,24 @@ def _flags(values: Iterable[Any]) -> tuple[bool, ...]:
 
 
 def _words(values: Iterable[Any], rows: int) -> str | tuple[str, ...]:
-    """Origins, one for all rows or one for each."""
+    """Check origins: one word for all rows, or one per row."""
     if isinstance(values, str):
         return str(values)
     found = tuple(values)
     if len(found) != rows:
-        raise ValueError(f"{rows} rows have {len(found)} origins; give one for all, or one for each")
+        raise ValueError(f"{rows} rows have {len(found)} origins; give one for all rows, or one per row")
     if not _TEXTS.issuperset(map(type, found)):
         for each in found:
             if not isinstance(each, str):
-                raise ValueError(f"origin {each!r:.40} is no text")
+                raise ValueError(f"origin {each!r:.40} is not a string")
     return found
 
 
 def _scores(values: Iterable[Any], rows: int) -> tuple[float | None, ...]:
-    """Scores of a tree's rows."""
+    """Check the scores of a tree's rows."""
     found = tuple(values)
     if len(found) != rows:
-        raise ValueError(f"{rows} rows have {len(found)} scores; give one for each, or None for the tree")
+        raise ValueError(f"{rows} rows have {len(found)} scores; give one per row, or None for the tree")
     if not _NUMBERS.issuperset(map(type, found)) or any(map(ne, found, found)):  # NaN is not equal to itself
         for each in found:
             if each is not None and (isinstance(each, bool) or not isinstance(each, Real) or each != each):
@@ -90,26 +90,28 @@ def _scores(values: Iterable[Any], rows: int) -> tuple[float | None, ...]:
     return found
 
 
-#: Of the rows of a tree, or what finds them in it.
+#: Scores of a tree's rows, or a function that computes them from the tree.
 Scores: TypeAlias = "Sequence[float | None] | Callable[[TokenTree], Sequence[float | None]]"
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Proposal: what the drafts of a chain were drawn from.
+    """Distributions from which the drafts of a chain were sampled.
 
-    Each draft was drawn from its row, given the drafts before it, by numbers that nothing else is decided by: neither
-    the target's noise, nor those of any earlier block, whose rejected drafts have had a say in where it ended. Nor may
-    it hang on ``next_tokens`` or ``top`` of rows that were not accepted, which tell the target's noise ahead, whether a
-    tree has a proposal. Above temperature 0 the engine then accepts by block verification
-    (:mod:`specbench.engine.block_verification`): more of a block, and a text of AR's distribution in place of AR's
-    text. A method whose trees have proposals says so in :meth:`~specbench.decoding.Decoder.own_noise`. Greedy, forced
-    and in a prefill a proposal decides nothing.
+    Each draft must be sampled from its row, given the drafts before it, with random numbers that are used for nothing
+    else: not the target's noise, and not the numbers of any earlier block, whose rejected drafts influenced where that
+    block ended. Whether a tree has a proposal must not depend on ``next_tokens`` or ``top`` of rows that were not
+    accepted, because these reveal the target's noise.
+
+    Above temperature 0, the engine then uses block verification (:mod:`specbench.engine.block_verification`), which
+    accepts more drafts; the text has AR's distribution but is not AR's text. A method whose trees have proposals
+    declares this in :meth:`~specbench.decoding.Decoder.own_noise`. Proposals have no effect in greedy or forced
+    decoding and in a prefill.
 
     Attributes:
-        probabilities: float32 [rows - 1, W] on the target's device: of the drafts in rows 1, 2, …; not negative, of sum
-            1 in each row, and not to be changed any more.
-        ids: int64 [W], the target's tokens that the columns are of, each once; None is the first W of them.
+        probabilities: float32 [rows - 1, W] on the target's device, for the drafts in rows 1, 2, …; not negative, each
+            row sums to 1; must not be changed afterwards.
+        ids: int64 [W], the target's token id of each column, without duplicates; None is ids 0 to W - 1.
     """
 
     probabilities: Tensor
@@ -120,8 +122,8 @@ class Proposal:
 class TokenTree:
     """A draft to verify in one target forward.
 
-    It is checked and copied when it is made, and does not change afterwards: a method may reuse the lists that it made
-    a tree of. Integers and truth values of numpy are taken for Python's.
+    It is checked and copied when it is created and does not change afterwards, so a method may reuse its lists. numpy's
+    integers and truth values are converted.
 
     Row 0 is the root: the last emitted token, whose KV is not cached yet. The position of a row is the cache length
     plus its depth; a row attends to the cache and to its ancestors. Duplicate siblings are allowed: the deepest
@@ -130,20 +132,20 @@ class TokenTree:
     Attributes:
         tokens: token id of each row, shape [rows].
         parents: row index of each row's parent, -1 for the root, shape [rows]; parents come before children.
-        accept: rows that may be emitted, shape [rows]; None means all. A row that only generates drafts (a window
-            column, a guess fed along with the prompt) is False: its next token is computed, it is never committed.
-        origins: how the drafts were made, in the field's words (:data:`ORIGINS`): one word for all rows, or a word per
-            row, shape [rows]; the root's own is never looked at. For people who read a trace; no decision hangs on it.
-        scores: natural log-probability that the drafter gave each row's token under its parent, at temperature 1, shape
-            [rows]; None for a row, or for the tree, of which the drafter has none. Or a function of the tree that finds
-            them: it is called with ``--trace`` alone, once the clock has stopped. No decision hangs on it either, and
-            trees that differ in nothing else are equal.
-        proposal: what the drafts were drawn from, of a chain all of whose rows may be emitted; None where they were not
-            drawn, or nobody says from what.
+        accept: rows that may be emitted, shape [rows]; None means all. Draft-only rows (a window column, a guess sent
+            with the prompt) are False: their next token is computed, but they are never committed.
+        origins: how the drafts were made, in words of :data:`ORIGINS`: one word for all rows, or one per row, shape
+            [rows]; the root's is ignored. Only shown in traces.
+        scores: the drafter's natural log-probability of each row's token after its parent, at temperature 1, shape
+            [rows]; None for a row, or for the whole tree, without scores. Or a function that computes them from the
+            tree, which is called only with ``--trace`` after the clock has stopped. Scores do not affect decoding or
+            the equality of trees.
+        proposal: distributions from which the drafts were sampled, for a chain whose rows may all be emitted; None if
+            the drafts were not sampled or their distributions are not known.
 
     Raises:
         ValueError: lengths or types are wrong, the root is not row 0, a parent does not come before its child, a score
-            is NaN, or what has a proposal is no chain.
+            is NaN, or a tree with a proposal is not a chain.
     """
 
     tokens: Sequence[int]
@@ -154,7 +156,7 @@ class TokenTree:
     proposal: Proposal | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        fields = self.__dict__  # a frozen class sets its fields one call at a time
+        fields = self.__dict__  # faster than the frozen dataclass's way of setting fields
         tokens = fields["tokens"] = _whole("token", self.tokens)
         rows = len(tokens)
         parents = self.parents
@@ -170,29 +172,29 @@ class TokenTree:
             fields["scores"] = _scores(self.scores, rows)
         if parents[0] != -1:
             raise ValueError(f"row 0 is the root and has parent -1, not {parents[0]}")
-        if type(parents) is not range or parents.step != 1:  # such a range is a chain
+        if type(parents) is not range or parents.step != 1:  # a range with step 1 is a chain
             for row in range(1, rows):
                 if not 0 <= parents[row] < row:
                     raise ValueError(f"row {row} has parent {parents[row]}; parents come before their children")
         if self.proposal is not None:
             if not isinstance(self.proposal, Proposal):
-                raise ValueError(f"its proposal is {type(self.proposal).__name__:.40}, where a Proposal is needed")
+                raise ValueError(f"the proposal has type {type(self.proposal).__name__:.40}; give a Proposal")
             if not self.is_chain or not all(self.accept or ()):
-                raise ValueError("what has a proposal is a chain, all of whose rows may be emitted")
+                raise ValueError("a tree with a proposal must be a chain whose rows may all be emitted")
             if len(self.proposal.probabilities) != rows - 1:
-                raise ValueError(f"{rows - 1} drafts have a proposal of {len(self.proposal.probabilities)}")
+                raise ValueError(f"{rows - 1} drafts have a proposal of {len(self.proposal.probabilities)} rows")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def row_scores(self) -> Sequence[float | None] | None:
-        """The scores of its rows, found now where they were not yet; None where the drafter has none."""
+        """Return the scores of the rows, computing them if necessary; None if the drafter has none."""
         found = self.scores(self) if callable(self.scores) else self.scores
         return None if found is None else _scores(found, len(self))
 
     @property
     def depth(self) -> int:
-        """Rows on the longest path, the root not counted."""
+        """Rows on the longest path, without the root."""
         depths = [0]
         for parent in self.parents[1:]:
             depths.append(depths[parent] + 1)
@@ -200,7 +202,7 @@ class TokenTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether each row hangs under the one before it."""
+        """Whether the parent of each row is the row before it."""
         return all(map(eq, self.parents, count(-1)))
 
     @classmethod
@@ -213,9 +215,9 @@ class TokenTree:
         scores: Scores | None = None,
         proposal: Proposal | None = None,
     ) -> TokenTree:
-        """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
+        """Return a tree without branches: ``tokens[0]`` is the root, and each later token is a child of the one before.
 
-        ``drafts_only``: mark every guess as a row that is never emitted.
+        ``drafts_only``: mark all rows but the root as draft-only.
         """
         accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
         return cls(tokens, range(-1, len(tokens) - 1), accept, origins, scores, proposal)
@@ -223,12 +225,12 @@ class TokenTree:
 
 @dataclass(frozen=True)
 class Branch:
-    """Branch: the best path of a drafted tree by the scores of what drafted it, and what they promise.
+    """The best path of a drafted tree according to the drafter's scores.
 
     Attributes:
-        step: which forward behind the prefill its tree went into, from 0.
-        tokens: from below the root down to a leaf, the best-scored child each time; at least one.
-        logp: sum over them of the natural log-probability that the drafter gave each, at temperature 1.
+        step: number of the forward that verified the tree, from 0 after the prefill.
+        tokens: the best-scored child at each depth, from below the root to a leaf; at least one.
+        logp: sum of the drafter's natural log-probabilities of these tokens, at temperature 1.
     """
 
     step: int
@@ -238,17 +240,17 @@ class Branch:
 
 @dataclass(frozen=True, init=False)
 class StepResult:
-    """What one target forward decided for one slot. Host data.
+    """Result of one target forward for one slot, as host data.
 
     Attributes:
-        emitted: tokens committed by this forward, at least one: the accepted drafts, then the target's own next token.
-        path: rows accepted, root first; ``len(emitted) == len(path)``.
+        emitted: tokens emitted by this forward, at least one: the accepted drafts, then the bonus token.
+        path: accepted rows, root first; ``len(emitted) == len(path)``.
         next_tokens: the target's next token after each row of the tree, shape [rows].
-        top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.
-        hidden: with ``taps``: the tapped layers' outputs, one beside the other, of the tokens that this call put in the
-            cache, in their order, [tokens, taps × hidden size]. On the device, and only until the next step.
-        probabilities: with ``probabilities``: what the token after each row is drawn from, behind temperature, top-k
-            and top-p, float32 [rows, V]. On the device, and only until the next step.
+        top: with ``top_k``: (scores, ids), each [rows, k], highest first; the sampler maximises these scores.
+        hidden: with ``taps``: concatenated outputs of the tapped layers for the tokens that this call added to the
+            cache, in their order, [tokens, taps × hidden size]. On the device, and valid only until the next step.
+        probabilities: with ``probabilities``: the distribution of the token after each row, after temperature, top-k
+            and top-p, float32 [rows, V]. On the device, and valid only until the next step.
     """
 
     emitted: list[int]
@@ -267,11 +269,11 @@ class StepResult:
         hidden: Tensor | None = None,
         probabilities: Tensor | None = None,
     ) -> None:
-        # One is made for each sequence and step, and a frozen class sets its fields one call at a time.
+        # For speed: created for every sequence and step, and a frozen dataclass sets fields with one call each.
         fields = self.__dict__
         fields["emitted"], fields["path"], fields["next_tokens"] = emitted, path, next_tokens
         fields["top"], fields["hidden"], fields["probabilities"] = top, hidden, probabilities
 
 
-#: Entry of a row that is not forced: its next token is the target's own.
+#: Entry for a row without a forced token, whose next token is the target's own.
 COMPUTED = -1

@@ -1,4 +1,4 @@
-"""Step the token trees of several sequences with one target forward each time (DESIGN §4)."""
+"""Step the token trees of several sequences with one target forward each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture each shape of a step once in a CUDA graph and replay it: one launch instead of hundreds (DESIGN §4).
+"""Capture each shape of a step once in a CUDA graph and replay it: one launch instead of hundreds.
 
 A launch costs the host several microseconds and a small forward has hundreds of launches, so an eager loop would
 measure the host instead of the method. A graph holds the whole step, including copies from and to the host; lengths are

@@ -1,6 +1,6 @@
 """Device operations of a step apart from the model's layers; the reference implementation in plain torch.
 
-Ancestor masks and the acceptance rule are vectorised over the rows of all sequences (DESIGN §2). Shapes: N rows, S
+Ancestor masks and the acceptance rule are vectorised over the rows of all sequences. Shapes: N rows, S
 slots, as in the step's :class:`~specbench.engine.layout.Layout`. Padding rows are their own parents and are never
 accepted: they see only themselves, belong to no slot and are stored only in a cell that is never read.
 """

@@ -1,6 +1,6 @@
 """Device side of a step: from packed trees to a packed outcome, without a host read in between.
 
-The same code runs eagerly on exact shapes and under capture on the shapes of a bucket (DESIGN §4).
+The same code runs eagerly on exact shapes and under capture on the shapes of a bucket.
 """
 
 from __future__ import annotations

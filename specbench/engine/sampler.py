@@ -1,4 +1,4 @@
-"""Choose the target's next token: greedily, or by exact sampling with position-keyed Gumbel noise (DESIGN §2).
+"""Choose the target's next token: greedily, or by exact sampling with position-keyed Gumbel noise.
 
 ``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact sample from ``softmax(logits / T)``: the Gumbel-max
 trick (Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every

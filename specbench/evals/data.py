@@ -16,12 +16,13 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specbench.common import (
     EnvironmentRefused,
     UsageError,
     damaged,
+    first_fault,
     open_file,
     read_json_lines,
     toml,
@@ -306,20 +307,28 @@ def file_stem(name: str) -> str:
     return next((own.removesuffix(suffix) for suffix in FORMATS if own.endswith(suffix)), Path(own).stem)
 
 
-def each_row(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+def each_row(path: Path, kind: type[Row], *, own: str = "") -> Iterator[tuple[int, Row]]:
     """Yield the rows of a data file as models, each with the number of its line or row.
 
     Args:
         path: ``.jsonl``, ``.jsonl.gz``, ``.json`` (a list) or ``.parquet``.
         kind: the model; its ``extra`` setting decides whether unknown fields are allowed.
+        own: for a user's own file: what errors advise, such as the allowed fields.
     """
-    for number, row in numbered(path):
-        yield number, validate(kind, row, row_place(path, number), TODO)
+    for number, row in numbered(path, own or TODO):
+        if not own:
+            yield number, validate(kind, row, row_place(path, number), TODO)
+            continue
+        try:
+            made = kind.model_validate(row)
+        except ValidationError as error:
+            raise UsageError(f"cannot use {row_place(path, number)}: {first_fault(error)}; {own}") from None
+        yield number, made
 
 
-def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
+def read_rows(path: Path, kind: type[Row], *, own: str = "") -> list[tuple[int, Row]]:
     """All of :func:`each_row` at once."""
-    return list(each_row(path, kind))
+    return list(each_row(path, kind, own=own))
 
 
 def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[Any, Row]:

@@ -34,13 +34,16 @@ LARGEST = 4 << 30
 _UNPACKED, _BATCH = 2 << 30, 64
 
 
-def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a data file in order, each with the number of its line or row, from 1."""
+def numbered(path: Path, todo: str = TODO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a data file in order, each with the number of its line or row, from 1.
+
+    Errors end with ``todo``, what to do about them.
+    """
     if path.suffix == ".parquet":
-        return _of_parquet(path)
+        return _of_parquet(path, todo)
     if path.suffix == ".json":
-        return _of_list(path)
-    return read_json_lines(path, TODO, nan=True)  # EvalPlus's data contain Infinity
+        return _of_list(path, todo)
+    return read_json_lines(path, todo, nan=True)  # EvalPlus's data contain Infinity
 
 
 def row_place(path: Path, number: int) -> str:
@@ -48,21 +51,21 @@ def row_place(path: Path, number: int) -> str:
     return f"{path} {'row' if path.suffix in ('.json', '.parquet') else 'line'} {number}"
 
 
-def check_size(path: Path, size: int, limit: int = LARGEST) -> None:
+def check_size(path: Path, size: int, limit: int = LARGEST, todo: str = TODO) -> None:
     """Refuse a file that is too large before reading any of it."""
     if size > limit:
-        raise unreadable(path, f"larger than the {limit >> 20} MiB that a data file may have", TODO)
+        raise unreadable(path, f"larger than the {limit >> 20} MiB that a data file may have", todo)
 
 
-def _of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    entries = read_json(path, TODO)
+def _of_list(path: Path, todo: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    entries = read_json(path, todo)
     if not isinstance(entries, list):
-        raise damaged(path, "not a JSON list", TODO)
+        raise damaged(path, "not a JSON list", todo)
     for number, entry in enumerate(entries, 1):
-        yield number, json_object(entry, row_place(path, number), TODO)
+        yield number, json_object(entry, row_place(path, number), todo)
 
 
-def _of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _of_parquet(path: Path, todo: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         import pyarrow.parquet as parquet
     except ModuleNotFoundError:
@@ -71,12 +74,12 @@ def _of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         ) from None
     number = size = 0
     try:
-        with open_file(path, TODO) as stream:
-            check_size(path, os.fstat(stream.fileno()).st_size)
+        with open_file(path, todo) as stream:
+            check_size(path, os.fstat(stream.fileno()).st_size, todo=todo)
             with parquet.ParquetFile(stream) as file:
                 for batch in file.iter_batches(_BATCH, use_threads=False):
                     size += batch.nbytes
-                    check_size(path, size, _UNPACKED)
+                    check_size(path, size, _UNPACKED, todo)
                     for row in batch.to_pylist():
                         number += 1
                         yield number, row
@@ -84,4 +87,4 @@ def _of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise
     except Exception as error:  # pyarrow raises exceptions of many kinds
         after = f", after row {number}" if number else ""
-        raise unreadable(path, f"not a complete Parquet file{after}: {error}", TODO) from None
+        raise unreadable(path, f"not a complete Parquet file{after}: {error}", todo) from None

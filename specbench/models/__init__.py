@@ -1,4 +1,4 @@
-"""Models: a name to weights, tokenizer, chat template and stop ids."""
+"""Load a model by name: weights, tokenizer, chat template and stop ids; also draft heads and exports."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Adapters as PEFT writes them, merged into the weights that they were made for.
+"""Merge PEFT adapters into their base models, and compute fingerprints of weights.
 
-An adapter of ours brings a ``card.json`` with the weights it was trained on: on other weights of the same name it would
-be silently worse than none.
+An adapter of ``specbench train`` has a ``card.json`` with the fingerprint of its base model: on other weights of the
+same name it would silently make the model worse.
 """
 
 from __future__ import annotations
@@ -29,88 +29,93 @@ from specbench.models.memory import check_memory
 CARD = "card.json"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
-_MISSING = "Found missing adapter keys"  # how PEFT's warning begins; it would go on with noise in their place
+_MISSING = "Found missing adapter keys"  # start of PEFT's warning, after which it would use random values
 
 
 def merged(model: Any, folder: Path, name: str) -> Any:
-    """The model with an adapter's part added to its weights: as fast as without.
+    """Merge an adapter into the weights of its base model, so that decoding is as fast as without an adapter.
 
     Args:
         model: the base, a transformers causal LM; its weights are changed.
 
     Raises:
-        UsageError: it was made for other weights or for a model of another shape, is damaged, or is of a kind that
+        UsageError: the adapter was made for other weights or for another shape, is damaged, or is of a type that
             cannot be merged.
     """
     try:
-        from peft import PeftModel  # here: it takes a second, which only adapters are worth
+        from peft import PeftModel  # takes a second to import, so only where there is an adapter
     except ImportError as error:
-        raise EnvironmentRefused(f"{name} is an adapter and PEFT is not installed; pip install peft") from error
+        raise EnvironmentRefused(f"cannot load adapter {name}: PEFT is not installed; run pip install peft") from error
     checkpoint.check_files(folder)
     _check(model, folder, name)
     _check_weights(folder, name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations between PEFT and transformers
+            warnings.simplefilter("ignore")  # deprecation warnings of PEFT and transformers
             warnings.filterwarnings("error", _MISSING, UserWarning)
             return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
         raise
-    except Exception as error:  # PEFT lets through whatever a file makes of it
+    except Exception as error:  # a bad file may make PEFT raise any error
         reason = one_line(str(error), 160) or type(error).__name__
-        raise UsageError(f"adapter {name} does not go onto its base: {reason}") from error
+        raise UsageError(
+            f"cannot merge adapter {name} into its base: {reason}; use a complete copy of an adapter for this base"
+        ) from error
 
 
 def _check_weights(folder: Path, name: str) -> None:
-    """Looks at an adapter's weights by their header; PEFT would take a pickle, and look for missing ones on the hub."""
-    file, todo = folder / WEIGHTS, f"take a whole copy of adapter {name}"
+    """Check the header of an adapter's weights. PEFT alone would load pickles, and search missing files on the hub."""
+    file, todo = folder / WEIGHTS, f"use a complete copy of adapter {name}"
     if not file.is_file():
         other = next(folder.glob("adapter_model.*"), None)
         if other is not None:
             raise UsageError(
-                f"adapter {name} has its weights in {one_line(other.name, 80)} alone, and a pickle can run anything "
-                f"when it is read; give a copy with {WEIGHTS}"
+                f"cannot load adapter {name}: its weights are only in {one_line(other.name, 80)}, a pickle, which can "
+                f"run any code when it is read; give a copy with {WEIGHTS}"
             )
-        raise UsageError(f"adapter {name} has no weights (no {WEIGHTS} in it); take a whole copy of it")
-    stored = weights.headers([file], f"adapter {name} does not go onto its base: {todo}")
+        raise UsageError(f"cannot load adapter {name}: it has no {WEIGHTS}; use a complete copy of it")
+    stored = weights.headers([file], todo)
     check_memory(sum(4 * held.count for held in stored.values()), torch.device("cpu"), name)
-    # PEFT makes its matrices by the configuration, before it reads their sizes.
+    # PEFT allocates its matrices according to the configuration, before it reads the stored sizes.
     config = read_json_object(folder / CONFIG, todo)
     if config.get("layer_replication"):
-        raise UsageError(f"adapter {name} does not go onto its base: it repeats layers, so it is no adapter of weights")
+        raise UsageError(
+            f"cannot merge adapter {name} into its base: it repeats layers (layer_replication), which is not "
+            "supported; choose another adapter"
+        )
     widest = max((size for held in stored.values() for size in held.shape), default=0)
     ranks = config.get("rank_pattern")
     for rank in (config.get("r", 0), *(ranks.values() if isinstance(ranks, dict) else ())):
         if isinstance(rank, (int, float)) and rank > widest:
-            raise damaged(folder / CONFIG, f"a rank of {short_number(rank)}, more than its tensors have", todo)
+            raise damaged(folder / CONFIG, f"rank {short_number(rank)} is larger than every size of its tensors", todo)
 
 
 def _check(model: Any, folder: Path, name: str) -> None:
-    """Compares the base with the one it was trained on, where a card says which that was."""
-    file, todo = folder / CARD, f"take a whole copy of adapter {name}"
+    """Refuse an adapter whose card names another fingerprint of its base model."""
+    file, todo = folder / CARD, f"use a complete copy of adapter {name}"
     if not file.exists():
         return
     trained = read_json_object(file, todo).get("base_fingerprints", {})
     if not isinstance(trained, dict) or not all(isinstance(sums, str) for sums in trained.values()):
-        raise damaged(file, "its base_fingerprints are no sums by precision", todo)
+        raise damaged(file, "its base_fingerprints do not map precisions to hashes", todo)
     here = fingerprints(model)
     other = [dtype for dtype in here if dtype in trained and here[dtype] != trained[dtype]]
     if other:
         raise UsageError(
-            f"adapter {name} was trained on other weights than those here under its base's name "
+            f"cannot merge adapter {name}: it was trained on other weights than this base has "
             f"(fingerprint {trained[other[0]][:12]}, here {here[other[0]][:12]} in {other[0]}); "
-            "give it the base that its card names, or train one for these"
+            "give the base that its card names, or train an adapter for this base"
         )
 
 
 def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
-    """sha256 over name, shape and up to 1024 evenly spread values of every parameter.
+    """Return a sha256 over name, shape and up to 1024 evenly spread values of every parameter.
 
-    A hash of the files would differ between formats of the same weights and take minutes for large ones; any training
-    step changes nearly every value, so samples tell checkpoints apart.
+    A hash of the files would differ between formats of the same weights and take minutes for large ones. A training
+    step changes nearly every value, so samples are enough to distinguish checkpoints.
 
     Args:
-        dtype: of the values, where it is not the parameters' own.
+        dtype: convert values to this precision first; None keeps the parameters' own.
     """
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
@@ -126,9 +131,9 @@ def _sample(parameter: Tensor) -> Tensor:
 
 
 def fingerprints(model: Any) -> dict[str, str]:
-    """The fingerprint by precision: that of the model, and those that another load of the same file would have.
+    """Return the model's fingerprint in every precision in which its file could be loaded with known values.
 
-    Weights in float32 are what was in the file, or were made from it without loss; what they round to is known.
+    Weights in float32 hold the file's values exactly, so their rounded values in bfloat16 and float16 are known too.
     """
     own = model.dtype
     known = (torch.float32, torch.bfloat16, torch.float16) if own is torch.float32 else (own,)

@@ -1,4 +1,4 @@
-"""Checkpoint checks: what transformers would hang on, or fill all memory with, is refused before it sees a file."""
+"""Check a model's files before transformers reads them, which could hang on damaged ones or fill all memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from specbench.models.memory import check_memory
 
 CONFIG = "config.json"
 
-_TODO = "take a whole copy of the model, or give another"
+_TODO = "use a complete copy of the model, or choose another"
 _LARGEST = 16 << 20  # bytes of a configuration
-_LARGEST_BESIDE = 256 << 20  # of any other file that is read at once; the largest vocabularies have 35 MB
-_BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".vocab")
-# Modules are made one by one, also without memory for their weights: a number like this is a slip or an attack.
-# Experts are often rows of one tensor; a family names 16,384 of them by default, also where it makes none.
+_LARGEST_OTHER = 256 << 20  # bytes of other files that are read at once; the largest vocabularies have 35 MB
+_OTHER = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".vocab")
+# Even modules without memory for weights are created one by one: larger numbers are a mistake or an attack. Experts are
+# often rows of one tensor; one family's default configuration names 16,384 experts although it creates none.
 _MOST_LAYERS, _MOST_EXPERTS = 10_000, 1 << 16
-# A tokenizer's steps write a few letters for one, and pad to no more than a context.
+# Longest expansion of one character by a tokenizer's steps (usually a few characters), and longest padding.
 _LONGEST, _PADDED = 256, 1 << 22
-# They add a few tokens to a text, and have a few parts; tables of letters and of control tokens have thousands.
+# Most tokens that a post-processor adds (usually a few), and most values in a tokenizer's steps: tables of characters
+# and of control tokens have thousands.
 _MOST_ADDED, _MOST_STEPS = 4096, 100_000
 _KINDS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -43,17 +44,17 @@ _MOST = {**dict.fromkeys(_LAYERS, _MOST_LAYERS), **dict.fromkeys(_EXPERTS, _MOST
 
 
 def check(folder: Path) -> None:
-    """Looks at a checkpoint's folder."""
+    """Check the files, configuration and tokenizer of a checkpoint's folder."""
     check_files(folder)
     read_config(folder / CONFIG)
     _check_tokenizer(folder / "tokenizer.json")
 
 
 def _check_tokenizer(file: Path) -> None:
-    """Refuses a tokenizer that makes gigabytes of a line: its steps run in a library that nothing stops."""
+    """Refuse a tokenizer that turns a line into gigabytes: the library that runs its steps cannot be interrupted."""
     if not file.is_file():
         return
-    found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST_BESIDE), file, _TODO, nan=True), file, _TODO)
+    found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST_OTHER), file, _TODO, nan=True), file, _TODO)
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         if _growth(found.get(part)) > _LONGEST:
             raise damaged(file, f"its {part} makes a text more than {_LONGEST} times as long", _TODO)
@@ -69,13 +70,13 @@ def _check_tokenizer(file: Path) -> None:
 
 
 def _size(part: Any) -> int:
-    """How many values something has, inner ones too."""
+    """Return the number of values in a nested structure."""
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     return 1 + sum(map(_size, inner))
 
 
 def _added(part: Any) -> int:
-    """Tokens that a post-processor adds to a text at most: for each place of a template those of its token."""
+    """Return the most tokens that a post-processor adds to a text."""
     if not isinstance(part, dict):
         return 0
     inner = part.get("processors")
@@ -95,7 +96,7 @@ def _added(part: Any) -> int:
 
 
 def _growth(part: Any) -> int:
-    """How much longer a text can become where each step replaces every letter by what it may write."""
+    """Return the factor by which a text can grow if each step replaces every character by its longest output."""
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     longer = 1
     for each in inner:
@@ -105,26 +106,26 @@ def _growth(part: Any) -> int:
 
 
 def check_files(folder: Path) -> None:
-    """Refuses a folder that a library would hang on: one with a pipe or a device in it, or a text without an end."""
+    """Refuse a folder with pipes, devices or huge text files, on which a library would hang."""
     for path in sorted(folder.iterdir()):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise unreadable(path, "not an ordinary file", _TODO)
-        if path.suffix in _BESIDE and path.is_file() and path.stat().st_size > _LARGEST_BESIDE:
-            raise unreadable(path, f"larger than the {_LARGEST_BESIDE >> 20} MiB that such a file may have", _TODO)
+        if path.suffix in _OTHER and path.is_file() and path.stat().st_size > _LARGEST_OTHER:
+            raise unreadable(path, f"larger than {_LARGEST_OTHER >> 20} MiB, the limit for such files", _TODO)
 
 
 def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, short: bool, shown: str) -> None:
-    """Compares the weights of a folder with its configuration and with the memory that there is, by headers alone.
+    """Compare the headers of a folder's weights with its configuration and with the free memory.
 
     Args:
-        short: they become eight bits, beside the ones that they are rounded from.
+        short: the model will also hold its weights in 8 bits.
     """
     config = read_config(folder / CONFIG)
     stored = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
     for name, count in _numbers(config):
         if name in _LAYERS and count > len(stored):
             raise damaged(
-                folder / CONFIG, f"field '{name}': {short_number(count)} layers of {len(stored)} tensors", _TODO
+                folder / CONFIG, f"field '{name}': {short_number(count)} layers for {len(stored)} tensors", _TODO
             )
     nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in stored.values())
     made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype)
@@ -133,7 +134,7 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
         nbytes = sum(held.nbytes for held in (*made.parameters(), *made.buffers()))
     on_the_way = max((held.count for held in stored.values()), default=0) * dtype.itemsize
     nbytes += nbytes // 4 if short else 0
-    # Weights that go elsewhere as they are in their files are read through a mapping, which takes no memory of its own.
+    # Weights that are moved to a GPU without conversion are read through a memory map, which needs no RAM.
     if device.type == "cpu" or any(held.floats and held.kind != _KINDS.get(dtype) for held in stored.values()):
         check_memory(nbytes + on_the_way, torch.device("cpu"), shown)
     if device.type != "cpu":
@@ -141,30 +142,30 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
 
 
 def _made(folder: Path, dtype: torch.dtype) -> Any:
-    """The model of a configuration without memory for its weights; None where it cannot be made: loading says why."""
+    """Create a configuration's model on the meta device; return None if that fails, since loading reports why."""
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-    except Exception:  # wrong types, unknown families: whatever transformers makes of them
+    except Exception:  # wrong types or unknown families may make transformers raise any error
         return None
 
 
 def check_whole(missing: Iterable[str], shown: str) -> None:
-    """Refuses a model of which parameters were in no file: transformers puts noise in their place."""
+    """Refuse a model with parameters that no file has: transformers would initialise them randomly."""
     names = sorted(missing)
     if names:
         raise UsageError(
-            f"{shown} cannot be loaded: its weights lack {len(names)} of the tensors that its config.json asks for, "
-            f"such as {one_line(names[0], 120)}; {_TODO}"
+            f"cannot load {shown}: its files lack {len(names)} of the tensors that its config.json requires, such as "
+            f"{one_line(names[0], 120)}; {_TODO}"
         )
 
 
 def check_numbers(model: Any, shown: str) -> None:
-    """Looks at what a model computes with."""
+    """Refuse a model with NaN or infinite weights, or with more rows in its LM head than in its embedding."""
     rows, read = (part().weight.shape[0] for part in (model.get_output_embeddings, model.get_input_embeddings))
     if rows > read:
-        raise UsageError(f"{shown} cannot be loaded: its LM head has {rows} tokens, its embedding {read}; {_TODO}")
+        raise UsageError(f"cannot load {shown}: its LM head has {rows} tokens and its embedding {read}; {_TODO}")
     turned = (
         (name, held) for name, held in model.named_buffers() if name.endswith("inv_freq")
     )  # masks may be infinite
@@ -172,13 +173,13 @@ def check_numbers(model: Any, shown: str) -> None:
     if name is not None:
         dtype = str(model.dtype).removeprefix("torch.")
         raise UsageError(
-            f"{shown} cannot be used: {name} holds a number that is NaN or infinite in {dtype}; {_TODO}, or choose a "
-            "--dtype with more range"
+            f"cannot use {shown}: {name} has a value that is NaN or infinite in {dtype}; use a complete copy of the "
+            "model, or a --dtype with a larger range"
         )
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """A model's configuration, ``Infinity`` included, which transformers writes."""
+    """Read and check a model's configuration; accepts ``Infinity``, which transformers writes."""
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
         if name in _LAYERS and count < 1:
@@ -194,7 +195,7 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def _parts(values: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every inner configuration by its name, those of inner configurations too."""
+    """Yield every nested configuration with its name, at any depth."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield name, value
@@ -202,31 +203,31 @@ def _parts(values: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_rope(rope: dict[str, Any], file: Path) -> None:
-    """Refuses factors that turn positions backwards, or all to one place; transformers warns of them at most."""
+    """Refuse rope factors that are not positive; transformers only warns of them."""
     for name, value in rope.items():
-        if isinstance(value, dict):  # one for each kind of layer
+        if isinstance(value, dict):  # separate parameters per layer type
             _check_rope(value, file)
         for number in value if isinstance(value, list) else [value]:
             if "factor" in name and type(number) in (int, float) and not number > 0:
                 raise damaged(
-                    file, f"a rope has {one_line(name, 40)} {short_number(number)}, where it is above 0", _TODO
+                    file, f"rope field {one_line(name, 40)} is {short_number(number)} and must be above 0", _TODO
                 )
 
 
 def _check_quantised(quantised: dict[str, Any], file: Path) -> None:
-    """Refuses a method that transformers does not know: it would take the packed weights for plain ones."""
+    """Refuse a quantisation method unknown to transformers, which would read the packed weights as plain ones."""
     from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
     method = quantised.get("quant_method")
     if isinstance(method, str) and not {method, f"{method}_4bit", f"{method}_8bit"} & AUTO_QUANTIZER_MAPPING.keys():
         raise UsageError(
-            f"cannot use {file}: its weights are quantised by '{one_line(method, 60)}', which transformers does not "
-            "know; give a copy with plain weights"
+            f"cannot use {file}: transformers does not support its quantisation '{one_line(method, 60)}'; give a copy "
+            "with unquantised weights"
         )
 
 
 def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Every number by its name, those of inner configurations too."""
+    """Yield every number with its name, at any depth."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _numbers(value)

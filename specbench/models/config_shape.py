@@ -1,6 +1,6 @@
-"""The shape of a model by its configuration alone, before it is loaded, where its weights follow from that.
+"""Compute a model's shape from its configuration alone, before it is loaded.
 
-A loaded model tells its own (:mod:`specbench.profiling.shape`); the two agree, which a test holds.
+:mod:`specbench.profiling.shape` measures the shape of a loaded model; a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _LARGEST = 16 << 20  # bytes of a configuration
 
 
 def configured_shape(source: Source, dtype: str, revision: str | None = None) -> ModelShape | None:
-    """The shape of what a source names.
+    """Return the shape of a model.
 
     Returns:
-        None where it is not here, or does not follow from its configuration: eight bits, experts, other families.
+        None if its configuration is not on this machine or does not determine it (int8, experts, unknown families).
     """
     file = _config_of(source.base or source, revision)
     if file is None or dtype not in _BYTES:
@@ -29,23 +29,23 @@ def configured_shape(source: Source, dtype: str, revision: str | None = None) ->
     try:
         config = parse_json(read_bytes(file, "", _LARGEST), file, "", nan=True)
         return _shape(config, _BYTES[dtype]) if isinstance(config, dict) else None
-    except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # whoever loads it says what is wrong
+    except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # loading reports the error
         return None
 
 
 def _config_of(source: Source, revision: str | None) -> Path | None:
-    """The file of a configuration, where it is here."""
+    """Return the path of a configuration file, or None if it is not on this machine."""
     if source.kind == "config":
         return Path(source.location)
     if source.kind == "folder":
         return Path(source.location, "config.json")
-    if source.kind == "gguf":  # an alias's, whose configuration comes with the package
+    if source.kind == "gguf":  # the package has configurations of the aliases' GGUF files
         return configs().get(source.name)
     from huggingface_hub import try_to_load_from_cache  # slow to import
 
     try:
         found = try_to_load_from_cache(source.location, "config.json", revision=revision)
-    except ValueError:  # no id of the hub: whoever loads it says so
+    except ValueError:  # not a valid hub id: loading reports the error
         return None
     return Path(found) if isinstance(found, str) and os.path.isfile(found) else None
 

@@ -1,7 +1,7 @@
-"""Control tokens: start, end and role tokens, of which a prompt never has two of the same in a row.
+"""Remove duplicated control tokens (start, end and role tokens) from prompts.
 
-A tokenizer puts its start token before a text that has one already; a template ends a turn whose text ends itself. A
-model has seen one token in such places, and answers worse to two.
+A tokenizer may add a start token to a text that already has one, and a template may end a turn whose text ends with the
+same token. Models were trained with one token in such places and answer worse to two.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def control_ids(tokenizer: Any) -> frozenset[int]:
-    """Ids of the tokens that mark where texts, turns and roles begin and end.
+    """Return the ids of tokens that mark where texts, turns and roles begin and end.
 
-    Unknown words, blanks to fill in and padding may stand in a row.
+    Excludes unknown, mask and padding tokens, which may repeat.
     """
     added = getattr(tokenizer, "added_tokens_decoder", {})
     found = {at for at, token in added.items() if token.special} | {*getattr(tokenizer, "all_special_ids", ())}
@@ -24,7 +24,7 @@ def control_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def longest_runs(ids: Sequence[int], control: frozenset[int]) -> dict[int, int]:
-    """How often each control token stands in a row at most."""
+    """Return the length of the longest run of each control token."""
     found: dict[int, int] = {}
     for token, run in groupby(ids):
         if token in control:
@@ -35,13 +35,13 @@ def longest_runs(ids: Sequence[int], control: frozenset[int]) -> dict[int, int]:
 def without_doubles(
     ids: Sequence[int], control: frozenset[int], intended: Callable[[], Mapping[int, int]]
 ) -> tuple[list[int], list[int]]:
-    """Token ids with one control token where several of the same stand in a row.
+    """Shorten runs of equal control tokens to one token.
 
     Args:
-        intended: how often each may stand in a row, 1 if absent; asked only where one does more than once.
+        intended: returns the allowed length of each token's runs, 1 if absent; called only if there is a longer run.
 
     Returns:
-        The ids, and which control tokens were taken out.
+        The remaining ids, and the removed control tokens.
     """
     if max(longest_runs(ids, control).values(), default=1) < 2:
         return [*ids], []

@@ -1,4 +1,4 @@
-"""The base of draft heads: making, reading and writing them."""
+"""Base class of draft heads: create, read and write them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ H = TypeVar("H", bound="Head")
 
 
 class Head(nn.Module):
-    """A draft head: a subclass makes ``fc`` over the target's features and, if it has any, ``layers`` and ``norm``.
+    """A draft head. A subclass creates ``fc`` over the target's features, and ``layers`` and ``norm`` if it has any.
 
     ``__init__`` takes a configuration of the class ``CONFIG``.
     """
 
     CONFIG: ClassVar[type[HeadConfig]] = HeadConfig
-    CONVERT: ClassVar[str | None] = None  # command that makes .safetensors of a folder's pickled weights
-    DTYPE_FIELD: ClassVar[str] = "dtype"  # of config.json
-    IGNORED: ClassVar[tuple[str, ...]] = ("t2d",)  # tensors of files that drafting does not need
+    CONVERT: ClassVar[str | None] = None  # command that converts a folder's pickled weights to .safetensors
+    DTYPE_FIELD: ClassVar[str] = "dtype"  # field of config.json
+    IGNORED: ClassVar[tuple[str, ...]] = ("t2d",)  # stored tensors that drafting does not need
 
     config: Any
     fc: nn.Linear
@@ -40,20 +40,20 @@ class Head(nn.Module):
 
     @staticmethod
     def rotary(config: Any) -> nn.Module | None:
-        """The rotary embedding of a head with layers; its buffers are in no file."""
+        """Return the rotary embedding of a head with layers; its buffers are not stored in files."""
         return None
 
     @classmethod
     def from_file(cls, name: str, config: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """Give a file's tensors the head's names, in place; returns further arguments of the class."""
+        """Rename a file's tensors to the head's names, in place; return further arguments of the class."""
         return {}
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors by the names that files have, and what files have in addition."""
+        """Return the tensors under their names in files, with the tensors that only files have."""
         return tensors
 
     def finish(self) -> None:
-        """Add what every head has, after its parameters: rotary embedding, and the map from drafted ids to tokens."""
+        """Add the rotary embedding and the map from draft ids to tokens; call it after creating all parameters."""
         self.rotary_emb = self.rotary(self.config)
         if not self.config.whole:
             self.register_buffer("d2t", torch.zeros(self.config.draft_vocab_size, dtype=torch.long))
@@ -68,9 +68,9 @@ class Head(nn.Module):
 
     @property
     def draft_ids(self) -> Tensor | None:
-        """The target's ids of what it can draft, ascending int64 [draft vocabulary]; None is all.
+        """Target ids of the tokens that the head can draft, ascending int64 [draft vocabulary]; None is all tokens.
 
-        Each is its own index plus ``d2t``, as EAGLE-3's files have it.
+        ``d2t`` is each id minus its index, as in EAGLE-3's files.
         """
         if self.config.whole:
             return None
@@ -79,7 +79,7 @@ class Head(nn.Module):
         return found
 
     def scorer(self, lm_head: Any) -> Any:
-        """The target's LM head, or the rows of it that the head can draft: [..., H] to [..., draft vocabulary]."""
+        """Return the target's LM head, or its rows that the head can draft: [..., H] to [..., draft vocabulary]."""
         ids = self.draft_ids
         if ids is None:
             return lm_head
@@ -91,14 +91,14 @@ class Head(nn.Module):
         return rows
 
     def set_draft_ids(self, ids: Tensor) -> None:
-        """Set the tokens that it can draft: ascending int64 [draft vocabulary]."""
+        """Set the tokens that the head can draft: ascending int64 [draft vocabulary]."""
         self.d2t = (ids - torch.arange(len(ids))).to(self.device)
 
     @classmethod
     def random(
         cls: type[H], config: Any, *, device: Any = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
     ) -> H:
-        """An untrained head of that shape, the same for the same seed; torch's generators stay as they were."""
+        """Return an untrained head, initialised from the seed; torch's random generators are not changed."""
         where = torch.device(device)
         with torch.device(where), torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
             torch.manual_seed(seed)
@@ -114,12 +114,12 @@ class Head(nn.Module):
     def load(
         cls: type[H], where: str | Path, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
     ) -> H:
-        """A head from a folder or the hub; ``::SUBFOLDER`` may follow. Arguments as in :meth:`read`."""
+        """Load a head from a folder or the hub, with optional ``::SUBFOLDER``. Arguments as in :meth:`read`."""
         return cls.read(cls.find(str(where)), target, device=device, dtype=dtype)
 
     @classmethod
     def find(cls, name: str) -> head_files.HeadFiles:
-        """The files of a head, by folder or hub id."""
+        """Find the files of a head by folder or hub id."""
         return head_files.find(name, convert=cls.CONVERT)
 
     @classmethod
@@ -132,15 +132,15 @@ class Head(nn.Module):
         dtype: torch.dtype | None = None,
         **sense: Any,
     ) -> H:
-        """A head from its files.
+        """Read a head from its files.
 
         Args:
-            target: the configuration that the head has to go with; None checks nothing.
-            dtype: None keeps what the file has.
+            target: configuration of the target, with which the head is checked; None skips the check.
+            dtype: None keeps the stored precision.
             sense: further arguments of the configuration's ``from_json``.
 
         Raises:
-            UsageError: parameters are missing, left over or of another shape, or it drafts tokens of another target.
+            UsageError: parameters are missing, unknown or of another shape, or the head was made for another target.
         """
         text = None if target is None else target.get_text_config()
         config = cls.CONFIG.from_json(files.config, None if text is None else text.num_hidden_layers, **sense)
@@ -156,9 +156,10 @@ class Head(nn.Module):
             rotary = cls.rotary(config)
         except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
             raise
-        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
+        except Exception as error:  # transformers' own checks, for example of sizes that do not divide
             raise UsageError(
-                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
+                f"cannot create head {files.name} from its config.json: {one_line(str(error))}; use a complete copy of "
+                "the head"
             ) from error
         head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
         head.load_state_dict(tensors, assign=True)
@@ -166,16 +167,17 @@ class Head(nn.Module):
         ids = head.draft_ids
         if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
             raise UsageError(
-                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
+                f"cannot use head {files.name}: its d2t has token ids that the target lacks; use a complete copy of it"
             )
         return head
 
     @classmethod
     def prepared(cls: type[H], method: str, name: str | None, target: Target, **sense: Any) -> tuple[H, dict[str, str]]:
-        """The head that a method drafts with, loaded once per run, and what the record says of it.
+        """Return the head that a method drafts with, loaded once per run, and facts on it for the record.
 
         Args:
-            name: a folder, a hub id, or an untrained head's name; None is the head that comes with the target.
+            name: a folder, a hub id, or the name of an untrained head; None is the head that the package has for this
+                target.
             sense: further arguments of the configuration's ``from_json``.
         """
         found: tuple[H, dict[str, str]] = target.once(
@@ -191,8 +193,8 @@ class Head(nn.Module):
         how = {"device": model.device, "dtype": model.dtype}
         if name is None:
             own = shipped_head(method, target.name)
-            if own is None:  # where the target's name is known, Decoder.check has reported it
-                raise UsageError(f"{method} has no head for {target.name}; name one by --head")
+            if own is None:  # if the target's name was known earlier, Decoder.check has already reported this
+                raise UsageError(f"cannot draft with {method}: it has no head for {target.name}; give one with --head")
             name = str(own)
         last_token = model.get_input_embeddings().weight.shape[0] - 1
         facts = {"head": name}
@@ -207,12 +209,12 @@ class Head(nn.Module):
         return head, facts | {"head_parameters": str(sum(parameter.numel() for parameter in head.parameters()))}
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
-        """Write ``config.json`` and ``model.safetensors`` as published heads have them.
+        """Write ``config.json`` and ``model.safetensors`` in the format of published heads.
 
         Args:
-            folder: made where it is not there; files of these names are overwritten.
-            dtype: of the file; None is the head's.
-            largest: size of a file, as "10MB"; a larger head is written in several, with an index next to them.
+            folder: created if missing; existing files of these names are overwritten.
+            dtype: precision of the file; None is the head's.
+            largest: size limit of a file, such as "10MB"; a larger head is split into several files with an index.
         """
         into = Path(folder)
         into.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Dummy weights: random ones in which rounding grows with depth as it does in trained ones.
+"""Random weights whose rounding errors grow with depth as slowly as those of trained weights.
 
-With the usual initialisation, rounding in half precision grows to several per cent of the scores, and two correct
-orders of the same sums disagree on every tenth token. In trained models a few large early parts carry the residual
-stream; here the embedding does.
+With the usual initialisation, rounding errors in half precision grow to several per cent of the scores, and two correct
+orders of the same sums disagree on every tenth token. In trained models a few large early components dominate the
+residual stream; here the embedding does.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-#: The large part as a multiple of what is added to it: small enough that tokens depend on the text before them.
+#: Size of the dominant component relative to the layers' outputs: small enough that tokens depend on the text before.
 _SHARE = 4.0
-_CARRIED = 64.0  # on the first layer's last product, where the large part is made there
+_CARRIED = 64.0  # factor on the first layer's last module with tied embeddings, where it makes the dominant component
 _TOKENS = 16
-_LEAST = 1 / 64  # of a norm's factor that is stored as its distance from 1: half precision has no smaller one there
+_LEAST = 1 / 64  # smallest factor of a norm whose weights are stored minus 1: half precision is no finer near 1
 
 
 class _Sizes(NamedTuple):
-    """Root mean squares in a forward: of embedded tokens, and of what each layer adds to them."""
+    """Root mean squares in a forward: of embedded tokens, and of each layer's addition to the residual stream."""
 
     embedded: float
     added: list[float]
@@ -29,14 +29,14 @@ class _Sizes(NamedTuple):
 
 @torch.no_grad()
 def steady(model: Any) -> None:
-    """Scale the embedding of a model of random weights; its scores keep their size.
+    """Scale the embedding of a model with random weights, so that rounding errors stay small; scores keep their size.
 
-    Norms make what layers add independent of the size of their input, so one factor on the embedding is enough. A head
-    that shares the embedding's weights would answer a token with itself: there the last product of the first layer is
-    scaled as well, and the norm before the head gets factors of random signs.
+    Norms make the layers' outputs independent of the size of their input, so one factor on the embedding is enough. An
+    LM head that shares the embedding's weights would predict every token to repeat: for such models the last module of
+    the first layer is scaled as well, and the norm before the LM head gets random signs.
 
     Args:
-        model: a transformers causal LM on its device; one whose layers are of another form is left as it is.
+        model: a transformers causal LM on its device; a model with an unknown layer structure is not changed.
     """
     words, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = head.weight is words.weight
@@ -45,7 +45,7 @@ def steady(model: Any) -> None:
     if sizes is None or (tied and norm is None):
         return
     if not tied:
-        # What layers add points anywhere, so that sizes add up as squares do.
+        # The layers' outputs have random directions, so their squared sizes add up.
         words.weight.mul_(_SHARE * math.hypot(*sizes.added) / sizes.embedded)
         return
     product = _last_product(model)
@@ -59,7 +59,7 @@ def steady(model: Any) -> None:
 
 
 def _scale(module: Any, factor: Any) -> None:
-    """Multiplies what a product or a norm puts out."""
+    """Multiply the output of a linear layer or a norm by a factor."""
     if _is_distance(module):
         module.weight.copy_(factor * (1 + module.weight.float()) - 1)
     else:
@@ -67,12 +67,12 @@ def _scale(module: Any, factor: Any) -> None:
 
 
 def _is_distance(module: Any) -> bool:
-    """Whether a module is a norm whose factors are stored as their distance from 1."""
+    """Return whether a module is a norm that stores its factors minus 1."""
     return module.weight.dim() == 1 and bool(module.weight.float().mean() < 0.5)
 
 
 def _measure(model: Any) -> _Sizes | None:
-    """None where the layers are not found, or do not add to what they get."""
+    """Measure a model's sizes in a forward; None if its layers are not found or are not residual."""
     sizes = _Sizes(0.0, [])
 
     def keep(_: nn.Module, args: Any, named: dict[str, Any], output: Any) -> None:
@@ -86,7 +86,7 @@ def _measure(model: Any) -> _Sizes | None:
 
 
 def _last_product(model: Any) -> Any:
-    """The module that computes the last of what the first layer adds; None where it is not found."""
+    """Return the module that computes the last addition of the first layer, or None if it is not found."""
     called: list[Any] = []
 
     def keep(module: nn.Module, _: Any, __: Any, output: Any) -> None:
@@ -103,13 +103,13 @@ def _last_product(model: Any) -> Any:
 
 
 def _run(model: Any, hooks: list[tuple[nn.Module, Any]]) -> bool:
-    """Whether a forward over a few tokens runs."""
+    """Run a forward over a few tokens with these hooks and return whether it succeeded."""
     words, training = model.get_input_embeddings().weight, model.training
     ids = torch.arange(_TOKENS, dtype=torch.int64, device=words.device)[None] * 37 % len(words)
     handles = [module.register_forward_hook(hook, with_kwargs=True) for module, hook in hooks]
     try:
         model.eval()(input_ids=ids, use_cache=False)
-    except Exception:  # a model that cannot be run as it is says so where it is run
+    except Exception:  # a model that cannot run raises its error later, where it is used
         return False
     finally:
         model.train(training)
@@ -133,7 +133,7 @@ def _size(rows: Tensor) -> float:
 
 
 def _last_norm(model: nn.Module, size: int) -> Any:
-    """The norm before the LM head: the last module outside of the layers whose weight has an entry a feature."""
+    """Return the norm before the LM head: the last module outside the layers whose weight has shape ``[size]``."""
     inside = {m for modules in model.modules() if isinstance(modules, nn.ModuleList) for m in modules.modules()}
     outside: list[Any] = [m for m in model.modules() if m not in inside and hasattr(m, "weight")]
     return next((m for m in reversed(outside) if getattr(m.weight, "shape", None) == (size,)), None)

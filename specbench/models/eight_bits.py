@@ -1,7 +1,7 @@
-"""A model whose linear layers have weights of 8 bits, with a scale per row.
+"""Quantise the weights of linear layers to 8 bits, with a scale per row.
 
-Rounding makes another model with its own fingerprint and baseline. Its float32 weights become the rounded ones, so all
-code computes the same model; the bytes go along for code that reads those instead.
+The result is a different model with its own fingerprint and baseline. Its float32 weights are replaced by the rounded
+values, so that all code computes the same model; kernels that read the int8 values find them next to the weights.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ _LARGEST = 127
 
 
 def round_weights(model: Any) -> None:
-    """Rounds the weights of a float32 model's linear layers in place, to the nearest of 255 multiples of a row's scale.
+    """Round the weights of a float32 model's linear layers in place, to the nearest of 255 multiples of a row's scale.
 
-    A layer whose weights are the embedding's too takes the embedding with it.
-
-    Each layer has from then on an attribute ``eight_bits``: its weights as int8 [out, in], their scales float32 [out].
+    Tied embeddings are rounded with their linear layer. Each layer gets an attribute ``eight_bits``: its weights as
+    int8 [out, in] and their scales as float32 [out].
 
     Raises:
-        UsageError: matrices of it are in modules of another kind, such as experts in one tensor.
+        UsageError: the model has matrices in other modules, such as experts in one tensor.
     """
     for name, module in model.named_modules():
         if not isinstance(module, (nn.Linear, nn.Embedding)):
             for own, weight in module.named_parameters(name, recurse=False):
                 if weight.dim() > 1:
                     raise UsageError(
-                        f"int8 is of models whose matrices are in linear layers, and {own} is not; "
-                        "use --dtype bfloat16 or float32"
+                        f"cannot use --dtype int8: {own} is a matrix outside of linear layers; use --dtype bfloat16 or "
+                        "float32"
                     )
     for module in model.modules():
         if type(module) is nn.Linear:
@@ -44,7 +43,7 @@ def round_weights(model: Any) -> None:
 
 
 def bytes_of(model: Any) -> int:
-    """Bytes of a model's weights as a step reads them."""
+    """Return the bytes of a model's weights that a decoding step reads."""
     short: dict[int, tuple[Tensor, Tensor]] = {
         module.weight.data_ptr(): module.eight_bits for module in model.modules() if hasattr(module, "eight_bits")
     }

@@ -1,7 +1,7 @@
-"""GGUF files unpacked once: parsing one takes transformers many seconds, loading the same weights plain takes one.
+"""Cache dequantised copies of GGUF files: transformers parses a GGUF file in many seconds, the copy loads in one.
 
-The copy lies under ``$XDG_CACHE_HOME/specbench`` (``~/.cache/specbench``), keyed by the file's sha256 and the version
-of transformers that unpacked it, so it can be deleted at any time and is never out of date.
+Copies are in ``$XDG_CACHE_HOME/specbench`` (``~/.cache/specbench``), keyed by the file's sha256 and the version of
+transformers, so they can be deleted at any time and are never out of date.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from specbench.common import UsageError
 from specbench.models import gguf_header
 from specbench.models.memory import check_memory
 
-# A larger model would fill a disk unasked; it is unpacked in memory on every load.
+# Larger models are not cached, so that copies do not fill the disk; they are dequantised on every load.
 _LARGEST = 2 << 30
 
-# Bytes of memory that unpacking takes at its peak: float32 and half of that again for each parameter, and the
-# vocabulary's; measured on 135 million parameters: 995 MiB.
-_UNPACKING, _BESIDE = 6, 256 << 20
+# Peak memory of dequantising: bytes per parameter (float32 and half of that again), and bytes for the vocabulary.
+# Measured with 135 million parameters: 995 MiB.
+_UNPACKING, _VOCABULARY = 6, 256 << 20
 
 
 def check(file: Path) -> None:
-    """Refuses a file that is damaged or too large, or of which transformers would make another model without a word.
+    """Refuse a file that is damaged or too large, or that transformers would silently load as a different model.
 
     Raises:
-        UsageError: its header is damaged, or factors of its rotary frequencies, as Llama 3.1 and later have them, would
-            be left out.
+        UsageError: the header is damaged, or the file has factors of rotary frequencies (Llama 3.1 and later), which
+            transformers ignores.
+        EnvironmentRefused: there is not enough memory to dequantise it.
     """
     header = gguf_header.read(file)
     gguf_header.check_text(header, file)
-    check_memory(header.parameters * _UNPACKING + _BESIDE, torch.device("cpu"), file.name)
+    check_memory(header.parameters * _UNPACKING + _VOCABULARY, torch.device("cpu"), file.name)
     if "rope_freqs.weight" in header.tensors:
         raise UsageError(
-            f"{file.name} scales its rotary frequencies, as Llama 3.1 and later do, which transformers leaves out when "
-            "it reads a GGUF file; give the model's folder or hub id"
+            f"cannot load {file.name}: it scales rotary frequencies (Llama 3.1 and later), which transformers ignores "
+            "in GGUF files; give the model's folder or hub id"
         )
 
 
 def folder_of(file: Path) -> Path:
-    """Where the unpacked copy of a GGUF file is, or would be."""
+    """Return the path of a GGUF file's copy, which may not exist yet."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256") if hasattr(hashlib, "file_digest") else _digest(opened)
@@ -61,7 +62,7 @@ def _digest(opened: Any) -> Any:
 
 
 def keep(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Saves an unpacked model for the next time. Best effort: without space or permission there is just no copy."""
+    """Save a dequantised model in the cache; without space or permission, skip it silently."""
     if folder.exists() or sum(p.nbytes for p in model.parameters()) > _LARGEST:
         return
     draft = None
@@ -70,7 +71,7 @@ def keep(folder: Path, model: Any, tokenizer: Any) -> None:
         draft = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=folder.parent))
         tokenizer.save_pretrained(draft)
         model.save_pretrained(draft)
-        os.replace(draft, folder)  # complete or not there: a killed process leaves only its draft
+        os.replace(draft, folder)  # atomic: a killed process leaves only its draft
     except OSError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""The base of draft heads' configurations: sizes, rope, tapped layers, and ``config.json``."""
+"""Configuration that all kinds of draft heads share: sizes, rope, tapped layers, and ``config.json``."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from specbench.common import UsageError, validate
 
 C = TypeVar("C", bound="HeadConfig")
 
-HEAD_FILE, HEAD_TODO = "the head's config.json", "take a whole copy of the head"
+HEAD_FILE, HEAD_TODO = "the head's config.json", "use a complete copy of the head"
 HEAD_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
-#: Fields that every producer's ``config.json``, and transformers' configurations, spell alike.
+#: Fields with the same names in every producer's ``config.json`` and in transformers' configurations.
 _SHAPE = (
     *HEAD_SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "attention_bias",
     "max_position_embeddings",
 )  # fmt: skip
-#: Types of rope whose frequencies do not depend on the length of the text: a captured pass could not follow the others.
+#: Rope types whose frequencies do not depend on the text's length: a captured CUDA graph could not change them.
 _ROPES = ("default", "linear", "yarn", "llama3")
-_LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
+_LARGEST = 1 << 24  # largest size: products of two larger sizes would overflow
 
 
 def head_size(most: int = _LARGEST) -> Any:
-    """A field for a positive size that may be missing."""
+    """Return a pydantic field for an optional positive size."""
     return Field(None, ge=1, le=most)
 
 
 class PublishedHead(BaseModel):
-    """Types of the fields that every published ``config.json`` may have; each kind of head adds its own."""
+    """Types of fields that any published ``config.json`` may have; each kind of head adds its own fields."""
 
     model_config = ConfigDict(strict=True)
 
     hidden_size: int | None = head_size()
     intermediate_size: int | None = head_size()
-    num_hidden_layers: int | None = Field(None, ge=0, le=1024)  # 0 of a head without layers
+    num_hidden_layers: int | None = Field(None, ge=0, le=1024)  # 0 for a head without layers
     num_attention_heads: int | None = head_size()
     num_key_value_heads: int | None = head_size()
     head_dim: int | None = head_size()
@@ -57,22 +57,22 @@ class PublishedHead(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """A draft head without its weights. Its own decoder layers, if it has any, have these sizes.
+    """Configuration of a draft head. The sizes are those of the head's own decoder layers, if it has any.
 
-    A new kind of head adds its fields, and their types to a subclass of :class:`PublishedHead`.
+    A new kind of head adds its fields here in a subclass, and their types in a subclass of :class:`PublishedHead`.
 
     Attributes:
-        taps: layers of the target, from 0, whose outputs it reads, in the order of its ``fc``.
-        vocab_size: the target's.
-        draft_vocab_size: tokens that it can draft; 0, or ``vocab_size``, is all. With fewer, its file says in ``d2t``
-            which they are.
-        rope: ``rope_type``, ``rope_theta`` and what the type needs.
-        layer_types: "full_attention" or "sliding_attention" of each layer; empty where none slides.
-        max_position_embeddings: for the record; no parameter depends on it.
+        taps: indices, from 0, of the target layers whose outputs the head reads, in the order of its ``fc``.
+        vocab_size: size of the target's vocabulary.
+        draft_vocab_size: number of tokens that the head can draft; 0, or ``vocab_size``, is all. If it is smaller, the
+            tensor ``d2t`` in the head's file names the tokens.
+        rope: ``rope_type``, ``rope_theta`` and further parameters of the type.
+        layer_types: "full_attention" or "sliding_attention" for each layer; empty without sliding layers.
+        max_position_embeddings: kept for ``config.json``; no parameter depends on it.
     """
 
     FIELDS: ClassVar[type[PublishedHead]] = PublishedHead
-    POSITIONS: ClassVar[int] = 2048  # where neither the file nor the target says how many there are
+    POSITIONS: ClassVar[int] = 2048  # default of max_position_embeddings
 
     taps: tuple[int, ...]
     hidden_size: int
@@ -93,80 +93,91 @@ class HeadConfig:
     max_position_embeddings: int = 2048
 
     def __post_init__(self) -> None:
-        """Refuse what no pass can run.
+        """Refuse a rope type that is not supported.
 
         Raises:
-            UsageError: names the field.
+            UsageError: names the type.
         """
         kind = self.rope.get("rope_type", "default")
         if kind not in _ROPES:
-            raise UsageError(f"the head has '{kind}' rope, which is not expressed yet; known: {', '.join(_ROPES)}")
+            raise UsageError(
+                f"cannot use the head: its rope type '{kind}' is not supported; use a head with {', '.join(_ROPES)}"
+            )
 
     @property
     def whole(self) -> bool:
-        """It can draft every token, so that its ids are the target's."""
+        """Whether the head can draft every token, so that its ids are the target's."""
         return self.draft_vocab_size in (0, self.vocab_size)
 
     @classmethod
     def from_json(cls: type[C], values: Mapping[str, Any], target_layers: int | None = None) -> C:
-        """A configuration from the content of a ``config.json``.
+        """Return the configuration in the content of a ``config.json``.
 
         Args:
-            target_layers: of the target; None where it is not known.
+            target_layers: number of the target's layers; None if unknown.
         """
         found = cls.known(values)
         missing = [name for name in (*HEAD_SIZES, "taps") if found.get(name) is None]
         if missing:
-            raise UsageError(f"{HEAD_FILE} has no {', '.join(missing)}; {HEAD_TODO}")
+            raise UsageError(f"cannot read {HEAD_FILE}: it has no {', '.join(missing)}; {HEAD_TODO}")
         sizes = layer_sizes(found, cls.POSITIONS)
         own = {each.name: found[each.name] for each in fields(cls) if each.name in found and each.name not in sizes}
         return cls(**{"vocab_size": 0, **own, "taps": tuple(found["taps"])}, **sizes)
 
     @classmethod
     def known(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that a head of this kind may have, of the right types; those without a value are left out."""
+        """Validate the fields that a head of this kind may have; fields without a value are left out."""
         found = validate(cls.FIELDS, dict(values), HEAD_FILE, HEAD_TODO).model_dump()
         return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def for_target(cls: type[C], target: Any, *, layers: int = 1, **own: Any) -> C:
-        """The configuration of a new head for a target's configuration; ``own``: further fields."""
+        """Return the configuration of a new head for a target's configuration; ``own`` are further fields."""
         return cls(**{**target_sizes(target.get_text_config(), layers, cls.POSITIONS), **own})
 
     @classmethod
     def untrained(cls: type[C], name: str, target: Any, last_token: int) -> C | None:
-        """The configuration of an untrained head by the name that ``--head`` takes; None of another name."""
+        """Return the configuration of an untrained head with this ``--head`` name, or None for other names."""
         return cls.for_target(target) if name == "random" else None
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``config.json``."""
+        """Return the content of ``config.json``."""
         return self.written(*(each.name for each in fields(self) if each.name != "rope"))
 
     def check_target(self, head: str, target: Any) -> None:
         """Check that the head was made for a target of this configuration.
 
         Raises:
-            UsageError: it was not.
+            UsageError: a size differs from the target's.
         """
         for what, (own, theirs) in self.agrees_with(target).items():
             if own != theirs:
-                raise UsageError(f"head {head} is for a target with a {what} of {own}, this one's is {theirs}")
+                raise UsageError(
+                    f"cannot use head {head}: it is for a target with {what} {own} and this target has {theirs}; give "
+                    "a head for this target"
+                )
         if self.draft_vocab_size > target.vocab_size:
-            raise UsageError(f"head {head} drafts {self.draft_vocab_size} tokens, the target has {target.vocab_size}")
+            raise UsageError(
+                f"cannot use head {head}: it drafts {self.draft_vocab_size} tokens and the target has "
+                f"{target.vocab_size}; give a head for this target"
+            )
         if self.mask_token_id is not None and not 0 <= self.mask_token_id < target.vocab_size:
-            raise UsageError(f"head {head} has mask token {self.mask_token_id}, the target {target.vocab_size} tokens")
+            raise UsageError(
+                f"cannot use head {head}: its mask token is {self.mask_token_id} and the target has "
+                f"{target.vocab_size} tokens; give a head for this target"
+            )
 
     def agrees_with(self, target: Any) -> dict[str, tuple[int, int]]:
-        """The head's sizes and the target's that have to be equal, by what they are."""
+        """Return the (head's, target's) sizes that must be equal, by description."""
         return {"hidden size": (self.hidden_size, target.hidden_size)}
 
     def layer_config(self, kind: Any, **own: Any) -> Any:
-        """The configuration of its layers for transformers' classes, of ``kind``; the head has no embedding there."""
+        """Return a transformers configuration of class ``kind`` for the head's layers, without an embedding."""
         shared = {name: getattr(self, name) for name in _SHAPE}
         return kind(**shared, rope_parameters=dict(self.rope), vocab_size=1, **own)
 
     def written(self, *names: str) -> dict[str, Any]:
-        """The fields that every producer's ``config.json`` spells alike, and ``names``."""
+        """Return the content of ``config.json``: the fields common to all producers, and ``names``."""
         rope = dict(self.rope)
         return {
             "rope_theta": rope.pop("rope_theta"),
@@ -177,12 +188,12 @@ class HeadConfig:
 
 
 def layer_sizes(found: Mapping[str, Any], positions: int) -> dict[str, Any]:
-    """Arguments of :class:`HeadConfig` about its layers, from a ``config.json`` whose :data:`HEAD_SIZES` are there."""
+    """Return :class:`HeadConfig`'s arguments on its layers, from a ``config.json`` that has all :data:`HEAD_SIZES`."""
     heads = found["num_attention_heads"]
     slides = "sliding_attention" in found.get("layer_types", ())
     rope = {
         "rope_theta": found.get("rope_theta", 10000.0),
-        # transformers 5 has rope_parameters, the versions before it rope_scaling
+        # transformers 5 writes rope_parameters, older versions rope_scaling
         **(found.get("rope_parameters") or found.get("rope_scaling") or {}),
     }
     rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
@@ -197,10 +208,10 @@ def layer_sizes(found: Mapping[str, Any], positions: int) -> dict[str, Any]:
 
 
 def target_sizes(config: Any, layers: int, positions: int) -> dict[str, Any]:
-    """Arguments of :class:`HeadConfig` for a head whose layers are shaped like a target's.
+    """Return :class:`HeadConfig`'s arguments for a head whose layers have the target's sizes.
 
     Args:
-        positions: where the target does not say how many it has.
+        positions: default if the target's configuration has no number of positions.
     """
     hidden, heads = config.hidden_size, config.num_attention_heads
     rope = getattr(config, "rope_parameters", None) or {}

@@ -1,4 +1,4 @@
-"""Where a published draft head is, and what it holds: a folder or a hub id, either with ``::SUBFOLDER``."""
+"""Find and read the files of a published draft head, in a folder or hub repository, with optional ``::SUBFOLDER``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from specbench.models import weights
 from specbench.models.memory import check_memory
 
 _BLOCK = 1 << 22
-_IDS = "d2t"  # the one of whole numbers
-_TODO = "take a whole copy of the head"
+_IDS = "d2t"  # the only integer tensor
+_TODO = "use a complete copy of the head"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class HeadFiles:
     """Files of a head.
 
     Attributes:
-        shown: the same without the folders of this machine, for records.
+        name: folder or hub id.
+        shown: ``name`` without folders of this machine, for records.
         revision: hub commit; None for a folder.
     """
 
@@ -39,23 +40,23 @@ class HeadFiles:
     revision: str | None
 
     def tensors(self, device: Any, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Every tensor by name."""
+        """Read every tensor; ``dtype`` None keeps the stored types."""
         found: dict[str, Tensor] = {}
         try:
             stored = weights.headers(self.files, _TODO)
         except UsageError as error:
-            raise UsageError(f"head {self.name} cannot be read: {error}") from error
+            raise UsageError(f"cannot read head {self.name}: {error}") from error
         wide = 4 if dtype is None else dtype.itemsize
         needs = sum(held.count * (wide if held.floats else 8) for held in stored.values())
         check_memory(needs, torch.device(device), f"head {self.name}")
         try:
             for file in self.files:
-                open_file(file, _TODO).close()  # the library would wait for a pipe
+                open_file(file, _TODO).close()  # refuses a pipe, on which the library would hang
                 found.update(load_file(file, device=str(device)))
         except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
             raise
-        except Exception as error:  # whatever the library makes of a file's header
-            raise UsageError(f"head {self.name} cannot be read: {file}: {_first_line(error)}") from error
+        except Exception as error:  # a damaged header may make the library raise any error
+            raise UsageError(f"cannot read head {self.name}: {file}: {_first_line(error)}") from error
         cast = {
             name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
             for name, tensor in found.items()
@@ -63,12 +64,12 @@ class HeadFiles:
         wrong = weights.first_not_finite(cast.items())
         if wrong is not None:
             raise UsageError(
-                f"head {self.name}: {one_line(wrong, 120)} holds a number that is NaN or infinite; {_TODO}"
+                f"cannot use head {self.name}: {one_line(wrong, 120)} has a NaN or infinite value; {_TODO}"
             )
         return cast
 
     def sha256(self) -> str:
-        """Of its files' content, one after the other; of a single file it is the sum that the hub shows."""
+        """Return the hash of the files' concatenated content; for a single file it is the hash that the hub shows."""
         digest = hashlib.sha256()
         for file in self.files:
             with open_file(file, _TODO) as content:
@@ -78,70 +79,81 @@ class HeadFiles:
 
 
 def find(name: str, convert: str | None = None) -> HeadFiles:
-    """A head by folder or hub id.
+    """Find a head by folder or hub id.
 
     Args:
-        convert: command that makes .safetensors of a folder's pickled weights, where the method has one.
+        convert: command that converts a folder's pickled weights to .safetensors, if the method has one.
     """
     base, _, inner = name.partition("::")
     folder = Path(os.path.expanduser(base))
     revision = None
     if not os.path.isdir(folder):
         if base.count("/") != 1 or base.startswith((".", "/", "~")):
-            raise UsageError(f"head folder {base} does not exist; give a folder or a hub id such as OWNER/NAME")
+            raise UsageError(
+                f"cannot read head {base}: the folder does not exist; give a folder or a hub id such as OWNER/NAME"
+            )
         folder = _download(base, inner)
         revision = folder.name
     folder = folder / inner
     config, files = folder / "config.json", tuple(sorted(folder.glob("*.safetensors")))
     if not os.path.lexists(config) or not files:
-        raise UsageError(f"head {name} has no config.json with a .safetensors file beside it{_other(folder, convert)}")
+        advice = _other(folder, convert)
+        raise UsageError(f"cannot read head {name}: it lacks config.json or a .safetensors file{advice}")
     values = read_json_object(config, _TODO)
     return HeadFiles(name, name if revision else folder.name, values, files, revision)
 
 
 def _other(folder: Path, convert: str | None) -> str:
-    """What to do where the weights are pickled; a hub's listing of them is not fetched."""
+    """Return advice for pickled weights; the hub's list of files is not fetched."""
     if convert is None:
-        return ""
+        return f"; {_TODO}"
     if any(folder.glob("*.bin")):
-        return f", but a pickle, which could run anything; convert it: {convert} {folder}"
-    return f"; one of pytorch_model.bin alone is downloaded whole and converted first: {convert} FOLDER"
+        return f" and has a pickle, which could run any code; convert it: {convert} {folder}"
+    return f"; if it only has a pytorch_model.bin, download it completely and convert it: {convert} FOLDER"
 
 
 def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> None:
-    """Whether a file holds a head's parameters and nothing else."""
+    """Refuse a file with missing or unknown parameters, or with other shapes or types than the head's."""
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing:
-        raise UsageError(f"head {name} lacks {len(missing)} of {len(wanted)} parameters, such as {missing[0]}")
+        raise UsageError(
+            f"cannot load head {name}: it lacks {len(missing)} of {len(wanted)} parameters, such as {missing[0]}; "
+            f"{_TODO}"
+        )
     if extra:
-        many = "1 tensor" if len(extra) == 1 else f"{len(extra)} tensors"
-        raise UsageError(f"head {name} holds {many} that a head has not, such as {extra[0]}")
+        many = "1 unknown tensor" if len(extra) == 1 else f"{len(extra)} unknown tensors"
+        raise UsageError(f"cannot load head {name}: it has {many}, such as {extra[0]}; {_TODO}")
     for parameter, shape in wanted.items():
         if found[parameter].shape != shape:
             own = [*found[parameter].shape]
-            raise UsageError(f"head {name}: {parameter} is {own}, its config.json makes it {[*shape]}")
+            raise UsageError(
+                f"cannot load head {name}: {parameter} has shape {own} in its file and {[*shape]} according to its "
+                f"config.json; {_TODO}"
+            )
         if found[parameter].is_floating_point() == (parameter == _IDS):
-            raise UsageError(f"head {name}: {parameter} is of {found[parameter].dtype}, which it cannot be")
+            raise UsageError(
+                f"cannot load head {name}: {parameter} has the wrong type {found[parameter].dtype}; {_TODO}"
+            )
 
 
 def _download(repository: str, inner: str) -> Path:
-    """The folder of a hub repository, from the local cache where it is in there."""
+    """Return the folder of a hub repository, from the local cache if possible."""
     prefix = f"{inner}/" if inner else ""
     wanted = [f"{prefix}config.json", f"{prefix}*.safetensors"]
     error: Exception | None = None
-    # Cached first: a run needs no network then, and repeats on the same files.
+    # Cached first, so that a repeated run needs no network and reads the same files.
     for cached in (True, False):
         try:
             folder = Path(snapshot_download(repository, allow_patterns=wanted, local_files_only=cached))
-        except (OSError, ValueError) as reason:  # the hub client's own errors are of these
+        except (OSError, ValueError) as reason:  # base classes of the hub client's errors
             error = reason
         else:
             if not cached or any((folder / inner).glob("*.safetensors")):
                 return folder
-            if any((folder / inner).glob("*.bin")):  # as somebody has downloaded it: whole, so that it can be converted
+            if any((folder / inner).glob("*.bin")):  # the user has downloaded the pickle to convert it
                 return folder
     raise EnvironmentRefused(
-        f"head {repository} cannot be had from the hub ({_first_line(error)}); give a local folder, or check name and "
+        f"cannot get head {repository} from the hub: {_first_line(error)}; give a local folder, or check name and "
         "network"
     ) from error
 

@@ -1,4 +1,4 @@
-"""A loaded model: prompts to token ids and back, by its own tokenizer and chat template."""
+"""Turn prompts into token ids and back with a loaded model's own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from specbench.common import Prompt, UsageError, one_line
 from specbench.models import chat, control
 from specbench.results import ModelSpec
 
-# A text of so many letters for each position of a model is tokenised in parts: it will hardly fit.
+# A text with more characters than this per position of the context will hardly fit, so it is tokenised in parts.
 _LETTERS = 16
-_MOST_POSITIONS = 1 << 20  # of a model that does not say
+_MOST_POSITIONS = 1 << 20  # assumed context of a model whose configuration names none
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready for the engine, with everything a run records about it.
+    """A model ready for the engine, with everything that a run records about it.
 
     Attributes:
         stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
-        pad_id: a token id that stands for nothing.
-        context: positions the model was made for; None when it does not say.
-        now: the local time that its chat template is given where it asks: that of the load, in every text.
-        doubles: control tokens of which one was taken out, with in how many texts so far.
+        pad_id: token id for padding.
+        context: number of positions of the model; None if its configuration does not name it.
+        now: local time for chat templates that write it: the time of loading, for all texts.
+        doubles: control tokens that were removed as duplicates -> number of such texts so far.
     """
 
     model: Any
@@ -41,7 +41,7 @@ class LoadedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are below this: the rows of the LM head, which may exceed the tokenizer's."""
+        """Rows of the LM head, which may be more than the tokenizer's tokens; all token ids are smaller."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     @property
@@ -50,11 +50,11 @@ class LoadedModel:
 
     @property
     def asks_time(self) -> bool:
-        """Whether its chat template may write the time into a prompt."""
+        """Whether the chat template may write the time into a prompt."""
         return chat.asks_time(self.tokenizer)
 
     def at(self, now: datetime) -> LoadedModel:
-        """The same model, whose chat template is given that time."""
+        """Return the same model with another time for its chat template."""
         return replace(self, now=now, doubles=Counter())
 
     @cached_property
@@ -63,29 +63,27 @@ class LoadedModel:
         return control.control_ids(self.tokenizer)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
+        """Return the token ids of a prompt; a chat prompt goes through the model's template and ends with its prefill.
 
-        Of two equal control tokens in a row one is taken out, unless the template means both.
+        A control token that directly follows an equal one is removed, unless the template itself writes both.
 
         Raises:
-            UsageError: the template refuses the turns or the tokenizer the text, no token comes of them, or they do not
-                fit the model.
+            UsageError: the chat template or tokenizer fails, or the prompt has no tokens or does not fit the model.
         """
         if not prompt.chat:
             return self._single(self._ids(prompt, prompt.text), dict)
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         try:
             rendered = chat.render(self.tokenizer, turns, self.now, add_generation_prompt=True)
-        # No system prompts, or strict alternation: the template's own rules. Beside its own errors a template that is
-        # a stranger's raises whatever Python makes of its expressions.
+        # A template may refuse system prompts or turns that do not alternate; a broken one may raise any Python error.
         except chat.TemplateFault as fault:
             raise UsageError(
-                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: {fault}; "
+                f"cannot render prompt {prompt.id} with the chat template of {self.spec.name}: {fault}; "
                 "change its turns or choose another model"
             ) from fault
 
         def intended() -> dict[int, int]:
-            """Runs that the template writes by itself, around texts without control tokens."""
+            """Return the runs of control tokens that the template writes around turns without such tokens."""
             try:
                 own = chat.render(
                     self.tokenizer, [{**turn, "content": "x"} for turn in turns], self.now, add_generation_prompt=True
@@ -103,7 +101,7 @@ class LoadedModel:
         return kept
 
     def write_chat(self, turns: Sequence[Mapping[str, str]], **how: bool) -> str:
-        """Turns of role and content as one text, by the model's own template.
+        """Render turns of role and content with the model's chat template.
 
         Args:
             how: ``add_generation_prompt`` or ``continue_final_message``, as in transformers.
@@ -112,21 +110,22 @@ class LoadedModel:
             return chat.render(self.tokenizer, turns, self.now, **how)
         except chat.TemplateFault as fault:
             raise UsageError(
-                f"a conversation does not go through the chat template of {self.spec.name}: {fault}; "
-                "change its turns or choose another model"
+                f"cannot render a conversation with the chat template of {self.spec.name}: {fault}; change its turns "
+                "or choose another model"
             ) from fault
 
     def _ids(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
-        """Token ids of a text. Of one that is far too long only a part is tokenised: a library that nothing stops takes
-        minutes for what cannot be used.
+        """Return the token ids of a text.
+
+        A text that is far too long is only tokenised in part: the library would take minutes and cannot be interrupted.
         """
         most = self.context or _MOST_POSITIONS
         size = _LETTERS * most
         while len(text) > size:
             if len(self._tokenised(prompt, text[:size], **how)) > most:
                 raise UsageError(
-                    f"prompt {one_line(prompt.id, 80)} has {len(text):,} letters, of which the first {size:,} are more "
-                    f"tokens than the {most} that {self.spec.name} takes in all; leave the prompt out"
+                    f"cannot use prompt {one_line(prompt.id, 80)}: the first {size:,} of its {len(text):,} characters "
+                    f"have more tokens than the {most} of the context of {self.spec.name}; remove the prompt"
                 )
             size *= _LETTERS
         return self._tokenised(prompt, text, **how)
@@ -135,46 +134,46 @@ class LoadedModel:
         try:
             ids = list(self.tokenizer(text, **how)["input_ids"])
             largest = max(ids, default=0)
-        except BaseException as error:  # settings that nobody looked at when it was loaded
+        except BaseException as error:  # loading a tokenizer does not check all its settings
             if not from_files(error):
                 raise
             raise UsageError(
-                f"prompt {prompt.id} does not go through the tokenizer of {self.spec.name}: "
-                f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
+                f"cannot tokenise prompt {prompt.id} with the tokenizer of {self.spec.name}: "
+                f"{one_line(str(error)) or type(error).__name__}; use a complete copy of the model"
             ) from error
         if not ids:
             means = "chat template and tokenizer" if prompt.chat else "tokenizer"
             raise UsageError(
-                f"cannot ask prompt {prompt.id}: no token comes of it by the {means} of {self.spec.name}; give it "
-                "a text, or choose another model"
+                f"cannot use prompt {prompt.id}: the {means} of {self.spec.name} made no tokens of it; give it a text, "
+                "or choose another model"
             )
         if largest >= self.vocab_size:
             raise UsageError(
-                f"prompt {prompt.id} has token {largest}, and {self.spec.name} {self.vocab_size} tokens: the tokenizer "
-                "is of another model; take a whole copy of this one"
+                f"cannot use prompt {prompt.id}: it has token id {largest} and {self.spec.name} has {self.vocab_size} "
+                "tokens, so the tokenizer belongs to another model; use a complete copy of this one"
             )
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens dropped."""
+        """Return the text of token ids, without special tokens."""
         try:
             return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         except BaseException as error:
             if not from_files(error):
                 raise
             raise UsageError(
-                f"the tokenizer of {self.spec.name} makes no text of its tokens: "
-                f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
+                f"cannot decode tokens with the tokenizer of {self.spec.name}: "
+                f"{one_line(str(error)) or type(error).__name__}; use a complete copy of the model"
             ) from error
 
 
 def from_files(error: BaseException) -> bool:
-    """Whether files can be at fault; a Rust library's panic, too, which Python does not count among its exceptions."""
+    """Return whether bad files may have caused an error; includes panics of Rust code, which are not Exceptions."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 class ByteTokenizer:
-    """UTF-8 bytes as token ids, for dummy weights, whose text means nothing anyway."""
+    """Tokenizer for dummy weights, whose text is meaningless anyway: token ids are UTF-8 bytes."""
 
     chat_template = None
     eos_token_id = None

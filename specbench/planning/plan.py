@@ -70,6 +70,12 @@ class Noting(Flags):
     quiet: bool = flag(False, "--quiet", help="No progress and no notes.", recorded=False)
 
 
+class Wordy(Flags):
+    """Whether a command prints all that it knows, and not the answer alone."""
+
+    verbose: bool = flag(False, "--verbose", help="Print every table and note.", recorded=False)
+
+
 class Stepping(Flags):
     """Stepping: on which GPU and by which kernels a model steps."""
 
@@ -123,7 +129,7 @@ class _Asking(Flags):
     )
     top_k: int = flag(0, "--top-k", help="Keep the k most probable tokens; 0 is off.", ge=0)
     top_p: float = flag(1.0, "--top-p", help="Keep the most probable mass; 1 is off.", gt=0, le=1)
-    seed: int = flag(0, "--seed", help="Of sampling, drafts and order.", ge=0, lt=1 << 63)
+    seed: int = flag(0, "--seed", help="Seed of sampling, drafting and the order of requests.", ge=0, lt=1 << 63)
     settings: Sequence[str] = flag(
         (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="M.OPT=V"
     )
@@ -201,7 +207,7 @@ class Waiting(Flags):
     )
 
 
-class Plan(Concurrent, Waiting):
+class Plan(Concurrent, Waiting, Wordy):
     """Plan: what ``specbench run`` takes, checked as far as one option by itself can be.
 
     A name is looked up, and an alias or a preset decides what was left open, in :mod:`specbench.planning.resolving`.

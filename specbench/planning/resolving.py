@@ -39,6 +39,7 @@ class Resolved:
         base: what the run's model was made from; plain decoding of it is a further row, :data:`BASE`.
         simulated: method label -> simulated acceptance.
         notes: what an alias and a preset set of all this, a line each for the user.
+        warnings: those of the notes that a user should see without asking.
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class Resolved:
     base: str | None = None
     simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def sampling(self) -> SamplingSpec:
@@ -104,7 +106,8 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
     _check_rows(plan, rows, expand)
     own = {label: name for label, name in labels.items() if not is_row(name)}
     bounds, why = auto_tree_size(plan, own, given) if by_machine else ({}, [])
-    notes += [*_untrained(plan.model, [*own.values()]), *why]
+    warnings = [*_untrained(plan.model, [*own.values()])]
+    notes += [*warnings, *why]
     settings, task_settings = (*plan.settings, *added, *written(bounds)), (*plan.task_settings, *asks)
     methods = expand(own, merged(given, bounds))
     for each in methods:
@@ -129,6 +132,7 @@ def resolve(plan: Plan, expand: Expand = make_methods, *, by_machine: bool = Fal
         base,
         plan_simulated(methods, plan.simulate),
         tuple(notes),
+        tuple(warnings),
     )
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specbench.profiling.doctor import doctor_checks as doctor_checks
     from specbench.profiling.doctor import model_checks as model_checks
     from specbench.profiling.machine_profile import measure_profile as measure_profile
+    from specbench.profiling.quiet import OTHER_WORK as OTHER_WORK
     from specbench.profiling.quiet import quiet_checks as quiet_checks
     from specbench.profiling.shape import shape_of as shape_of
 else:

@@ -29,10 +29,10 @@ _SAMPLE, _ENDS = "How many letters has this sentence?", 6  # a prompt, and the n
 
 @dataclass(frozen=True)
 class Check:
-    """One line of ``specbench doctor``. ``advice`` is empty when there is nothing to do."""
+    """One line of ``specbench doctor``. ``advice`` is empty when there is nothing to do, "unknown" was not measured."""
 
     name: str
-    status: Literal["ok", "warn", "fail"]
+    status: Literal["ok", "warn", "fail", "unknown"]
     detail: str
     advice: str = ""
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from specbench.analysis import find_disturbance, threshold_text
+from specbench.analysis import LEAST_READINGS, find_disturbance, threshold_text
 from specbench.common import EnvironmentRefused
 from specbench.hardware import BandwidthProbe, MachineSample, sample_delta, sample_machine, usable_cores
 from specbench.profiling.doctor import Check
@@ -14,6 +14,8 @@ from specbench.results import Bandwidth, Disturbed, Look, Reading, Watch
 
 _APART_S = 1.0
 _LEAST_S = 0.3  # less between two looks tells nothing
+#: The figures that say whether other processes disturb a run; where neither is known, it is not known to be quiet.
+OTHER_WORK = ("other processes", "other load")
 _SETTLE_S = 0.4  # of memory's readings, each of which comes behind a sleep
 
 # What doctor calls each figure, and what to do where it passes its limit.
@@ -26,10 +28,10 @@ _NAMED = {
     "bandwidth_spread": ("memory bandwidth", "stop what else reads memory, beside a virtual machine too"),
 }
 _UNTOLD = {
-    "others_share": "time of other processes is not told here",
-    "stolen_share": "time that a hypervisor took is not told here",
-    "clock_fall": "clocks of the cores are not told here",
-    "slowed": "how often heat slowed the cores is not told here",
+    "others_share": "not measured: this machine does not report the time of other processes",
+    "stolen_share": "not measured: this machine does not report the time that a hypervisor takes",
+    "clock_fall": "not measured: this machine does not report the clocks of its cores",
+    "slowed": "not measured: this machine does not report how often heat slows its cores",
 }
 
 
@@ -49,7 +51,7 @@ def quiet_checks(
     opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Check]:
-    """Watches the machine and says what passes a limit; what is not told here is no fault.
+    """Watch the machine and return a check for each figure; a figure that this machine does not report is "unknown".
 
     Args:
         seconds: to watch, :data:`specbench.analysis.noise.LEAST_WATCHED_S` or more.
@@ -77,16 +79,19 @@ def quiet_checks(
 def _watched(
     seconds: float, look: Callable[[], MachineSample], probe: Probe | None, sleep: Callable[[float], None]
 ) -> tuple[Watch, Bandwidth]:
-    """A look and a reading a second; what a reading takes is this process's own time."""
+    """Sample the machine and read memory once a second, for at least ``seconds`` and :data:`LEAST_READINGS` samples.
+
+    A reading's own CPU time counts as this process's.
+    """
     threads = usable_cores()
     readings: list[Reading] = []
     looks: list[Look] = []
     first = last = look()
-    while (left := seconds - (last.at_s - first.at_s)) > _LEAST_S:
+    while (left := seconds - (last.at_s - first.at_s)) > 0 or len(looks) < LEAST_READINGS:
         if probe is not None:
             speed = probe.read(threads, settle_s=_SETTLE_S)
             readings.append(Reading(segment=len(looks), threads=threads, bytes_per_s=speed))
-        sleep(min(_APART_S, left))
+        sleep(min(_APART_S, max(left, _LEAST_S)))
         now = look()
         if (one := sample_delta(last, now, len(looks))) is not None:
             looks.append(one)
@@ -99,9 +104,9 @@ def _checks(found: Disturbed | None, bandwidth: Bandwidth, refused: str) -> list
     for field, (name, advice) in _NAMED.items():
         figure = getattr(found, field) if found else None
         if figure is None:
-            untold = f"bandwidth is not read: {refused}" if field == "bandwidth_spread" and refused else ""
+            untold = f"not measured: {refused}" if field == "bandwidth_spread" and refused else ""
             if said := untold or _UNTOLD.get(field, ""):
-                made.append(Check(name, "ok", said))
+                made.append(Check(name, "unknown", said))
             continue
         said = threshold_text(field, figure)
         if field == "bandwidth_spread":

@@ -1,6 +1,6 @@
-"""The model as lm-eval asks it: likelihoods and greedy answers from the engine, tokens as its own backend takes them.
+"""Adapter from lm-eval to the engine: likelihoods and greedy answers, with the tokenisation of lm-eval's own backend.
 
-Imported only where lm-eval is installed.
+Imported only if lm-eval is installed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from specbench.planning import plan_methods
 from specbench.results import BASELINE
 from specbench.runner import Request, Session, StopRule, rows_at_once
 
-#: As lm-eval's own backend, where neither model nor tokenizer say how long a text may be, and of an answer.
+#: Defaults of lm-eval's own backend: most tokens of a text, if model and tokenizer name no limit, and of an answer.
 _LENGTH, _ANSWER = 2048, 256
 
 _Pair = tuple[Any, list[int], list[int]]
 
 
 class EngineLM(TemplateLM):
-    """EngineLM: a loaded model, in the form of lm-eval's models."""
+    """A loaded model with the interface of lm-eval's models."""
 
     def __init__(
         self, loaded: LoadedModel, say: Callable[[str], None], max_length: int | None = None, concurrency: int = 8
@@ -40,40 +40,40 @@ class EngineLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The id that ends a text."""
+        """Token id that ends a text."""
         known = self._loaded.tokenizer.eos_token_id
         return self._loaded.pad_id if known is None else int(known)
 
     @property
     def prefix_token_id(self) -> int:
-        """The id that a text without context stands behind."""
+        """Token id that precedes a text without context."""
         known = getattr(self._loaded.tokenizer, "bos_token_id", None)
         return self.eot_token_id if known is None else int(known)
 
     @property
     def tokenizer_name(self) -> str:
-        """Whose chat template it is."""
+        """Name of the model whose chat template is used."""
         return self._loaded.spec.name
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as one text, by the model's own template."""
+        """Render a conversation with the model's own chat template."""
         return self._loaded.write_chat(
             chat_history, add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt
         )
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids; a text that begins with the tokenizer's first token does not get another one."""
+        """Return token ids; a text that begins with the tokenizer's begin token does not get another one."""
         how: dict[str, Any] = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
         if add_special_tokens is None and has_bos_prefix(string, self._loaded.tokenizer.decode([self.prefix_token_id])):
             how = {"add_special_tokens": False}
         return list(self._loaded.tokenizer(string, **how)["input_ids"])
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
-        """(log-likelihood, whether greedy decoding would write it) of each continuation behind its context."""
+        """Return (log-likelihood, whether greedy decoding would write it) of each continuation after its context."""
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-likelihood of whole texts; longer ones than the model takes are read in windows."""
+        """Return the log-likelihoods of whole texts; texts longer than the model's context are scored in windows."""
         pairs, texts = list[_Pair](), list[int]()
         for request in requests:
             windows = get_rolling_token_windows(
@@ -92,61 +92,63 @@ class EngineLM(TemplateLM):
         if not requests:
             return []
         texts = [self._cut(*request) for request in requests]
-        behind: dict[tuple[int, ...], list[int]] = {}
+        by_context: dict[tuple[int, ...], list[int]] = {}
         for at, (context, _text) in enumerate(texts):
-            behind.setdefault(context, []).append(at)
+            by_context.setdefault(context, []).append(at)
         found: dict[int, tuple[float, bool]] = {}
-        told = Tenths(self._say, lambda done, total: f"likelihoods of {total} texts: {done}/{total}")
-        # The last token is foretold and not read, and what is read last is not kept.
+        progress = Tenths(self._say, lambda done, total: f"likelihoods of {total} texts: {done}/{total}")
+        # Not cached: the last token, which is only predicted, and the token before it, which is read last.
         with self._session(max(1, max(len(context) + len(text) for context, text in texts) - 2)) as session:
-            for context, members in behind.items():
+            for context, members in by_context.items():
                 rates = rate(session.engine, context, [texts[at][1] for at in members])
                 found.update(zip(members, rates, strict=True))
-                told(len(found), len(texts))
+                progress(len(found), len(texts))
         return [found[at] for at in range(len(texts))]
 
-    def _cut(self, said: Any, context: list[int], text: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Context and continuation as long as the model takes them, without the start of the context."""
+    def _cut(self, strings: Any, context: list[int], text: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return context and continuation, with the start of the context cut to the model's length."""
         if not text or not context:
-            where = "" if said is None else f" behind {str(said[0])[-40:]!r}"
-            raise UsageError(f"a text of this task has no token{where}; give it one in the task's file")
+            where = "" if strings is None else f" after {str(strings[0])[-40:]!r}"
+            raise UsageError(f"cannot score a text of this task: it has no token{where}; correct the task's file")
         if len(text) > self.max_length:
             raise UsageError(
-                f"a continuation of {len(text)} tokens is longer than the {self.max_length} that the model takes; "
-                "leave its task out or raise --max-length"
+                f"cannot score a continuation of {len(text)} tokens: the model's limit is {self.max_length}; raise "
+                "--max-length or remove its task from --tasks"
             )
         whole = (*context, *text)[-(self.max_length + 1) :]
         return whole[: -len(text)], whole[-len(text) :]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, each up to the first of its stop strings; UsageError for sampled ones or longer than the
-        model takes.
+        """Return greedy answers, each cut at its first stop string.
+
+        Raises:
+            UsageError: a task asks for sampled answers, or for longer ones than the model's limit.
         """
         if not requests:
             return []
         asked = [self._request(str(at), *request.args) for at, request in enumerate(requests)]
-        told = Tenths(self._say, lambda done, total: f"{total} answers: {done}/{total}")
+        progress = Tenths(self._say, lambda done, total: f"{total} answers: {done}/{total}")
         texts: dict[str, str] = {}
-        kept = max(len(request.ids) + request.rule.budget for request in asked) - 1  # nobody reads the last token
+        kept = max(len(request.ids) + request.rule.budget for request in asked) - 1  # the last token is not cached
         with self._session(kept, min(self._concurrency, len(asked))) as session:
             session.capture(max(1, min(kept - 1, max(len(request.ids) for request in asked))))
             for record in session.decode(session.methods[0], asked):
                 texts[record.prompt_id] = record.text
-                told(len(texts), len(asked))
+                progress(len(texts), len(asked))
         return [texts[str(at)] for at in range(len(asked))]
 
     def _request(self, name: str, text: str, how: dict[str, Any]) -> Request:
         chosen = normalize_gen_kwargs(how, _ANSWER)
         if chosen.get("do_sample") or chosen.get("temperature"):
             raise UsageError(
-                "a task wants sampled answers, and these are greedy; give it do_sample: false in a file of your own, "
-                "with --include"
+                "cannot run a task that asks for sampled answers: answers are greedy; set do_sample: false in a task "
+                "file of your own with --include"
             )
         budget, until = int(chosen["max_gen_toks"]), chosen.get("until") or []
         if budget >= self.max_length:
             raise UsageError(
-                f"a task wants answers of {budget} tokens, and the model takes {self.max_length}; set max_gen_toks in "
-                "a file of your own, with --include"
+                f"cannot run a task that asks for answers of {budget} tokens: the model's limit is {self.max_length}; "
+                "set max_gen_toks in a task file of your own with --include"
             )
         stops = tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop)
         ids = self.tok_encode(text)[-(self.max_length - budget) :] or [self.prefix_token_id]
@@ -158,9 +160,10 @@ class EngineLM(TemplateLM):
 
 
 def rate(engine: Engine, context: Sequence[int], texts: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
-    """Log-likelihood (base e) of each text after a context, which is fed once, and whether it is the greedy one.
+    """Return (log-likelihood in nats, whether it is the greedy text) of each text after a context.
 
-    All are token ids, one or more; the engine needs a free slot with room for the context and each text.
+    Context and texts are token ids, at least one each; the context is prefilled once. The engine needs a free slot with
+    space for the context and any of the texts.
     """
     slot, most = engine.alloc(), rows_at_once(engine)
     try:
@@ -182,7 +185,7 @@ def rate(engine: Engine, context: Sequence[int], texts: Sequence[Sequence[int]])
 
 
 def _batches(texts: Sequence[Sequence[int]], most: int) -> list[list[int]]:
-    """Indices of the texts that fit into a forward, together where they do."""
+    """Group the indices of texts that fit into one forward, several per forward where possible."""
     batches, room = list[list[int]](), 0
     for at, text in enumerate(texts):
         if len(text) > most:
@@ -196,7 +199,7 @@ def _batches(texts: Sequence[Sequence[int]], most: int) -> list[list[int]]:
 
 
 def _in_parts(engine: Engine, slot: int, last: int, text: Sequence[int], most: int) -> list[tuple[float, bool]]:
-    """Of a text that is too long for one forward; it is left in the slot."""
+    """Rate a text that is too long for one forward; its tokens stay in the slot."""
     fed, found = [last, *text[:-1]], list[tuple[float, bool]]()
     for at in range(0, len(fed), most):
         part = fed[at : at + most]

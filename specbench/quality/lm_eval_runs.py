@@ -1,4 +1,4 @@
-"""Measuring quality: models one after the other through lm-eval's runner, each to a file of its own."""
+"""Evaluate models with lm-eval, one after the other, and write a file for each."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from specbench.quality.quality_plan import QualityPlan, is_file
 from specbench.quality.tasks import find_tasks, quiet
 from specbench.runner import load_model
 
-_LARGEST = 1e15  # of a document, as its file takes it
+_LARGEST = 1e15  # largest value of a document that is stored
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's quality and the file that it stands in."""
+    """A model's results and their file."""
 
     quality: Quality
     file: Path
 
 
 def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measured]:
-    """Ask each model of a plan its tasks, and write what comes of it; of a file that was named, what stands in it."""
+    """Evaluate each model of a plan and write its results; results files among the models are only read."""
     plan.check()
     read = {model: read_quality(Path(model)) for model in plan.models if is_file(model)}
     manager = None
     if len(read) < len(set(plan.models)):
         check_writable(plan.out)
         try:
-            import lm_eval  # noqa: F401  # here: a missing one is better known before anything else
+            import lm_eval  # noqa: F401  # fail early if it is missing
         except ModuleNotFoundError as error:
             raise refusal("specbench quality", "lm-eval") from error
         say("loading the tasks …")
         manager = find_tasks(plan.names, plan.include)
     found = {model: Measured(quality, Path(model)) for model, quality in read.items()}
     for model in plan.models:
-        if model in found:  # a file, or named before
+        if model in found:  # a results file, or a repeated model
             continue
         loaded = load_model(plan.of(model), say)
         quality = ask(loaded, plan, manager, say)
         del loaded
-        gc.collect()  # the next model needs its memory
+        gc.collect()  # free the memory for the next model
         file = plan.out / file_name(quality)
         write_json_atomic(file, quality.model_dump(mode="json"))
         found[model] = Measured(quality, file)
@@ -59,7 +59,7 @@ def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measu
 
 
 def file_name(quality: Quality) -> str:
-    """What the file is called: the model, its weights, and what it was asked."""
+    """Return the name of the results file: from the model, its weights, and the tasks with their settings."""
     tasks = [[task.task, task.shots, task.documents_hash] for task in quality.tasks]
     about = [quality.limit, quality.chat, tasks, *([quality.max_length] if quality.max_length else [])]
     asked = hashlib.sha256(json.dumps(about).encode()).hexdigest()
@@ -67,13 +67,13 @@ def file_name(quality: Quality) -> str:
 
 
 def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str], None]) -> Quality:
-    """What lm-eval's runner finds of a model; UsageError where a task does not go with it."""
+    """Evaluate a model with lm-eval's runner; raise a UsageError if a task cannot be run on it."""
     if plan.chat and not loaded.has_chat_template:
-        raise UsageError(f"--chat needs a model with a chat template; {loaded.spec.name} has none, so leave it out")
+        raise UsageError(f"cannot use --chat with {loaded.spec.name}: it has no chat template; remove --chat")
     if plan.max_length and loaded.context and plan.max_length > loaded.context:
         raise UsageError(
-            f"--max-length {plan.max_length} is more than the {loaded.context} tokens that {loaded.spec.name} takes; "
-            "lower it"
+            f"cannot use --max-length {plan.max_length}: the context of {loaded.spec.name} has {loaded.context} "
+            "tokens; lower it"
         )
     import lm_eval
 
@@ -93,13 +93,13 @@ def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str
             )
     except (SpecbenchError, MemoryError, KeyboardInterrupt):
         raise
-    except Exception as error:  # templates and metrics of a task's file run whatever they say
+    except Exception as error:  # code in a task's file may raise any error
         if type(error).__name__ == "OutOfMemoryError":
             raise
         reason = one_line(str(error), 160) or type(error).__name__
         names = ", ".join(plan.names)
-        raise UsageError(f"{names} of lm-eval cannot be evaluated ({reason}); fix the task's file") from error
-    assert found is not None, "one process is the first"
+        raise UsageError(f"cannot evaluate {names} with lm-eval: {reason}; correct the task's file") from error
+    assert found is not None, "lm-eval returns None only in further processes"
     return Quality(
         model=loaded.spec,
         lm_eval=importlib.metadata.version("lm-eval"),
@@ -136,8 +136,8 @@ def _task(name: str, found: Mapping[str, Any]) -> TaskQuality:
 
 
 def _data(config: Mapping[str, Any]) -> str:
-    """The data set's name; of a file or folder of this machine only what it is called."""
-    path = str(config.get("dataset_path") or "of the task's own")
+    """Return the data set's name; of a local file or folder only its own name."""
+    path = str(config.get("dataset_path") or "the task's own")
     place = Path(path)
     shown = place.name if place.is_absolute() or place.exists() else path
     name = config.get("dataset_name")
@@ -147,7 +147,7 @@ def _data(config: Mapping[str, Any]) -> str:
 def _metrics(
     values: Mapping[str, Any], answered: Mapping[str, Sequence[Mapping[str, Any]]], better: Mapping[str, Any]
 ) -> list[Metric]:
-    """lm-eval writes them as ``acc,none`` and ``acc_stderr,none``."""
+    """Parse lm-eval's metrics, which it writes as ``acc,none`` and ``acc_stderr,none``."""
     made = []
     for key, value in values.items():
         name, comma, kind = key.partition(",")
@@ -169,7 +169,7 @@ def _metrics(
 
 
 def _items(found: Sequence[Any]) -> tuple[list[float] | None, list[float] | None]:
-    """Values of documents, and their weights where each is a pair of both; None where they are something else."""
+    """Return the documents' values, and their weights if they are (value, weight) pairs; None for other types."""
     if not found:
         return None, None
     values = [_figure(each) for each in found]
@@ -183,7 +183,7 @@ def _items(found: Sequence[Any]) -> tuple[list[float] | None, list[float] | None
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; None of anything else, such as lm-eval's "N/A"."""
+    """Return a finite number, or None for anything else, such as lm-eval's "N/A"."""
     try:
         found = None if isinstance(value, (str, tuple, list)) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -192,11 +192,11 @@ def _number(value: Any) -> float | None:
 
 
 def _figure(value: Any) -> float | None:
-    """A number of a document; None also of one that no sum should have in it."""
+    """Return a document's value, or None if it is not finite or too large for sums."""
     found = _number(value)
     return found if found is not None and abs(found) <= _LARGEST else None
 
 
 def _sum(hashes: Any) -> str:
-    """As lm-eval sums up hashes of documents."""
+    """Combine hashes of documents as lm-eval does."""
     return hashlib.sha256("".join(hashes).encode("utf-8")).hexdigest()

@@ -1,17 +1,19 @@
-"""Perplexity of a given text under a model: windows that roll over it, every token rated once.
+"""Measure a model's perplexity on a text with sliding windows, scoring every token once.
 
-A text is longer than what a model sees at a time. Each window is one pass over at most ``context`` tokens; the next
-begins ``stride`` tokens later and rates what no window has rated yet, each token behind ``context - stride + 1`` others
-at least (Hugging Face's sliding window; ``stride = context`` is lm-eval's rolling log-likelihood). The very first token
-is rated behind the tokenizer's begin token, or the end token of one that has none, as lm-eval does.
+A text may be longer than the model's context. Each window is one pass over at most ``context`` tokens; the next window
+begins ``stride`` tokens later and scores the tokens that are not scored yet, each after at least ``context - stride +
+1`` tokens (Hugging Face's sliding window; ``stride = context`` is lm-eval's rolling log-likelihood). As in lm-eval, the
+first token is scored after the tokenizer's begin token, or its end token if it has no begin token.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from specbench.engine import Engine, ran_out
 from specbench.models import LoadedModel
 from specbench.runner import token_log_likelihoods
 
-#: Tokens that a window has where nobody says, of a model that takes as many.
+#: Default tokens per window, unless the model's context is shorter.
 CONTEXT = 1024
 
 _TODO = "give a text file in UTF-8"
@@ -28,7 +30,7 @@ _TODO = "give a text file in UTF-8"
 
 @dataclass(frozen=True)
 class Passage:
-    """The text that is rated, not blank, with its file's sha256."""
+    """A text to score, which is not blank, with its file's sha256."""
 
     text: str
     file: str
@@ -36,20 +38,20 @@ class Passage:
 
     @property
     def bytes(self) -> int:
-        """In UTF-8."""
+        """Bytes of the text in UTF-8."""
         return len(self.text.encode())
 
     @property
     def words(self) -> int:
-        """What stands between blanks. lm-eval counts an empty word more for blanks at either end."""
+        """Words between whitespace. lm-eval also counts an empty word for whitespace at either end."""
         return len(self.text.split())
 
 
 @dataclass(frozen=True)
 class ScoredPassage:
-    """A text under one model; ``nats`` holds −log p (base e) of each rated token.
+    """Scores of a text under one model; ``nats`` holds −ln p of each scored token.
 
-    Without a begin or end token of the tokenizer the first token is not rated.
+    If the tokenizer has no begin or end token, the first token is not scored.
     """
 
     model: str
@@ -63,7 +65,7 @@ class ScoredPassage:
     stride: int
 
     def figures(self) -> dict[str, Any]:
-        """As JSON has them. Perplexities per byte and per word do not depend on how a tokenizer cuts the text."""
+        """Return the figures for JSON. Perplexities per byte and per word are comparable between tokenizers."""
         total = math.fsum(self.nats)
         return {
             "model": self.model,
@@ -81,17 +83,22 @@ class ScoredPassage:
         }
 
 
-def read_passage(path: Path) -> Passage:
-    """The text of a file; UsageError where it is not UTF-8 or blank."""
+def read_passage(path: Path, max_words: int | None = None) -> Passage:
+    """Read the text of a file, or its first ``max_words`` words; raise a UsageError if it is not UTF-8 or blank."""
     text = read_text(path, _TODO)
     if not text.strip():
-        raise UsageError(f"{path} is empty; {_TODO}")
+        raise UsageError(f"cannot score {path}: it is empty; {_TODO}")
+    if max_words is not None:
+        last = next(islice(re.finditer(r"\S+", text), max_words - 1, None), None)
+        text = text if last is None else text[: last.end()]
     return Passage(text, path.name, hashlib.sha256(read_bytes(path, _TODO)).hexdigest())
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """(first, from, to) of each window over ``tokens`` tokens: those from ``first`` on are fed, ``from`` up to but not
-    with ``to`` are rated, and every token but the very first is rated once.
+    """Yield (first, start, end) of each window over ``tokens`` tokens.
+
+    Tokens from ``first`` on are read, and tokens ``start`` to ``end - 1`` are scored. Every token but the first is
+    scored once.
     """
     rated = 1
     while rated < tokens:
@@ -101,10 +108,12 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, 
 
 
 def assert_windows(context: int | None, stride: int | None) -> None:
-    """Refuse windows between which tokens would be left out, as far as that is known without the model."""
+    """Refuse a stride that would skip tokens between windows, as far as that is known without the model."""
     most = CONTEXT if context is None else context
     if stride is not None and stride > most:
-        raise UsageError(f"--stride {stride} would leave tokens out between windows of {most}; lower it")
+        raise UsageError(
+            f"cannot use --stride {stride}: it would skip tokens between windows of {most} tokens; lower it"
+        )
 
 
 def rate_text(
@@ -112,40 +121,43 @@ def rate_text(
     passage: Passage,
     context: int | None = None,
     stride: int | None = None,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ScoredPassage:
-    """Rate a text; ``told`` gets (tokens done, tokens in all) at the start and after each window.
+    """Score a text; ``progress`` is called with (tokens done, all tokens) at the start and after each window.
 
-    ``context`` None is :data:`CONTEXT`, or what the model takes; ``stride`` None is half of the context.
+    ``context`` None is :data:`CONTEXT`, or the model's context if it is shorter; ``stride`` None is half of it.
     """
     most = loaded.context or 1 << 30
     context = min(CONTEXT, most) if context is None else context
     stride = max(1, context // 2) if stride is None else stride
     if context > most:
-        raise UsageError(f"--context {context} is more than the {most} tokens that {loaded.spec.name} takes; lower it")
+        raise UsageError(
+            f"cannot use --context {context}: the context of {loaded.spec.name} has {most} tokens; lower it"
+        )
     assert_windows(context, stride)
     ids = _ids(loaded, passage)
     before = _begin(loaded)
     fed = [*before, *ids]
     if len(fed) < 2:
-        raise UsageError(f"{passage.file} is a single token for {loaded.spec.name}; give a longer text")
+        raise UsageError(
+            f"cannot score {passage.file} with {loaded.spec.name}: it has a single token; give a longer text"
+        )
     nats: list[float] = []
-    told(0, len(fed) - 1)
+    progress(0, len(fed) - 1)
     try:
-        # Nothing is drafted, and a window's last token is never cached: no position is used that a text of this length
-        # does not have.
+        # There are no drafts, and a window's last token is never cached, so no position beyond the window is used.
         engine = Engine(loaded.model, slots=1, capacity=max(1, min(context, len(fed)) - 1), max_rows=1)
         try:
             for first, start, end in windows(len(fed), context, stride):
                 found = token_log_likelihoods(engine, fed[first:start], fed[start:end])
                 nats += [-value for value in found]
-                told(end - 1, len(fed) - 1)
+                progress(end - 1, len(fed) - 1)
         finally:
             engine.close()
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):
             raise
-        raise EnvironmentRefused(f"no memory for windows of {context} tokens; lower --context") from error
+        raise EnvironmentRefused(f"cannot score windows of {context} tokens: out of memory; lower --context") from error
     spec = loaded.spec
     return ScoredPassage(
         spec.name, spec.fingerprint, spec.dtype, ids, nats, passage.bytes, passage.words, context, stride
@@ -155,10 +167,11 @@ def rate_text(
 def _ids(loaded: LoadedModel, passage: Passage) -> list[int]:
     try:
         return list(loaded.tokenizer(passage.text, add_special_tokens=False)["input_ids"])
-    except Exception as error:  # settings that nobody looked at when it was loaded
+    except Exception as error:  # loading a tokenizer does not check all its settings
         reason = one_line(str(error)) or type(error).__name__
         raise UsageError(
-            f"{passage.file} does not go through the tokenizer of {loaded.spec.name}: {reason}; take a whole copy of it"
+            f"cannot tokenise {passage.file} with the tokenizer of {loaded.spec.name}: {reason}; use a complete copy "
+            "of the model"
         ) from error
 
 
@@ -171,5 +184,5 @@ def _begin(loaded: LoadedModel) -> list[int]:
 
 
 def _exp(value: float) -> float | None:
-    """e to it; None where no float holds that."""
+    """Return e to the power of ``value``, or None if it overflows."""
     return math.exp(value) if value < 709 else None

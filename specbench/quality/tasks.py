@@ -1,4 +1,4 @@
-"""Tasks of lm-eval by name, its own or the user's, loaded with their data before a model is."""
+"""Find and load lm-eval's or the user's tasks with their data, before any model is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specbench.evals import refusal
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """lm-eval without its bars and advice, and without collecting facts of the machine, which nobody keeps here."""
+    """Disable lm-eval's progress bars and advice, and its collection of facts on the machine, which are not used."""
     import datasets
     from lm_eval import evaluator
     from tqdm.std import tqdm
@@ -39,10 +39,13 @@ def quiet() -> Iterator[None]:
 
 
 def find_tasks(names: Sequence[str], include: Path | None) -> Any:
-    """lm-eval's manager of tasks, which has loaded these: tasks, groups or tags, or patterns of them ("mmlu_*").
+    """Load tasks, groups or tags, or patterns such as "mmlu_*", and return lm-eval's task manager with them.
 
-    The user's own tasks in ``include`` win over lm-eval's. Raises UsageError for an unknown name, a mistake in a task
-    file, or a task that runs what a model wrote; EnvironmentRefused where lm-eval or a task's data are missing.
+    The user's tasks in ``include`` override lm-eval's.
+
+    Raises:
+        UsageError: a name is unknown, a task file has a mistake, or a task runs code that a model wrote.
+        EnvironmentRefused: lm-eval or a task's data are missing.
     """
     try:
         from lm_eval.tasks import TaskManager
@@ -59,21 +62,21 @@ def find_tasks(names: Sequence[str], include: Path | None) -> Any:
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise UsageError(
-                f"lm-eval's {name} runs what a model wrote, unconfined; specbench run has such tasks in a sandbox, "
-                "--task humaneval for one"
+                f"cannot run lm-eval's {name}: it runs code that a model wrote without a sandbox; use specbench run, "
+                "which runs such tasks in a sandbox, for example --task humaneval"
             )
-    # What a runner asks its manager for, again for each model: the same documents.
+    # lm-eval loads tasks again for each model; this way all models get the same documents.
     manager.load = lambda *_: loaded
     return manager
 
 
 def _manager(kind: Any, names: Sequence[str], include: Path | None) -> Any:
-    """With the user's tasks alone where these are all: to read the names of lm-eval's own takes seconds."""
+    """Create a task manager, without lm-eval's own tasks if none is asked for: reading their names takes seconds."""
     if include is not None:
         try:
             own = kind(include_path=[str(include)], include_defaults=False)
         except Exception as error:
-            raise UsageError(f"--include {include}: {_reason(error)}; fix its task files") from error
+            raise UsageError(f"cannot use --include {include}: {_reason(error)}; correct its task files") from error
         if all(fnmatch.filter(own.all_tasks, name) for name in names):
             return own
     return kind(include_path=[str(include)] if include else None)
@@ -84,15 +87,15 @@ def _loaded(manager: Any, names: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = manager.load(list(names))
     except ModuleNotFoundError as error:
         raise refusal("this task", str(error.name)) from error
-    except OSError as error:  # also what datasets raises of data that are not there, and of a hub out of reach
+    except OSError as error:  # raised by datasets too, for missing data and an unreachable hub
         raise EnvironmentRefused(
-            f"the data of {', '.join(names)} cannot be had ({_reason(error)}); lm-eval fetches them from a hub: check "
-            "network and HF_HUB_OFFLINE, or give tasks on data of your own with --include"
+            f"cannot get the data of {', '.join(names)}: {_reason(error)}; check network and HF_HUB_OFFLINE, since "
+            "lm-eval downloads data from the hub, or give tasks with local data in --include"
         ) from error
     except Exception as error:
-        raise UsageError(f"{', '.join(names)} cannot be loaded: {_reason(error)}; fix the task's file") from error
+        raise UsageError(f"cannot load {', '.join(names)}: {_reason(error)}; correct the task's file") from error
     if not found["tasks"]:
-        raise UsageError(f"{', '.join(names)} has no task in it; name others")
+        raise UsageError(f"cannot run {', '.join(names)}: it contains no task; name others in --tasks")
     return found
 
 

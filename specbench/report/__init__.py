@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specbench.report.claims.catalog import Claim as Claim
     from specbench.report.claims.catalog import published_claims as published_claims
     from specbench.report.claims.check import check_claims as check_claims
+    from specbench.report.claims.check_brief import check_brief as check_brief
     from specbench.report.claims.check_tables import check_data as check_data
     from specbench.report.claims.check_tables import check_report as check_report
     from specbench.report.claims.listing import claim_data as claim_data
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from specbench.report.claims.listing import select_claims as select_claims
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
+    from specbench.report.gathering import newest_in as newest_in
     from specbench.report.page.build import build_what_can_be as build_what_can_be
     from specbench.report.page.build import vocabulary as vocabulary
     from specbench.report.page.write import write_report as write_report
     from specbench.report.render.frames import export_tables as export_tables
     from specbench.report.render.frames import frame_csv as frame_csv
     from specbench.report.render.terminal import render_terminal as render_terminal
+    from specbench.report.tables.brief import run_brief as run_brief
     from specbench.report.tables.comparison import comparison_report as comparison_report
     from specbench.report.tables.comparison import comparison_row as comparison_row
     from specbench.report.tables.dry_run import dry_run_report as dry_run_report

@@ -40,7 +40,7 @@ from specbench.results import (
     judge_scores,
     read_judgments,
 )
-from specbench.sweeps import ReadSweep, read_sweep
+from specbench.sweeps import ReadSweep, is_trainings, read_sweep
 
 #: A folder with one of these files is a run, complete or not.
 _OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
@@ -195,7 +195,7 @@ def _all_below(path: Path) -> list[Path]:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    if is_sweep(path) or is_profile(path) or any((path / name).exists() for name in _OF_A_RUN):
+    if _is_result(path):
         yield path
         return
     for inner in sorted(path.iterdir()):
@@ -208,6 +208,20 @@ def newest(folders: Iterable[Path]) -> Path | None:
     """The run, sweep or profile below these folders that started last, finished or not; None if there is none."""
     found = [place for folder in folders if folder.is_dir() for place in _all_below(folder)]
     return max(found, key=lambda place: (_begun(place), place.name), default=None)
+
+
+def newest_in(folder: Path) -> Path | None:
+    """The folder itself if it is a run, sweep or profile; else the newest directly in it; None where there is none."""
+    if _is_result(folder) or is_trainings(folder):
+        return folder
+    with contextlib.suppress(OSError):
+        inner = [each for each in folder.iterdir() if not each.name.startswith(".") and _is_result(each)]
+        return max(inner, key=lambda place: (_begun(place), place.name), default=None)
+    return None
+
+
+def _is_result(path: Path) -> bool:
+    return is_sweep(path) or is_profile(path) or any((path / name).exists() for name in _OF_A_RUN)
 
 
 def _begun(place: Path) -> str:

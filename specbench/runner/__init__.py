@@ -1,4 +1,4 @@
-"""Runner: one plan to one finished folder; the only clock."""
+"""Run a plan and leave a finished folder. The only clock is in this room."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""A decoder whose calls are recorded, and whose answers are checked, as they are made.
+"""Wrap a decoder: record its calls and check its return values.
 
-Plug-ins are trusted code that may be faulty: what a decoder returns is refused in the call that returned it, so the
-error can name the call. :func:`blame` turns what was raised into the error that the user sees.
+Plug-ins are trusted code that may be faulty. An invalid return value is refused in the call that returned it, so the
+error can name the call. :func:`blame` turns an exception into the error that the user sees.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from specbench.common import Activity, EnvironmentRefused, PluginFault, heartbea
 from specbench.decoding import BadTree, Branch, Decoder, Method, StepResult, TokenTree
 from specbench.models import LoadedModel
 
-_ALL = (True, True)  # a tree without ``accept`` may emit all its rows
+_ALL = (True, True)  # a tree without ``accept`` may have all its rows accepted
 _SHARED, _AT = heartbeat.SHARED, heartbeat.AT
 # As plain integers: storing an enumeration's member takes twice as long.
 _OURS, _BEGIN, _DRAFT, _OBSERVE, _END, _MEASURES = map(
@@ -23,26 +23,26 @@ _OURS, _BEGIN, _DRAFT, _OBSERVE, _END, _MEASURES = map(
 
 
 class CheckedDecoder:
-    """Calls a decoder, records each call in :mod:`specbench.common.heartbeat`, and refuses what it may not return.
+    """Call a decoder, record each call in :mod:`specbench.common.heartbeat`, and refuse invalid return values.
 
-    After a call that raises, the heartbeat still shows that call. :meth:`draft` and :meth:`observe` are on the clock:
-    they leave it to the caller to record what comes next.
+    After a call that raises, the heartbeat still shows that call. :meth:`draft` and :meth:`observe` are timed, so they
+    leave it to the caller to record the next activity.
 
     Args:
-        most: rows that a tree may have.
+        most: most rows of a tree.
     """
 
     def __init__(self, decoder: Decoder, most: int) -> None:
         self._decoder, self._most = decoder, most
 
     def begin(self, ids: Sequence[int]) -> TokenTree | None:
-        """The guesses that go along with the prompt: draft-only rows, or None."""
+        """The guesses to send with the prompt: draft-only rows, or None."""
         _SHARED[_AT] = _BEGIN
-        tree: object = self._decoder.begin(tuple(ids))  # a copy: another method gets the same prompt
+        tree: object = self._decoder.begin(tuple(ids))  # a copy, because other methods get the same prompt
         if not (tree is None or type(tree) is TokenTree):
-            raise plugins.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
+            raise plugins.Refused(f"it returned {type(tree).__name__:.40}, not a TokenTree or None")
         if tree is not None and len(tree) > 1 and any((tree.accept or _ALL)[1:]):
-            raise plugins.Refused("guesses sent along with the prompt must be draft-only rows")
+            raise plugins.Refused("guesses sent with the prompt must be draft-only rows")
         _SHARED[_AT] = _OURS
         return tree
 
@@ -56,13 +56,13 @@ class CheckedDecoder:
 
     def _wrong(self, tree: object, root: int) -> plugins.Refused:
         if type(tree) is not TokenTree:
-            return plugins.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree is needed")
+            return plugins.Refused(f"it returned {type(tree).__name__:.40}, not a TokenTree")
         if len(tree.tokens) > self._most:
-            return plugins.Refused(f"its tree has {len(tree.tokens):,} rows, its max_rows said {self._most:,}")
+            return plugins.Refused(f"its tree has {len(tree.tokens):,} rows, and its max_rows is {self._most:,}")
         return plugins.Refused(f"its tree has root {tree.tokens[0]}, and the last emitted token is {root}")
 
     def observe(self, result: StepResult) -> None:
-        """Tell the decoder what a step emitted."""
+        """Pass a step's result to the decoder."""
         _SHARED[_AT] = _OBSERVE
         self._decoder.observe(result)
 
@@ -77,7 +77,7 @@ class CheckedDecoder:
         _SHARED[_AT] = _MEASURES
         found = self._decoder.draft_forwards
         if not _is_whole(found) or found < 0:
-            raise plugins.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")
+            raise plugins.Refused(f"its draft_forwards is {str(found)[:40]}, which is not a count")
         _SHARED[_AT] = _OURS
         return int(found)
 
@@ -87,7 +87,7 @@ class CheckedDecoder:
         found = dict(self._decoder.measures(kept, stopped))
         for name, value in found.items():
             if not (isinstance(name, str) and _is_number(value) and math.isfinite(value)):
-                raise plugins.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is no number")
+                raise plugins.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is not a number")
         _SHARED[_AT] = _OURS
         return {name: float(value) for name, value in found.items()}
 
@@ -97,7 +97,7 @@ class CheckedDecoder:
         found = []
         for each in self._decoder.branches():
             if not isinstance(each, Branch):
-                raise plugins.Refused(f"it returned {type(each).__name__:.40}, where a Branch is needed")
+                raise plugins.Refused(f"it returned {type(each).__name__:.40}, not a Branch")
             tokens = tuple(each.tokens)
             if not (all(map(_is_whole, (each.step, *tokens))) and _is_number(each.logp)):
                 raise plugins.Refused(f"its branch of step {str(each.step)[:40]} has something else than numbers")
@@ -107,7 +107,7 @@ class CheckedDecoder:
 
 
 def check_wishes(method: Method, model: LoadedModel) -> None:
-    """Refuse a method that wants to see what the target does not have."""
+    """Refuse a method that asks for outputs that the target does not have."""
     words, layers = model.vocab_size, int(model.model.config.get_text_config().num_hidden_layers)
     with plugins.plugin_call(method.who):
         if method.top_k > words:
@@ -117,13 +117,13 @@ def check_wishes(method: Method, model: LoadedModel) -> None:
 
 
 def blame(raised: BaseException, method: Method, at: Activity) -> BaseException:
-    """The error for what was raised while a method decoded, by what the process was doing then."""
+    """The error for an exception while a method decoded, depending on what the process was doing."""
     theirs = at not in (Activity.OURS, Activity.FORWARD) or isinstance(raised, (BadTree, PluginFault, SystemExit))
     if isinstance(raised, plugins.StepTimeout) and not theirs:
         return EnvironmentRefused(
-            f"{method.label}: a step {raised}; what was finished is kept, --step-timeout allows more"
+            f"{method.label}: a step {raised}; finished requests are kept, --step-timeout allows more"
         )
-    if not theirs or isinstance(raised, EnvironmentRefused):  # of memory mostly, whoever asked for it
+    if not theirs or isinstance(raised, EnvironmentRefused):  # mostly out of memory, in any call
         return raised
     return plugins.fault(
         raised, method.who, heartbeat.WORDS[at] if at != Activity.FORWARD else "in draft", method.label

@@ -1,4 +1,4 @@
-"""Configuration: everything that decides what a run measures, as it is recorded, and the folder that it goes to."""
+"""The recorded configuration of a run (everything that decides what it measures), and its folder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def config_of(
     linears: str,
     base: LoadedModel | None = None,
 ) -> RunConfig:
-    """The record of a plan whose methods have what they bring; ``linears`` is what the engine computes products by."""
+    """The record of a plan after its methods are prepared; ``linears`` names the code that computes products."""
     plan = resolved.plan
     identity = environment.fingerprint(captured)
-    if plan.threads is not None:  # else requests at one number of threads would go on in a run at another
+    if plan.threads is not None:  # otherwise a run could continue with another number of threads
         identity["threads"] = plan.threads
     return RunConfig(
         model=model.spec,
@@ -56,12 +56,13 @@ def config_of(
 def open_folder(
     resolved: Resolved, config: RunConfig, captured: environment.Environment, about: Mapping[str, Any] | None = None
 ) -> tuple[RunFolder, bool]:
-    """The unfinished folder of this configuration; else a finished one that needs no repeating; else a new one.
+    """The unfinished folder of this configuration, or a finished one that can be shown again, or a new one.
 
-    Also whether it was there before. ``about`` is what ``run.json`` of a new one says besides, such as ``notes``.
+    Also returns whether it existed before. ``about``: further fields for ``run.json`` of a new folder, such as
+    ``notes``.
     """
     plan, digest = resolved.plan, config.digest()
-    folder = RunFolder.find_unfinished(plan.out, digest)  # first: it may be a repetition that was broken off
+    folder = RunFolder.find_unfinished(plan.out, digest)  # first: it may be an interrupted repetition
     if folder is None and not plan.again and _code_is_known(config, captured):
         folder = RunFolder.find_finished(plan.out, digest, lambda found: _stands(found, captured, resolved.rows))
     if folder is not None:
@@ -78,33 +79,33 @@ def open_folder(
 
 
 def _code_is_known(config: RunConfig, captured: environment.Environment) -> bool:
-    """Whether the digest tells the code apart: not where changes are not committed, nor that of other packages."""
+    """Whether the digest identifies the code: not with uncommitted changes or methods of other packages."""
     own = [spec.name for spec in config.methods if not spec.engine]
     cards = [registry.task(config.task.name), *map(registry.method, own)]
     return not captured.git_dirty and all(card.origin == registry.OWN for card in cards)
 
 
 def _stands(found: RunFolder, captured: environment.Environment, rows: Sequence[Row]) -> bool:
-    """Whether the run had the threads, libraries and variables of today, of which the digest has only some, and the
-    other engines, none of which failed: measured later, such a row would not stand beside the others.
+    """Whether a run had today's threads, libraries and variables (the digest has only some of them) and the same other
+    engines, none of which failed. A failed row could not be measured later together with the others.
     """
     engines = found.read(ENGINES) or Engines()
     if engines.failed or any(_is_another(row, engines.rows.get(row.label)) for row in rows):
         return False
     try:
         then = environment.Environment.model_validate(found.run.get("environment"))
-    except ValidationError:  # of another version
+    except ValidationError:  # written by another version
         return False
-    if fewer_than_usual():  # for other processes' sake, and only now
+    if fewer_than_usual():  # only now, because other processes are busy
         cpu = captured.cpu.model_copy(update={"torch_threads": then.cpu.torch_threads})
         captured = captured.model_copy(update={"cpu": cpu})
     return environment.alike(then, captured) and bool(read_run(found.path, traces=False))
 
 
 def _is_another(row: Row, before: EngineFacts | None) -> bool:
-    """Whether an engine has another version than a run had; of a server nobody knows before it is asked."""
+    """Whether an engine has another version than in the run; unknown for a server before it is asked."""
     try:
         now = None if row.url else row.backend.version(row.options)
     except EngineFault:
-        return False  # it is gone, and its figures stand
+        return False  # it is not installed any more; its figures stay
     return now is not None and (before is None or before.version != now)

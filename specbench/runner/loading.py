@@ -1,4 +1,4 @@
-"""Loading: the model of a plan, and the one that it was made from."""
+"""Load the model of a plan, and the model that it was made from."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from specbench.planning import Loading, Resolved
 from specbench.runner.setup.layer_backend import build_layers
 from specbench.runner.setup.threads import leave_cores, set_threads, taken_since
 
-# Told apart by: code, digits, letters beyond ASCII, blanks.
+# A text that distinguishes tokenizers: code, digits, letters beyond ASCII, blanks.
 _SAMPLE = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
 
 
 def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
-    """Loads the model that a plan names, in the precision and on the device that it names, and says so before."""
+    """Load the model of a plan in the plan's precision on its device, after announcing it."""
     say(f"loading {plan.model} …")
     return load(
         plan.model,
@@ -30,9 +30,9 @@ def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
 def load_models(
     resolved: Resolved, say: Callable[[str], None] = lambda line: None
 ) -> tuple[LoadedModel, LoadedModel | None]:
-    """The model that a run decodes with, and what it was made from, or None where the run has no row of that.
+    """The model that a run decodes with, and its base, or None if the run has no row of the base.
 
-    Raises UsageError where the base writes text in other tokens.
+    Raises UsageError if the base has other tokens.
     """
     plan = resolved.plan
     set_threads(plan.threads)

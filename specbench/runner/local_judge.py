@@ -1,4 +1,4 @@
-"""A judge that runs here: any model the loader takes, decoded greedily by AR on our engine."""
+"""A local judge: any model that the loader supports, decoded greedily by AR on our engine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class LocalJudge:
     """A loaded model with a session of its own. Close it when done."""
 
     def __init__(self, model: LoadedModel, prompts: Sequence[JudgePrompt], *, max_tokens: int) -> None:
-        """The cache is made for the longest of ``prompts`` that fits.
+        """The cache is sized for the longest of ``prompts`` that fits.
 
-        Raises UsageError where its chat template takes no system prompt.
+        Raises UsageError if its chat template does not accept a system prompt.
         """
         self._model = model
         self._style = choose_style("auto", model.has_chat_template, "")
@@ -46,7 +46,7 @@ class LocalJudge:
         return self._model.encode(build_dialogue(prompt.name, [user], self._style, history=[system]))
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words. Raises Unanswered where prompt and judgment are longer than its context."""
+        """The judge's words. Raises Unanswered if prompt and judgment do not fit in its context."""
         ids = self._ids[prompt.sha256]
         budget = self.spec.max_tokens
         assert budget is not None
@@ -58,11 +58,11 @@ class LocalJudge:
         return record.text
 
     def close(self) -> None:
-        """Frees the engine."""
+        """Free the engine."""
         self._session.close()
 
 
 def _control_tokens(tokenizer: Any) -> frozenset[str]:
-    """What this judge's tokenizer reads as one of its control tokens, wherever it stands."""
+    """Texts that this judge's tokenizer reads as control tokens anywhere."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     return frozenset({str(token) for token in added if token.special} | {*getattr(tokenizer, "all_special_tokens", ())})

@@ -1,10 +1,10 @@
-"""The only place that measures: the step loop, the clock and the count (DESIGN §5, definitions of peers §C-d).
+"""The step loop, the clock and the counters: the only place that measures.
 
 Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's
 id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
 pending when the clock is read. The clock stands still while the consumer of the records has control. The engine's time
-is shared out over the sequences it serves; what the runner does between two steps (stop strings) is in no share, and
-what it does only to simulate acceptance is on no clock.
+is divided among the sequences that it serves. The runner's work between two steps (stop strings) is in no share, and
+work that only simulates acceptance is not timed.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class Memory(Protocol):
 
 
 class Runner:
-    """Decodes requests with any method and returns what was measured.
+    """Decode requests with any method and return what was measured.
 
     Args:
         context: makes the context of a decoder from (method label, request).
         trace: split each step's time into phases; this waits for the device at every mark.
-        gpu: asked when a request begins and ends, off the clock; None is no GPU.
-        simulate: what decides the acceptance of a request by (method label, request); None is the target.
-        memory: of the engine's GPU, asked off the clock; None is a CPU.
-        shared: what methods share and may not change, compared off the clock before each record is handed over.
+        gpu: read when a request begins and ends, untimed; None without a GPU.
+        simulate: decides the acceptance of a request from (method label, request); None lets the target decide.
+        memory: of the engine's GPU, read untimed; None on a CPU.
+        shared: state that methods share and must not change, compared untimed before each record is handed over.
     """
 
     def __init__(
@@ -113,16 +113,16 @@ class Runner:
     def segment(
         self, method: Method, requests: Sequence[Request], number: int = 0
     ) -> Generator[RequestRecord, None, None]:
-        """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
+        """Decode ``requests`` without interruption, ``concurrency`` at a time; yield each as it ends.
 
         Args:
             number: stored with each record; times of one segment share a clock.
 
         Raises:
-            PluginFault: a decoder raised, took too long, or returned what is not allowed, or changed what all methods
+            PluginFault: a decoder raised, took too long, returned something invalid, or changed what all methods
                 share.
             EnvironmentRefused: a forward took too long.
-            UsageError: the model came to what is no number.
+            UsageError: the model produced NaN or infinity.
         """
         self._at = Activity.OURS
         heartbeat.record(who=method.who, row=method.label)
@@ -140,7 +140,7 @@ class Runner:
             heartbeat.record(row="")
 
     def _blamed(self, raised: BaseException, method: Method) -> BaseException:
-        """What is raised for what came up while a method decoded: also what it has spoilt for the others."""
+        """The error for an exception while a method decoded, including damage to the shared state."""
         spoils_all = isinstance(raised, PluginFault) and raised.spoils_all
         given_up = isinstance(raised, GeneratorExit) and self._at == Activity.OURS  # the caller takes no more records
         if self._shared and not spoils_all and not given_up:
@@ -171,7 +171,7 @@ class Runner:
                 if not any(each.ended for each in active):
                     self._step(active, wanted)
                 ended = [each for each in active if each.ended]
-                if self._gpu:  # before the consumer has control: the GPU rests then
+                if self._gpu:  # before the consumer has control, because the GPU rests then
                     for each in ended:
                         each.gpu = self._off_clock(partial(self._gpu.end, each.slot))
                 for each in ended:
@@ -227,7 +227,7 @@ class Runner:
             phases.mark("draft")
         _CELLS[heartbeat.AT] = Activity.FORWARD
         results = self._engine.step(trees, **wanted, phases=phases, **self._forced(active, trees))
-        # Copies: a decoder may change the lists that it gets.
+        # Copies, because a decoder may change the lists that it gets.
         decided = [(results[each.slot].emitted[:], results[each.slot].path[:]) for each in active]
         for each in active:
             each.decoder.observe(results[each.slot])
@@ -247,7 +247,7 @@ class Runner:
             each.verified.append(verified(trees[each.slot], path, whole=self._trace))
 
     def _forced(self, active: Sequence[ActiveRequest], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
-        """The step's ``forced`` where acceptance is simulated; off the clock, since no real decoder does this work."""
+        """The step's ``forced`` for simulated acceptance; untimed, since no real decoder does this work."""
         simulated = [(each.slot, each.acceptance) for each in active if each.acceptance]
         if not simulated:
             return {}
@@ -259,8 +259,8 @@ class Runner:
         """Free a request's slot and hand its record over, while the clock stands still."""
         if not self._off_clock(partial(self._engine.finite, done.slot)):
             raise UsageError(
-                f"{method.label}: the model came to NaN or infinity on {done.request.prompt_id}, so its answer "
-                "means nothing; take a wider --dtype, or weights that are whole"
+                f"{method.label}: the model produced NaN or infinity on {done.request.prompt_id}, so its answer "
+                "means nothing; use a wider --dtype, or undamaged weights"
             )
         active.remove(done)
         self._leave(done)
@@ -283,7 +283,7 @@ class Runner:
         return self._clock() - self._away
 
     def _off_clock(self, work: Callable[[], T]) -> T:
-        """Do what belongs to no measurement while the clock stands still."""
+        """Run work that must not be measured while the clock stands still."""
         before = self._clock()
         done = work()
         self._away += self._clock() - before

@@ -1,4 +1,4 @@
-"""Losslessness check: every prompt once with every method, nothing timed and nothing written."""
+"""Check losslessness: every prompt once with every method, untimed and without a run folder."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Checked:
     """Losslessness of every method of a plan on one task, AR itself left out.
 
     Attributes:
-        tallies: method label -> :func:`specbench.runner.grades.lossless.tally`; methods that draw noise of their own
-            have one only where nothing was sampled.
-        sampled: prompt -> token ids of AR's answer to its first turn, and the same of each method with its own noise,
-            by label; empty where nothing was sampled. Answers of several seeds together can be compared.
+        tallies: method label -> :func:`specbench.runner.grades.lossless.tally`; methods with their own noise have one
+            only if decoding was greedy.
+        sampled: prompt -> token ids of AR's answer to its first turn, and of each method with its own noise, by label;
+            empty if decoding was greedy. Answers of several seeds together can be compared.
     """
 
     prompts: Sequence[str]
@@ -38,7 +38,7 @@ class Checked:
 
 
 class CheckedEngines:
-    """CheckedEngines: other engines that answer for several checks of a task, so that each is started once.
+    """Other engines for several checks of a task, so that each is started once.
 
     Close it when done, or use it as a context manager.
     """
@@ -48,8 +48,8 @@ class CheckedEngines:
         self._of: tuple[str, int] | None = None
         self._session: Session | None = None
 
-    def beside(self, session: Session, resolved: Resolved, task: TaskPlan) -> Mapping[str, ExternalRow]:
-        """The rows of a plan by label, started, for what a session checks now."""
+    def rows_for(self, session: Session, resolved: Resolved, task: TaskPlan) -> Mapping[str, ExternalRow]:
+        """The started rows of a plan by label, for the current check."""
         self._session = session
         of = task.card.name, session.engine.capacity
         if of != self._of:
@@ -87,7 +87,7 @@ def check_lossless(
 ) -> Checked:
     """Decode every prompt once with every method and grade the answers.
 
-    ``engines`` are those of earlier checks, which the plan's other engines answer from. EngineFault names the row that
+    ``engines`` are the started engines of earlier checks, which the plan's rows use. EngineFault names the row that
     failed.
     """
     prepared = prepare(resolved.plan, task, model)
@@ -97,7 +97,7 @@ def check_lossless(
         session_of(resolved, model, prepared.longest + prepared.budget) as session,
     ):
         order = Order(replace(resolved, methods=session.methods), prepared, {})
-        outside = engines.beside(session, resolved, task) if engines else {}
+        outside = engines.rows_for(session, resolved, task) if engines else {}
         for method, requests in order.stretches():
             if isinstance(method, Row):
                 decoded = outside[method.label].decode(requests, 0)
@@ -114,7 +114,7 @@ def check_lossless(
         wanted = own and record.turn == 1 and record.method in own | {BASELINE}
         if wanted and not greedy[prepared.prompts[record.prompt_id].temperature]:
             sampled[record.method][record.prompt_id] = record.output_ids
-    # In the order of the plan: that of the records is drawn by lot.
+    # In the order of the plan: the order of the records is random.
     others = [method.label for method in resolved.everyone if method.label != BASELINE]
     return Checked(
         list(prepared.prompts),

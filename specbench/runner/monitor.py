@@ -1,4 +1,4 @@
-"""When a run looks at its machine: before, between and after its segments, and never while a request is timed."""
+"""Watch the machine before, between and after a run's segments, and never while a request is timed."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from specbench.results import (
 )
 from specbench.runner.session import Session
 
-#: Seconds between two samples, which take some milliseconds, and between two readings of memory, which take a fifth.
+#: Seconds between two samples, which take some milliseconds, and between two readings of memory, which take 0.2 s.
 APART_S = 4.0
 
-#: In a long run samples are as many times further apart: its file is written anew with each of them.
+#: In a long run samples are that many times further apart, because each of them rewrites the file.
 APART_SHARE = 0.01
 
-#: Bytes of weights from which on they come from memory. Fewer lie in a cache, of which memory's bandwidth says nothing.
+#: Smallest bytes of weights that come from memory; smaller weights stay in a cache, and memory bandwidth is irrelevant.
 LEAST_WEIGHTS = 64 << 20
 
-#: Share of the most that memory gave in a run, below which somebody else reads it too.
+#: Share of the run's highest bandwidth below which another process must be reading memory, too.
 GIVES = 0.85
 
 
 class Probe(Protocol):
-    """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
+    """Reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's fake."""
 
     def read(self, threads: int) -> float: ...
     def close(self) -> None: ...
 
 
 class ProgressSink(Protocol):
-    """What is told of it: :class:`specbench.runner.run_task.Progress`."""
+    """Receives messages: :class:`specbench.runner.run_task.Progress`."""
 
     def phase(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
 
 
 class Watcher:
-    """Samples what else the machine does, and keeps that in the run's folder.
+    """Sample what else the machine does, and store the samples in the run's folder.
 
     Args:
-        folder: of the run; earlier samples in it stay.
-        clock: that of the samples, in seconds.
+        folder: of the run; its earlier samples stay.
+        clock: clock of the samples, in seconds.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Watcher:
     def before(self, segment: int) -> None:
         """Sample before a segment, unless the last sample is recent."""
         if self._first is None or self._last is None:
-            self._first = self._last = self._look()  # what happened before it was no run
+            self._first = self._last = self._look()  # earlier events are not part of the run
             return
         now = self._clock()
         if now - self._last.at_s >= max(APART_S, APART_SHARE * (now - self._first.at_s)):
@@ -95,22 +95,22 @@ class Watcher:
 
 
 class MemoryReader:
-    """Reads memory's bandwidth and keeps the readings in the run's folder; close it when the run is over.
+    """Measure memory bandwidth and store the readings in the run's folder; close it when the run is over.
 
-    The probe is half a gigabyte and may have to be built, so it is opened for the first reading and not before: a run
-    of which nothing is left to decode reads nothing. Where it cannot be had, the run goes on without.
+    The probe takes half a gigabyte and may have to be built, so it is opened for the first reading: a run with nothing
+    left to decode reads nothing. If the probe is not available, the run goes on without it.
 
-    A neighbour of a virtual machine comes and goes. With ``patience`` a stretch waits until memory gives again what it
-    gave before. It reads on meanwhile and does not sleep: idle cores of a virtual machine may be put together, and then
-    a reading behind a sleep is half of what memory gives, whatever the neighbours do. Nothing is chosen by how it came
-    out, and the readings that stay are those beside what was timed.
+    Other virtual machines on the same host come and go. With ``patience``, a segment waits until memory gives what it
+    gave before. It keeps reading instead of sleeping, because the hypervisor may move idle cores together, and then a
+    reading after a sleep is half of the true bandwidth. No result decides about the waiting, and only readings next to
+    timed segments are kept.
 
     Args:
-        forwards: by method label, what a forward of its target has to read.
-        folder: of the run; earlier readings in it stay.
-        say: is told what goes on.
+        forwards: by method label, the bytes that a forward of its target reads.
+        folder: of the run; its earlier readings stay.
+        say: receives messages.
         patience: seconds that it may wait for memory, in all.
-        opened: opens the probe; takes what to call with a line before it is built.
+        opened: opens the probe; takes a function for a message before it is built.
         clock: in seconds; replaced by a fake one in tests.
     """
 
@@ -132,7 +132,7 @@ class MemoryReader:
         self._refused = False
 
     def before(self, segment: int) -> None:
-        """Reads, unless the last reading of this process was a moment ago."""
+        """Read, unless the last reading is recent."""
         if self._last is None or self._clock() - self._last >= APART_S:
             self._read(segment)
             self._wait(segment)
@@ -143,24 +143,24 @@ class MemoryReader:
             self._read(segment + 1)
 
     def refuse(self, why: str) -> None:
-        """Goes on without readings, and says so in the record and to the user."""
+        """Continue without readings, and note that in the record and for the user."""
         self._refused = True
         self._keep(self._found.model_copy(update={"refused": one_line(why)}))
         self._say.note(f"memory bandwidth is not read: {one_line(why)}")
 
     def close(self) -> None:
-        """Gives the probe's memory back."""
+        """Free the probe's memory."""
         if self._probe is not None:
             self._probe.close()
             self._probe = None
 
     def _wait(self, segment: int) -> None:
-        """Reads again in place of the last reading, as long as it is low and there is patience."""
-        said = False
+        """Repeat the last reading while it is low and patience is left."""
+        announced = False
         while not self._refused and self._found.low(GIVES) and self._found.waited_s < self._patience:
-            if not said:  # a reading takes a moment, and a log would have a line of each
-                self._say.phase("waiting for memory's bandwidth")
-                said = True
+            if not announced:  # readings are frequent; one line is enough
+                self._say.phase("waiting for memory bandwidth")
+                announced = True
             begun, earlier = self._clock(), self._found
             self._found = earlier.model_copy(update={"readings": earlier.readings[:-1]})
             self._read(segment)
@@ -193,7 +193,7 @@ class Monitor:
     """Samples of the machine and readings of its memory during a run.
 
     Args:
-        memory: reads memory; None where that would say nothing of the run.
+        memory: reads memory; None if bandwidth does not matter for the run.
     """
 
     def __init__(self, watcher: Watcher, memory: MemoryReader | None) -> None:
@@ -241,9 +241,9 @@ def memory_reader(
     """Reader of memory for a run, or None where bandwidth does not matter (GPU, small or simulated model).
 
     Args:
-        simulated: its methods with simulated acceptance, whose times are no machine's.
-        say: is told what goes on.
-        rows: of other engines; those at the precision of the run read the same weights.
+        simulated: methods with simulated acceptance, whose times say nothing about the machine.
+        say: receives messages.
+        rows: of other engines; rows in the run's precision read the same weights.
         patience: seconds that it may wait, see :class:`MemoryReader`.
     """
     on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
@@ -258,18 +258,18 @@ def memory_reader(
         first = sessions[0]
         same = [row.label for row in rows if row.options.dtype in ("auto", first.model.spec.dtype)]
         forwards |= dict.fromkeys(same, forward_bytes(shape_of(first.engine), first.engine.capacity))
-    except SpecbenchError:  # a mixture model that does not say how many experts are active
+    except SpecbenchError:  # a mixture of experts with an unknown number of active ones
         forwards = {}
     return MemoryReader(forwards, folder, say, patience)
 
 
 def forward_bytes(shape: ModelShape, capacity: int) -> ForwardBytes:
-    """What a forward of one row has to read, behind anything from no to ``capacity`` cached tokens.
+    """Bytes that a forward of one row reads, for 0 to ``capacity`` cached tokens.
 
-    Rows of a tree come on top of it: each reads its embedding and writes and reads its own part of the cache, which is
-    nothing beside the weights.
+    Further rows of a tree add their embedding and their part of the cache, which is negligible compared with the
+    weights.
     """
-    # Between these it is a straight line: beyond its window a layer reads no more.
+    # Linear between these points: beyond its window a layer reads no more.
     ends = {layers.window - 1 for layers in shape.attention if layers.window is not None}
     contexts = sorted({0, capacity, *(end for end in ends if 0 < end < capacity)})
     return ForwardBytes(contexts=contexts, nbytes=[step_cost(shape, 1, context).bytes for context in contexts])

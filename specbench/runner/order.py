@@ -1,4 +1,4 @@
-"""The order in which a run decodes: methods interleaved at random, so that drift hits all alike (DESIGN §5)."""
+"""The order of a run's requests: methods are interleaved at random, so that drift affects all alike."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from specbench.runner.record import Request
 
 
 class Turns:
-    """Turns: what each method was asked; a turn after the first follows the answers before it.
+    """The turns of each method; a turn after the first follows the answers before it.
 
-    ``done`` holds the texts of the answers that are there already, by request key.
+    ``done``: texts of existing answers by request key.
     """
 
     def __init__(self, prepared: Prepared, done: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ class Turns:
         self._texts = dict(done)
 
     def __contains__(self, key: str) -> bool:
-        """Whether a request is answered."""
+        """Whether a request has an answer."""
         return key in self._texts
 
     def add(self, record: RequestRecord) -> None:
@@ -34,18 +34,18 @@ class Turns:
         self._texts[record.request_id] = record.text
 
     def request(self, label: str, prompt_id: str, repeat: int, turn: int) -> Request:
-        """A turn of a prompt as a method gets it, after the answers it was asked with."""
+        """A turn of a prompt for a method, with the answers so far in its history."""
         speaker = BASELINE if self._prepared.prompts[prompt_id].forced else label
         answers = [self._texts[request_key(speaker, prompt_id, repeat, before)] for before in range(1, turn)]
         return self._prepared.request(prompt_id, repeat, answers)
 
 
 class Order:
-    """What is left of a run, segment by segment.
+    """The remaining segments of a run.
 
-    The methods follow each other on every block of prompts and every turn, in an order that is drawn anew each time:
-    what slows the machine for a minute hits all of them. With slots to fill a block holds several fillings of one
-    temperature, see :func:`specbench.analysis.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
+    For every block of prompts and every turn the methods follow each other in a new random order, so that a slow minute
+    affects all of them. With several slots, a block contains several fillings of one temperature, see
+    :func:`specbench.analysis.blocks.blocks_of`. ``done`` is as for :class:`Turns`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Order:
 
     @property
     def total(self) -> int:
-        """Requests of the whole run, finished ones included."""
+        """Number of requests of the whole run, including finished ones."""
         return len(self._methods) * len(self._repeats) * self._prepared.spec.requests
 
     def add(self, record: RequestRecord) -> None:
@@ -67,13 +67,13 @@ class Order:
         self._turns.add(record)
 
     def give_up(self, label: str) -> None:
-        """Asks a row nothing more: what it should have answered is not there."""
+        """Give up a row: it gets no more requests."""
         self._given_up.add(label)
 
     def stretches(self) -> Iterator[tuple[Method | Row, list[Request]]]:
-        """A method with the requests of one temperature to decode without interruption.
+        """The next method with requests of one temperature to decode without interruption.
 
-        All have to be added before the next is taken, unless the method is given up.
+        All their records must be added before the next segment is taken, unless the method is given up.
         """
         seed, blocks = self._plan.seed, self._blocks()
         for repeat in self._repeats:
@@ -89,13 +89,15 @@ class Order:
         concurrency, prompts = self._plan.concurrency, self._prepared.prompts
         if concurrency == 1:
             return blocks_of(list(prompts), concurrency)
-        by_temperature: dict[float | None, list[str]] = defaultdict(list)  # only these can share a step
+        by_temperature: dict[float | None, list[str]] = defaultdict(
+            list
+        )  # only requests of one temperature can share a step
         for prompt_id, prompt in prompts.items():
             by_temperature[prompt.temperature].append(prompt_id)
         return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency)]
 
     def _left(self, label: str, block: Sequence[str], repeat: int, turn: int) -> list[Request]:
-        """What of a block's turn is not answered yet; of a row that was given up nothing."""
+        """The unanswered requests of a block's turn; none for a row that was given up."""
         if label in self._given_up:
             return []
         return [

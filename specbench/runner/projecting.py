@@ -1,4 +1,4 @@
-"""Projecting: what a finished run would be on another device, in a file of its own and never in the run's."""
+"""Predict a finished run on another device; the projection is stored in a separate file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from specbench.planning import Resolved
 from specbench.profiling import measure_profile
 from specbench.results import RunFolder
 
-_SECONDS = 30.0  # for step times, where no profile is given
+_SECONDS = 30.0  # for step times, if no profile is given
 _CONTEXTS = (128, 512, 2048)
 
 
 def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
-    """Write a run's projection onto a GPU next to its summary, from a profile of the run's model and device; returns
+    """Write a run's projection onto a GPU next to its summary, from a profile of the run's model and device, and return
     it.
     """
     read = read_run(folder)
@@ -50,7 +50,7 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
 
 
 def profile_for(resolved: Resolved, model: LoadedModel, say: Callable[[str], None]) -> Profile:
-    """The profile that the plan names, or one measured now: as many steps as half a minute allows."""
+    """The plan's profile, or one measured now with as many steps as half a minute allows."""
     plan = resolved.plan
     if plan.profile is not None:
         return read_profile(plan.profile)

@@ -1,4 +1,4 @@
-"""A task's prompts, rendered and tokenised for one model, turn by turn."""
+"""Render and tokenise a task's prompts for one model, turn by turn."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from specbench.results import Dated, PromptDraw, TaskSpec
 from specbench.runner.record import Request
 from specbench.runner.stop import StopRule
 
-# An answer's text may take more tokens as history than it had when it was written; a quarter more and some is ample.
+# An answer's text may take more tokens as history than when it was generated; a quarter more and some is ample.
 _GROWTH, _SLACK = 1.25, 32
 
-# A time that stands for any other, and tokens that one may take more than another.
+# A time that stands for any time, and the tokens by which times may differ.
 _FIXED, _DATE = datetime(2001, 2, 3, 4, 5, 6), 32
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task, ready to be run; prompts by id, in the order of the data (a sweep's as they are used)."""
+    """A task, ready to run; prompts by id, in the order of the data (in a sweep, in the order of use)."""
 
     task: TaskPlan
     spec: TaskSpec
@@ -38,7 +38,9 @@ class Prepared:
     longest: int
     _model: LoadedModel
     _first: dict[str, Sequence[int]] = field(repr=False)  # token ids of the first turns
-    _taken: Mapping[int, int] = field(default_factory=dict)  # control token -> turns from which a second one was taken
+    _taken: Mapping[int, int] = field(
+        default_factory=dict
+    )  # control token -> number of turns from which a duplicate was removed
 
     def request(self, prompt_id: str, repeat: int = 0, answers: Sequence[str] = ()) -> Request:
         """One turn of one prompt; the number of ``answers`` so far decides which."""
@@ -48,8 +50,8 @@ class Prepared:
         return Request(prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature)
 
     def as_recorded(self, record: TaskSpec) -> Prepared:
-        """The same task with the time in its prompts that a record says; EnvironmentRefused where the prompts are
-        others then.
+        """The same task with the recorded time in its prompts; EnvironmentRefused if the prompts then differ from the
+        recorded ones.
         """
         if record.dated is None or self.spec.dated is None or record.dated.at == self.spec.dated.at:
             return self
@@ -58,26 +60,26 @@ class Prepared:
         if rendered.sha256 != record.prompts_sha256:
             raise EnvironmentRefused(
                 f"prompts of {self.task.card.name} are other tokens than on {record.dated.at}, although the time in "
-                "them is the same; choose another --out to begin anew"
+                "them is the same; choose another --out to start again"
             )
         return replace(self, spec=record, _model=model, _first=rendered.first)
 
     @property
     def notes(self) -> list[str]:
-        """What a user has to know of these prompts, a line each."""
+        """Notes for the user about these prompts, one line each."""
         names = ", ".join(
             f"{one_line(repr(self._model.tokenizer.convert_ids_to_tokens(token)), 40)} ({token}) in {count}"
             for token, count in sorted(self._taken.items())
         )
-        return [f"one of two equal control tokens in a row was taken out of prompts: {names}"] if names else []
+        return [f"one of two equal control tokens in a row was removed from prompts: {names}"] if names else []
 
     def only(self, prompt_ids: Sequence[str]) -> Prepared:
-        """The same task with some of its prompts, in that order."""
+        """The same task with some of its prompts, in the given order."""
         return replace(self, prompts={prompt_id: self.prompts[prompt_id] for prompt_id in prompt_ids})
 
     @property
     def temperatures(self) -> list[float | None]:
-        """What the prompts prescribe, each once; None is the run's own."""
+        """The temperatures prescribed by the prompts, each once; None is the run's own."""
         return list(dict.fromkeys(prompt.temperature for prompt in self.prompts.values()))
 
     @property
@@ -89,11 +91,11 @@ class Prepared:
 def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None = None) -> Prepared:
     """Read a task's data, render and tokenise its prompts, and check that they fit.
 
-    A sweep wants ``held_out`` further prompts after those of the plan's limit; all are then in the order of the draw,
-    because a search may use the first few alone. Raises UsageError for no or too few prompts, two of one id, or one
-    that leaves no room for its answers; PluginFault where the task ended the command.
+    A sweep takes ``held_out`` further prompts after those of the plan's limit; all are then in random order, because a
+    search may use only the first few. Raises UsageError for no or too few prompts, duplicate ids, or a prompt that
+    leaves no space for its answers; PluginFault if the task tried to end the command.
     """
-    instance = copy(task.instance)  # it decides open options by the model, and another model may be asked next
+    instance = copy(task.instance)  # it resolves options for the model, and another model may be used next
     with recording_files() as files, plugins.plugin_call(task.card.who):
         every = _prompts(instance.prompts(model.has_chat_template))
     if held_out is None:
@@ -105,7 +107,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
     rendered = _rendered(task, found, model, budget)
     dated = None
-    if getattr(model, "asks_time", False):  # what has no chat template may have no word on it
+    if getattr(model, "asks_time", False):  # a model without a chat template may accept no chat
         undated = _rendered(task, found, model.at(_FIXED), budget)
         dated = Dated(at=model.now.isoformat(), undated_sha256=undated.sha256)
         slack = [rendered.longest + _DATE, *([model.context - budget] if model.context else [])]
@@ -129,7 +131,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
 
 @dataclass(frozen=True)
 class _Rendered:
-    """Prompts as tokens: the first turns by id, a hash of all, tokens of the longest, and control tokens taken out."""
+    """Tokenised prompts: first turns by id, a hash of all, length of the longest, and removed control tokens."""
 
     first: dict[str, Sequence[int]]
     sha256: str
@@ -146,7 +148,7 @@ def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budge
     for prompt in found:
         if prompt.id in first:
             raise UsageError(f"task '{task.card.name}' has two prompts '{prompt.id}'; give each an id of its own")
-        # The last turn first: a thousand turns that do not fit are not all rendered to say so.
+        # The last turn first: if it does not fit, a thousand turns need not be rendered.
         last = model.encode(prompt.after([""] * (prompt.turns - 1)))
         reach = len(last) + prompt.turns * budget
         if model.context and reach > model.context:
@@ -159,21 +161,21 @@ def _rendered(task: TaskPlan, found: Sequence[Prompt], model: LoadedModel, budge
         grown = [len(each) + turn * (int(_GROWTH * budget) + _SLACK) for turn, each in enumerate(asked)]
         longest = max(longest, *grown)
         first[prompt.id] = asked[0]
-        said = [prompt.id, asked[0], list(prompt.stops)]
-        digest.update(json.dumps([*said, *([list(prompt.follow_ups)] if prompt.follow_ups else [])]).encode())
+        fields = [prompt.id, asked[0], list(prompt.stops)]
+        digest.update(json.dumps([*fields, *([list(prompt.follow_ups)] if prompt.follow_ups else [])]).encode())
     return _Rendered(first, digest.hexdigest(), longest, Counter(getattr(model, "doubles", ())) - before)
 
 
-#: Letters of an id, the key of every record; those of chained prompts are long, beyond that it is a text by mistake.
+#: Most letters of an id, the key of every record; ids of chained prompts are long, and longer ones are mistakes.
 _LONGEST_ID = 10_000
 
 
 def _prompts(found: Any) -> Sequence[Prompt]:
-    """What a task gave, where it gave prompts."""
+    """Check that a task returned valid prompts."""
     every = list(found)
     for at, prompt in enumerate(every):
         if not isinstance(prompt, Prompt):
-            raise plugins.Refused(f"prompt {at} is {type(prompt).__name__:.40}, where a Prompt is needed")
+            raise plugins.Refused(f"prompt {at} is {type(prompt).__name__:.40}, not a Prompt")
         texts = [prompt.id, prompt.text, prompt.prefill, prompt.category, *prompt.stops, *prompt.follow_ups]
         texts += [each for turn in prompt.history for each in turn]
         if not all(isinstance(each, str) for each in texts):
@@ -187,5 +189,5 @@ def _prompts(found: Any) -> Sequence[Prompt]:
 
 
 def _taken(every: int, found: int, held_out: int, seed: int | None) -> PromptDraw | None:
-    """How the prompts were chosen; None where there was nothing to choose."""
+    """How the prompts were chosen; None if all were taken."""
     return PromptDraw(of=every, seed=seed, held_out=held_out) if held_out or found < every else None

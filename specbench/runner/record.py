@@ -1,4 +1,4 @@
-"""A request while it is decoded, and the record that is left of it."""
+"""A request while it is decoded, and its record afterwards."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from specbench.runner.checked_decoder import CheckedDecoder
 from specbench.runner.stop import Output, StopRule
 from specbench.runner.trace import Verified, spread_branches, token_trace
 
-_SECOND = 1e-9  # of a nanosecond
+_SECOND = 1e-9  # seconds per nanosecond
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to decode; ``repeat`` counts from 0, ``turn`` of its conversation from 1. Temperature None is the
-    run's.
-    """
+    """One prompt to decode. ``repeat`` counts from 0, ``turn`` from 1. Temperature None uses the run's."""
 
     prompt_id: str
     repeat: int
@@ -59,9 +57,9 @@ def make_record(label: str, done: ActiveRequest, origin: int, number: int, peak:
     """The record of a finished request.
 
     Args:
-        origin: the clock's time when its segment began, in nanoseconds.
-        number: of its segment.
-        peak: bytes of the device's memory, None for a CPU.
+        origin: start of its segment on the clock, in nanoseconds.
+        number: number of its segment.
+        peak: peak bytes of device memory; None on a CPU.
     """
     request, output = done.request, done.output
     assert output.reason is not None
@@ -91,7 +89,7 @@ def make_record(label: str, done: ActiveRequest, origin: int, number: int, peak:
 
 
 def answer_fields(label: str, request: Request, output: Output) -> dict[str, Any]:
-    """The fields of a record that hold the request and its answer, whichever engine gave it."""
+    """The fields of a record with the request and its answer, for any engine."""
     return {
         "request_id": request_key(label, request.prompt_id, request.repeat, request.turn),
         "method": label,

@@ -1,4 +1,4 @@
-"""Measuring: a plan to its finished folders, a task each; what the command and Python's door both do."""
+"""Run a plan to its finished folders, one per task; used by the command and by ``specbench.run``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished task of a plan, and its projection onto another GPU where the plan asks for one."""
+    """A finished task of a plan, and its projection onto another GPU if the plan asks for one."""
 
     task: str
     folder: RunFolder
@@ -27,9 +27,9 @@ class Measured:
 
 
 def run_plan(plan: Plan) -> Iterator[Measured]:
-    """Run the tasks of a plan, one after the other; each is yielded when it is finished.
+    """Run the tasks of a plan one after the other; yield each when it is finished.
 
-    All prompts of all tasks are read and checked before the first is run.
+    The prompts of all tasks are read and checked before the first task runs.
     """
     with step_timeout(plan.step_timeout):
         yield from _measured(plan)
@@ -43,21 +43,22 @@ def _measured(plan: Plan) -> Iterator[Measured]:
     check_device(plan)
     resolved = resolve(plan, by_machine=True)
     check_ready(resolved)
-    for line in (*resolved.notes, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
+    told = resolved.notes if plan.verbose else resolved.warnings
+    for line in (*told, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
         say(line)
     from specbench.runner.loading import load_models
     from specbench.runner.projecting import add, profile_for
     from specbench.runner.prompts import prepare
-    from specbench.runner.run_task import run_task  # torch comes with these: no mistake waits for it
+    from specbench.runner.run_task import run_task  # these import torch, so mistakes are reported before
 
     model, base = load_models(resolved, say)
     steps: Profile | None = None
     for prepared in [prepare(resolved.plan, task, model) for task in resolved.tasks]:
-        with RunProgress(notes) as progress:
+        with RunProgress(notes, verbose=plan.verbose) as progress:
             folder = run_task(resolved, model, prepared, progress, base)
         projection = None
         if onto is not None:
-            # Behind the run: nothing that it measures is any warmer or colder for it.
+            # After the run, so that it does not affect the measurements.
             steps = steps or profile_for(resolved, model, say)
             projection = add(folder.path, onto, steps)
         yield Measured(prepared.spec.name, folder, projection)
@@ -65,18 +66,18 @@ def _measured(plan: Plan) -> Iterator[Measured]:
 
 @keywords(Plan)
 def run(plan: Plan) -> Run:
-    """Run methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
+    """Run methods on one task: same weights, cache, clock and stop rule; AR always runs with them.
 
-    It is ``specbench run`` with its options as keyword arguments: the same call goes on where it was interrupted, and
-    what is finished is not decoded again. A method or another engine that fails ends no run: its row says why in
-    ``failed``. What ends this whole process ends the run too; only the command line, which watches it from another
-    process, can go on.
+    It is ``specbench run`` with its options as keyword arguments: the same call continues an interrupted run, and
+    finished requests are not decoded again. A method or engine that fails does not end the run: its row has the reason
+    in ``failed``. If this process is killed, the run ends; only the command line, which watches from another process,
+    can continue.
 
     Returns:
         The run: ``.summary``, ``.frame()``, ``.methods()`` and ``.folder``.
 
     Raises:
-        SpecbenchError: what went wrong, in one line. Finished requests are kept.
+        SpecbenchError: the reason in one line. Finished requests are kept.
     """
     if plan.task is not None and "," in plan.task:
         raise UsageError(f"specbench.run takes one task, not {plan.task}; call it once for each")

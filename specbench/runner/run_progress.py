@@ -1,4 +1,4 @@
-"""What a run shows while it goes on."""
+"""Show the progress of a run."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ if TYPE_CHECKING:
 
 
 class RunProgress(Live):
-    """Requests done, tokens per second of each method so far, and time left."""
+    """Show finished requests, tokens per second of each method so far, and the time left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         super().__init__(console)
+        self._verbose = verbose
         self._simulated: set[str] = set()
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
 
     def done_already(self, folder: RunFolder) -> None:
-        """There is nothing to decode."""
+        """Called if there is nothing to decode."""
         self.note(f"done already in {folder.path}; --again repeats")
 
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None:
-        """A run begins, or is resumed with ``done`` requests finished."""
+        """Called when a run starts, or is resumed with ``done`` finished requests."""
         self._simulated = set(folder.run.get("simulated", ()))
         if resumed:
-            self._console.print(f"going on in {folder.path} ({done} of {total} requests are done)")
+            self._console.print(f"continuing in {folder.path} ({done} of {total} requests are done)")
         self.begin(done, total)
 
     def ready(self, engine: Mapping[str, Any]) -> None:
-        """Everything is warm; the engine says what it runs on."""
-        if line := engine_line(engine):
+        """Called after the warm-up, with facts about the engine."""
+        if self._verbose and (line := engine_line(engine)):
             self.note(line)
 
     def request(self, record: RequestRecord) -> None:
-        """A request is finished."""
+        """Called when a request is finished."""
         label = f"{record.method} (simulated)" if record.method in self._simulated else record.method
         self._tokens[label] += record.decoded_tokens
         self._seconds[label] += record.decode_share_s
@@ -51,10 +52,10 @@ class RunProgress(Live):
 
 
 def notes_of(plan: Noting) -> Console:
-    """Where the progress and the notes of a plan go: to stderr, or nowhere."""
+    """The destination of a plan's progress and notes: stderr, or nowhere."""
     return console(stderr=True, quiet=plan.quiet)
 
 
 def printing_to(console: Console) -> Callable[[str], None]:
-    """Takes lines for the user."""
+    """Receives lines for the user."""
     return lambda line: console.print(line, soft_wrap=True)

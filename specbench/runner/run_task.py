@@ -1,4 +1,4 @@
-"""Run: from a plan to a finished folder, through prompts, sessions, requests, losslessness, verdicts and summary."""
+"""Run one task of a plan to a finished folder: prompts, sessions, requests, losslessness, verdicts, summary."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from specbench.runner.setup.threads import as_before
 
 
 class Progress(Protocol):
-    """Where a run reports; the CLI draws it, tests and libraries pass :class:`Silent`."""
+    """Receives a run's progress; the CLI draws it, tests and libraries pass :class:`Silent`."""
 
     def done_already(self, folder: RunFolder) -> None: ...
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
@@ -65,17 +65,17 @@ class Silent:
 def run_task(
     resolved: Resolved, model: LoadedModel, prepared: Prepared, progress: Progress, base: LoadedModel | None = None
 ) -> RunFolder:
-    """Run one task to its end, going on in an unfinished folder of the same configuration where there is one.
+    """Run one task to its end, continuing in an unfinished folder of the same configuration if there is one.
 
-    What is finished is not decoded again unless the plan says so, and no graph is captured for it. ``base`` is what the
-    model was made from, where the plan has a row of it.
+    Finished requests are not decoded again unless the plan says so, and no graph is captured for them. ``base``: the
+    model's base, if the plan has a row of it.
     """
     captured = environment.capture(str(model.model.device))
     heartbeat.record(folder="")
     capacity = prepared.longest + prepared.budget
     own = [method for method in resolved.methods if method.label != BASE or base is None]
     with ExitStack() as stack:
-        # Before the folder: what the engine or a method refuses must leave nothing behind.
+        # Before creating the folder, so that a refusal by the engine or a method leaves no folder.
         sessions = [stack.enter_context(session_of(resolved, model, capacity, own, metered=True))]
         if base is not None:
             theirs = [method for method in resolved.methods if method.label == BASE]
@@ -109,7 +109,7 @@ def run_task(
             ):
                 records = _decode(resolved, sessions, prepared, folder, progress, resumed, monitor, engines)
             graded, over_own, verdicts = None, None, None
-            if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
+            if not resolved.simulated:  # with simulated acceptance the text means nothing
                 progress.phase("checking losslessness")
                 own_rows = [record for record in records if record.method != BASE]
                 graded, over_own = _graded(resolved, sessions[0], prepared, own_rows, folder.read(ENGINES) or Engines())
@@ -126,7 +126,7 @@ def run_task(
 
 
 def _warm_up(session: Session, prepared: Prepared, engines: RunningEngines | None) -> None:
-    """Warms up a session's methods; one that fails at it is marked, and the others begin again without it."""
+    """Warm up a session's methods; a method that fails is marked, and the others start again without it."""
     failed = engines.failed if engines else {}
     while methods := [method for method in session.methods if method.label not in failed]:
         try:
@@ -143,14 +143,16 @@ def _warm_up(session: Session, prepared: Prepared, engines: RunningEngines | Non
 def _kept(
     resolved: Resolved, prepared: Prepared, folder: RunFolder, progress: Progress, failed: Container[str]
 ) -> list[RequestRecord]:
-    """The records of a resumed folder that stand. What a stateful row had learnt when it was broken off is gone with
-    the process, so its figures would be of two cold starts: it starts again, unless it had failed."""
+    """The valid records of a resumed folder.
+
+    The state of a stateful row was lost with the process, and its figures would mix two cold starts, so it starts
+    again, unless it had failed."""
     records = [record.untraced() for record in folder.records()]
     stateful = {method.label for method in resolved.methods if method.label not in failed and method.stateful}
     again = broken_off(records, stateful, prepared.spec.requests)
     for label, theirs in again.items():
         progress.note(
-            f"{label} learns from earlier requests and was broken off; it starts again, {len(theirs)} requests"
+            f"{label} learns from earlier requests and was interrupted; it starts again, {len(theirs)} requests"
         )
     gone = {record.request_id for theirs in again.values() for record in theirs}
     if gone:
@@ -161,9 +163,9 @@ def _kept(
 def _graded(
     resolved: Resolved, session: Session, prepared: Prepared, records: Sequence[RequestRecord], engines: Engines
 ) -> tuple[Mapping[str, dict[str, Any]], Mapping[str, dict[str, Any]]]:
-    """Losslessness against our AR, and that of another engine's speculation against its own plain decoding.
+    """Losslessness against our AR, and of another engine's speculation against its own plain decoding.
 
-    Rows that answered in text alone have no ids to compare, and those of another precision other answers by right.
+    Rows that answered only in text have no ids to compare, and rows in another precision rightly have other answers.
     """
     specs = {spec.label: spec for spec in resolved.specs()}
     textual = {label for label, facts in engines.rows.items() if not facts.ids}
@@ -181,7 +183,7 @@ def _graded(
 
 
 def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFolder) -> Resolved:
-    """The run with automatic settings by the times that its folder keeps, or keeps from now on."""
+    """The run with automatic settings from the times stored in its folder, or stored there now."""
     known = folder.read(TIMES) or {}
     for session in sessions:
         session.calibrate(known)
@@ -202,7 +204,7 @@ def _decode(
     monitor: Monitor | None = None,
     engines: RunningEngines | None = None,
 ) -> list[RequestRecord]:
-    """All records of the run, those of a resumed folder first."""
+    """All records of the run; those of a resumed folder come first."""
     failed = engines.failed if engines else {}
     if engines:
         for label, why in plugins.ended_rows(str(folder.path)).items():
@@ -244,7 +246,7 @@ def _decode(
                     order.add(record)
                     progress.request(record)
             except (EngineFault, PluginFault) as fault:
-                if engines is None or method.label == BASELINE:  # without it the others are over nothing
+                if engines is None or method.label == BASELINE:  # without AR the others have no baseline
                     raise
                 engines.fail(method.label, fault)
                 if isinstance(fault, PluginFault) and fault.spoils_all:

@@ -1,6 +1,6 @@
-"""Session: a model on its engine with the methods that decode on it, their clock, GPU meter and warm-up.
+"""A model on its engine, with its methods, their clock, GPU meter and warm-up.
 
-Whatever decodes goes through one: runs, sweeps, checks, the local judge, answers to train on, held-out prompts.
+Everything that decodes uses a session: runs, sweeps, checks, the local judge, training answers, held-out prompts.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ class Kernels:
 
     @classmethod
     def of(cls, plan: Plan, device: str = "cpu") -> Kernels:
-        """What a plan says of them on a kind of device."""
+        """The options of a plan for a kind of device."""
         return cls(plan.attention, SWITCH[plan.graphs], plan.compile, native_of(plan, device), plan.deterministic)
 
 
 class Session:
-    """Close it when done, or use it as a context manager.
+    """A session. Close it when done, or use it as a context manager.
 
     Args:
-        methods: draft models and heads that they bring are loaded here.
-        sampling: how tokens are chosen where a request names no temperature; its seed is also that of drafts.
+        methods: their draft models and heads are loaded here.
+        sampling: sampling of requests without their own temperature; its seed is also used for drafts.
         capacity: tokens of the longest sequence, its answer included.
-        name: what the user calls the model; default is its own name.
-        weights: the causal LM to decode with where it is not the model's own, as in training.
-        drafts: loads draft models by name; without it a method that wants one is refused.
-        simulated: method label -> acceptance that is decided by lot.
-        metered: look at the GPU while requests run.
-        calibration: the times that automatic settings are chosen by; default is measured anew and stored nowhere.
+        name: the user's name of the model; default is its own name.
+        weights: the causal LM to decode with if it is not the model's own, as in training.
+        drafts: loads draft models by name; without it a method that needs one is refused.
+        simulated: method label -> simulated acceptance.
+        metered: read the GPU while requests run.
+        calibration: times for automatic settings; by default they are measured and not stored.
 
     Attributes:
-        methods: draft models and heads that they bring are loaded here.
-        calibration: the times that automatic settings are chosen by; default is measured anew and stored nowhere.
+        methods: with their draft models and heads.
+        calibration: times for automatic settings.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Session:
         kernels = kernels or Kernels()
         if not methods:
             raise ValueError("a session needs a method")
-        self._heads: list[Mapping[str, Any]] = []  # what draft heads have to say of themselves
+        self._heads: list[Mapping[str, Any]] = []  # facts about draft heads
         self.notes: list[str] = []
         widest = max(methods, key=lambda method: method.max_rows)
         try:
@@ -141,8 +141,10 @@ class Session:
         return self.calibration.once(what, take, by_rows)
 
     def _ready(self, target: Target) -> tuple[Method, ...]:
-        """The methods with what they bring. One that changed what all share, or asks for what the target has not, is
-        refused when it is to decode."""
+        """Prepare the methods.
+
+        A method that changed shared state, or asks for outputs that the target does not have, is refused when it should
+        decode."""
         made = []
         for method in self._plain:
             self._preparing = method.label
@@ -169,7 +171,7 @@ class Session:
             raise self._faulty[method.label]
 
     def calibrate(self, known: Mapping[str, StoredTimes]) -> None:
-        """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
+        """Choose automatic settings from the times that a run began with, if they differ from this session's."""
         if self.calibration.take(known) and self._target is not None:
             self.methods = self._ready(self._target)
             self._states = States(self.methods)
@@ -182,14 +184,14 @@ class Session:
         together: int | None = None,
         tokens: int = _WARM_UP_TOKENS,
     ) -> None:
-        """Capture every graph, then run every method on text of the tool's own, as long as the longest prompt."""
+        """Capture every graph, then run every method on warm-up text as long as the longest prompt."""
         longest, methods = prepared.longest, self.methods if methods is None else methods
         requests = self.warm_up_requests(prepared, longest, tokens, together)
         warm: set[str] = set()
         for temperature in prepared.temperatures:
             self.capture(longest, methods, temperature)
             for method in methods:
-                # What a method brings may have graphs of its own for each way of sampling.
+                # A method's models may have graphs of their own for each kind of sampling.
                 if method.label not in warm or method.shared is not None:
                     warm.add(method.label)
                     for _ in self.decode(method, [replace(request, temperature=temperature) for request in requests]):
@@ -199,8 +201,8 @@ class Session:
     def warm_up_requests(
         self, prepared: Prepared, length: int, tokens: int, together: int | None = None
     ) -> list[Request]:
-        """A prompt of up to ``length`` tokens, which none of the task's is, for each of the sequences stepped together,
-        answered by up to ``tokens`` tokens."""
+        """A warm-up prompt of up to ``length`` tokens for each sequence stepped together, answered by up to ``tokens``
+        tokens."""
         text = warm_up_ids(self.model, min(length, prepared.longest), prepared.ids)
         room = prepared.longest + prepared.budget - len(text)
         rule = StopRule(frozenset(), (), max(1, min(tokens, room)), self.model.decode)
@@ -221,7 +223,7 @@ class Session:
             )
 
     def sampling(self, temperature: float | None = None) -> Sampling:
-        """How tokens are chosen at a temperature that a task prescribes; None is the session's own."""
+        """The sampling for a temperature that a task prescribes; None is the session's own."""
         try:
             return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
         except ValueError as error:
@@ -230,9 +232,9 @@ class Session:
     def decode(
         self, method: Method, requests: Sequence[Request], number: int = 0, together: int | None = None
     ) -> Iterator[RequestRecord]:
-        """Decode requests of one temperature without interruption; yields each as it ends.
+        """Decode requests of one temperature without interruption; yield each as it ends.
 
-        ``number`` is stored with each record: times of one segment share a clock. ``together`` defaults to all slots.
+        ``number`` is stored with each record; times of one segment share a clock. ``together`` defaults to all slots.
         """
         self._assert_sound(method)
         self.engine.sampling = self.sampling(requests[0].temperature)
@@ -254,7 +256,7 @@ class Session:
         return grade(self.engine, methods, prepared, records, self.sampling, **others)
 
     def report(self) -> dict[str, Any]:
-        """What the engine chose and what its captures cost, and the memory that each method decodes in."""
+        """The engine's choices, the cost of its captures, and the memory of each method."""
         weights, cache = self.model.spec.weight_bytes, self.engine.cache.nbytes
         memory = {
             method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": self._drafts_in[method.label]}
@@ -268,8 +270,8 @@ class Session:
         return found
 
     def close(self) -> None:
-        """Frees the memory of the engine and of what drafts for it, at once."""
-        # Each knows this session, and so does the target: without the circles, its memory is free at once.
+        """Free the memory of the engine and of draft models and heads at once."""
+        # They and the target refer to this session; without these cycles its memory is freed at once.
         self._runners.clear()
         self._target = None
         self.engine.close()
@@ -301,7 +303,7 @@ class Session:
         return self._runners[together]
 
     def _context(self, label: str, request: Request) -> Context:
-        """Drafts are drawn from (seed, prompt, repeat, turn): repeatable, and alike for equal methods."""
+        """Random drafts depend on (seed, prompt, repeat, turn): reproducible, and the same for equal methods."""
         turn = f"/{request.turn}" if request.turn > 1 else ""
         rng = random.Random(f"{self._sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
         return Context(self.model.vocab_size, self.model.pad_id, rng, state=self._states.of(label, request))
@@ -320,7 +322,7 @@ def session_of(
     *,
     metered: bool = False,
 ) -> Session:
-    """The session of a run; default are all of its methods. ``capacity`` is tokens of the longest sequence with its
+    """The session of a run, by default with all of its methods. ``capacity``: tokens of the longest sequence with its
     answer.
     """
 
@@ -331,7 +333,7 @@ def session_of(
         "model": model.spec.fingerprint,
         "dtype": model.spec.dtype,
         "machine": environment.fingerprint(captured),
-        "threads": plan.threads,  # as asked for: how many are left to a run differs from one to the next
+        "threads": plan.threads,  # the requested number: the number left in a resumed run differs
         "slots": plan.concurrency,
         "kernels": vars(kernels),
     }
@@ -362,27 +364,27 @@ def session_of(
 
 
 def open_gpu(device: torch.device) -> Nvml | None:
-    """The GPU to look at while requests run; None for a CPU, and where NVML has no such GPU."""
+    """The GPU to read while requests run; None on a CPU, or if NVML has no such GPU."""
     if device.type != "cuda":
         return None
     return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
 
 
 class PeakMemory:
-    """The allocator's high-water mark of one GPU: tensors, weights and cache included, what it keeps in reserve not."""
+    """Peak memory of one GPU from torch's allocator: tensors, weights and cache, without the allocator's reserve."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def reset(self) -> None:
-        """Begins anew, from what is held now."""
+        """Reset the peak to the current memory."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak(self) -> int:
-        """Bytes, the most since :meth:`reset`."""
+        """Peak bytes since :meth:`reset`."""
         return torch.cuda.max_memory_allocated(self._device)
 
 
 def peak_memory(device: torch.device) -> PeakMemory | None:
-    """That of a device; None for a CPU, whose memory torch does not count."""
+    """The meter of a device; None on a CPU, where torch does not count memory."""
     return PeakMemory(device) if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""The stop rule, one for all methods: where an answer ends and which tokens count (peers' pitfalls C2 to C7)."""
+"""The stop rule of all methods: where an answer ends and which tokens count."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from specbench.results import FinishReason
 
 Decode = Callable[[Sequence[int]], str]
 
-# Tokens looked at beyond a stop string's own length, for tokens that decode to no text (special ones, byte pieces).
+# Tokens checked beyond a stop string's own length, for tokens that decode to no text (special tokens, partial bytes).
 _SLACK = 4
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """``text`` before the first of the stop strings."""
+    """The part of ``text`` before the first stop string."""
     found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
     return text[: min(found)] if found else text
 
@@ -36,7 +36,7 @@ class StopRule:
 
 @dataclass
 class Output:
-    """The kept tokens of one request. Truncation goes token by token: it cannot depend on how many a step brings."""
+    """The kept tokens of one request. They are checked one by one, so the result does not depend on the steps."""
 
     rule: StopRule
     ids: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Output:
     reason: FinishReason | None = None
 
     def extend(self, tokens: Sequence[int]) -> int:
-        """Takes the tokens that a forward emitted; returns how many are kept. Sets ``reason`` when the answer ends."""
+        """Add the tokens that a forward emitted; return how many are kept. Sets ``reason`` when the answer ends."""
         before = len(self.ids)
         kept: list[int] = []
         for token in tokens:
@@ -65,7 +65,7 @@ class Output:
         return taken
 
     def _stop_string_end(self, before: int) -> int | None:
-        """How many ids to keep when a stop string was completed by an id behind ``before``, else None."""
+        """Number of ids to keep if an id after ``before`` completed a stop string, else None."""
         if not self.rule.stops:
             return None
         reach = max(len(stop.encode()) for stop in self.rule.stops) + _SLACK
@@ -81,16 +81,16 @@ class Output:
         return any(stop in text for stop in self.rule.stops)
 
     def text(self) -> str:
-        """The answer: special tokens dropped, cut before the first stop string."""
+        """The answer without special tokens, cut before the first stop string."""
         return cut(self.rule.decode(self.ids), self.rule.stops)
 
     def stop_tail(self) -> int:
-        """Kept ids that lie wholly in or behind the stop string: generated only to detect it."""
+        """Number of kept ids that lie entirely in or after the stop string."""
         if self.reason != "stop-string":
             return 0
         text = self.text()
         tail = 0
-        # Compared as text and not by length: half a character decodes to a replacement character as long as the whole.
+        # Compared as text, not by length: half a character decodes to a replacement character of the same length.
         while tail < len(self.ids) and self.rule.decode(self.ids[: len(self.ids) - tail - 1]).startswith(text):
             tail += 1
         return tail

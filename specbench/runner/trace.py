@@ -1,4 +1,4 @@
-"""How each token of an answer came, for its record; made once the request is over and its clock has stopped."""
+"""Record how each token of an answer was drafted; computed after the request, when its clock has stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specbench.decoding import Branch, TokenTree
 from specbench.results import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace
 from specbench.runner.stop import Decode, Output
 
-_HALF = "\ufffd"  # what half a character decodes to
+_HALF = "\ufffd"  # half a character decodes to this
 
 
 class Verified(NamedTuple):
@@ -22,14 +22,14 @@ class Verified(NamedTuple):
 
 
 def verified(tree: TokenTree, path: Sequence[int], *, whole: bool) -> Verified:
-    """What is kept of a step whose accepted rows are ``path``, root first."""
+    """The recorded part of a step with the accepted rows ``path``, root first."""
     words, accepted = tree.origins, path[1:]
     origins = [words] * len(accepted) if isinstance(words, str) else [words[row] for row in accepted]
     return Verified(len(tree), origins, (tree, path) if whole else None)
 
 
 def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified]) -> TokenTrace:
-    """The trace of a finished answer; ValueError where its drafts name more origins than there are letters."""
+    """The trace of a finished answer; ValueError if its drafts have more origins than there are letters."""
     letters = _Letters()
     origins = [letters[PREFILL]]
     for kept, step in zip(accepts, steps, strict=True):
@@ -48,10 +48,10 @@ def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified
     )
 
 
-#: Trees of a request whose best branch is kept, evenly spread over it.
+#: Number of trees per request whose best branch is kept, evenly spread over the answer.
 SPREAD = 8
 
-_NATS = 1e15  # more than that is no logarithm of a probability, and no figure of a record
+_NATS = 1e15  # larger values are not log-probabilities
 
 
 def spread_branches(branches: Sequence[Branch], kept: int) -> list[DraftedBranch]:
@@ -89,11 +89,11 @@ def _draft(tree: TokenTree, path: Sequence[int], letters: _Letters) -> Draft:
     )
 
 
-_DIGITS = 4  # behind the point, of nats: a ten-thousandth of a probability is seen by nobody
+_DIGITS = 4  # decimals of nats; smaller differences do not matter
 
 
 def _scores(tree: TokenTree) -> list[float | None] | None:
-    """What the drafter gave the rows below the root; None where it gave nothing."""
+    """The drafter's scores of the rows below the root; None without scores."""
     found = [
         round(score, _DIGITS) if score is not None and -_NATS <= score <= _NATS else None
         for score in (tree.row_scores() or ())[1:]
@@ -104,12 +104,12 @@ def _scores(tree: TokenTree) -> list[float | None] | None:
 def characters(ids: Sequence[int], decode: Decode) -> list[int]:
     """How many characters of ``decode(ids)`` each id brings, shape [ids]; they add up to all of them.
 
-    Only neighbours are decoded together, since decoding every prefix is quadratic. The characters that a token brings
-    are those that no later token changes.
+    Only adjacent ids are decoded together, because decoding every prefix is quadratic. A token's characters are those
+    that no later token changes.
     """
     counts: list[int] = []
     text = ""
-    start = read = 0  # what is behind ``read`` is not settled; ``start`` is before it, for the context
+    start = read = 0  # text after ``read`` may still change; ``start`` lies before it, for the context
     for end in range(1, len(ids) + 1):
         now = decode(ids[start:end])
         if now.endswith(_HALF) and end < len(ids):
@@ -138,7 +138,7 @@ def _by_prefixes(ids: Sequence[int], decode: Decode, text: str) -> list[int]:
 
 
 def pieces(wanted: set[int], text: Sequence[int], decode: Decode) -> dict[int, str]:
-    """The text of each ``wanted`` id after a word of ``text``: some tokenizers drop the blank that begins a text."""
+    """The text of each ``wanted`` id after a word of ``text``: some tokenizers drop a leading blank."""
     word = next(([one] for one in text if decode([one]).strip(f" {_HALF}")), [])
     before = len(decode(word))
     return {token: decode([*word, token])[before:] for token in sorted(wanted)}

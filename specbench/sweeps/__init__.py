@@ -1,4 +1,4 @@
-"""Sweeps: a grid of settings measured beside each other on the same prompts."""
+"""Measure a grid of settings on the same prompts, next to AR."""
 
 from typing import TYPE_CHECKING
 

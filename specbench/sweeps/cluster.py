@@ -13,7 +13,7 @@ from specbench.sweeps.messages import Task, WorkerInfo, WorkerMessage
 
 
 class _Actor:
-    """What runs in the cluster. Errors of ours come back as values: an actor that raises in its making is dead."""
+    """The worker actor. Our errors come back as values, because an actor that raises in its constructor is dead."""
 
     def __init__(self, make: Make) -> None:
         self._worker, self._error = None, None
@@ -42,10 +42,10 @@ class _Actor:
 
 
 class Cluster:
-    """An executor on the Ray cluster that ``RAY_ADDRESS`` names, or on one of its own on this machine.
+    """An executor on the Ray cluster that ``RAY_ADDRESS`` names, or on a local one started for it.
 
-    A worker that is lost is replaced, and what is left of its task goes to whoever is free. Default is one worker per
-    GPU of the cluster, or one. EnvironmentRefused: Ray is missing, does not start, or has not so many devices.
+    A lost worker is replaced, and the rest of its task goes to a free worker. Default is one worker per GPU of the
+    cluster, or one. EnvironmentRefused: Ray is missing, does not start, or has too few devices.
     """
 
     alone = False
@@ -60,10 +60,10 @@ class Cluster:
         if self._mine:
             try:
                 ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
-            except Exception as error:  # on a busy machine a bare one: its parts did not start in time
+            except Exception as error:  # without a message on a busy machine: its parts did not start in time
                 ray.shutdown()
                 why = one_line(str(error), 160)
-                raise EnvironmentRefused(f"the Ray cluster cannot be had ({why}); mend it, or repeat") from error
+                raise EnvironmentRefused(f"cannot use the Ray cluster: {why}; fix it, or repeat") from error
         resources = ray.cluster_resources()
         gpus, cores = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
         self._count = count or gpus or 1
@@ -91,7 +91,7 @@ class Cluster:
         ray = self._ray
         waiting = deque((task, 0) for task in tasks)
         free = list(range(len(self._actors)))
-        busy: dict[Any, tuple[int, Task, int, dict[str, str]]] = {}  # stream -> worker, task, losses, its answers
+        busy: dict[Any, tuple[int, Task, int, dict[str, str]]] = {}  # stream -> worker, task, losses, answers
         while waiting or busy:
             while waiting and free:
                 task, losses = waiting.popleft()
@@ -130,7 +130,7 @@ class Cluster:
         return found
 
     def listen(self, progress: Listener) -> None:
-        """Nothing: they are in processes of their own."""
+        """Do nothing: the workers are in other processes."""
 
     def close(self) -> None:
         for actor in getattr(self, "_actors", []):
@@ -143,7 +143,7 @@ class Cluster:
         try:
             found = self._ray.get(actor.ask.remote(what, *arguments))
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
-            why = str(error).strip().splitlines()[-1]  # above it is the cluster's own traceback
+            why = str(error).strip().splitlines()[-1]  # the lines above it are the cluster's own traceback
             raise SpecbenchError(f"a worker of the Ray cluster was lost ({why}); repeat the command") from error
         if isinstance(found, SpecbenchError):
             raise found

@@ -1,4 +1,4 @@
-"""A sweep from its grid to its files: which cell on which prompts next, records kept as they come."""
+"""Run a sweep from its grid to its files: choose the next configurations and prompts, store records as they come."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from specbench.sweeps.measured import Measured
 from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo
 from specbench.sweeps.search import Kind, Round, Search
 
-#: Of a method's record: what decides its measurements.
+#: Fields of a method's record that decide its measurements.
 _DECIDE = ("name", "options", "weights")
 
 
 class Progress(Protocol):
-    """Where a sweep reports."""
+    """Receives a sweep's progress."""
 
     def start(self, path: Path, concurrency: int, done: int, most: int) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
@@ -67,7 +67,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for; ``profile`` predicts, and a copy of it goes into the sweep's folder."""
+    """The request; ``profile`` is used for predictions and copied into the sweep's folder."""
 
     grid: Grid
     out: Path
@@ -79,10 +79,10 @@ class Asked:
 
 
 def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
-    """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
+    """Run a sweep to its end, continuing a stopped one with the same model, prompts, machine and software.
 
-    Cells that are done already are not decoded again, whichever command decoded them. Cells that are new are decoded
-    beside plain decoding of their own, because the machine may be in another state by now.
+    Finished configurations are not decoded again, whichever command decoded them. New ones are decoded next to a new AR
+    pass, because the machine's state may have changed.
     """
     described = executor.describe()
     executor.listen(progress)
@@ -93,7 +93,7 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
     try:
         for count in sweep.grid.concurrency:
             parts.append(_Part(part_folder(path, count), sweep, described, count, digest))
-        with write_lock(path):  # a command with other concurrencies may be at it
+        with write_lock(path):  # a command with other concurrencies may be running
             times = _write_head(path, sweep, described, digest)
         for part in parts:
             part.decode(executor, progress, times)
@@ -106,7 +106,7 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
 
 
 class _Part:
-    """A sweep at one concurrency: a run folder whose methods are the cells."""
+    """A sweep at one concurrency: a run folder whose methods are the configurations."""
 
     def __init__(self, path: Path, sweep: Asked, described: WorkerInfo, concurrency: int, digest: str) -> None:
         self._sweep, self._described, self.concurrency = sweep, described, concurrency
@@ -131,11 +131,11 @@ class _Part:
             self.measured.add(record)
 
     def _join(self, before: RunConfig, config: RunConfig) -> None:
-        """Adds the cells to those that the folder has, each with the number of the pass that decodes it."""
+        """Add configurations to those in the folder, each with the number of the pass that decodes it."""
         run = self.folder.run
         passes: dict[str, int] = dict(run.get("passes", {}))
         fresh = [spec.label for spec in config.methods if spec.label not in passes and spec.label != BASELINE]
-        # Before anything is decoded all cells can share the first pass with each other.
+        # Before anything is decoded, all configurations can share the first pass.
         number = 1 + max(passes.values()) if passes and self.records else 0
         passes |= dict.fromkeys(fresh, number)
         known = _written(before.methods) if run.get("passes") else {}
@@ -145,7 +145,7 @@ class _Part:
             for each in (config, before)
         )
         for label in sorted(known.keys() & mine.keys()):
-            # A label tells what is swept, not what is set beside it.
+            # A label shows the swept options, not the fixed ones.
             then = {name: known[label][name] for name in _DECIDE}, asked_before.get(label)
             if then != ({name: mine[label][name] for name in _DECIDE}, simulated.get(label)):
                 raise UsageError(f"{self.folder.path} has '{label}' with other options; choose another --out")
@@ -156,7 +156,7 @@ class _Part:
         self._passes = passes
 
     def decode(self, executor: Executor, progress: Progress, times: Mapping[str, StoredTimes]) -> None:
-        """Decodes what is left, with automatic settings by the times that the sweep began with."""
+        """Decode what is left, with automatic settings from the times that the sweep began with."""
         tuning = set(self._described.tuning)
         assert tuning, "a sweep has prompts"
         wanted = {(label, self._passes[label]) for label in self.search.labels}
@@ -164,7 +164,7 @@ class _Part:
         most = len(wanted) * self._requests(self._described.tuning) + 2 * self._requests(self._described.held_out)
         done = sum((r.method, r.repeat) in wanted and r.prompt_id in tuning for r in self.records)
         progress.start(self.folder.path, self.concurrency, done, most)
-        # Of those that another command gave up, the ones that this one asks for are tried anew: they may be mended.
+        # Configurations that an earlier command gave up are tried again if requested: their method may be fixed.
         engines = self.folder.read(ENGINES) or Engines()
         gone = engines.failed
         failed = {label: why for label, why in gone.items() if label not in self.search.labels}
@@ -184,10 +184,10 @@ class _Part:
                     continue
                 if isinstance(record, Failed):
                     if record.label not in failed:
-                        progress.note(f"{record.why}; {record.label} is marked, the other cells go on")
+                        progress.note(f"{record.why}; {record.label} is marked, the other configurations go on")
                     self.search.stopped[record.label], failed[record.label] = "failed", record.why
                     continue
-                if self.folder.finished:  # a search that needs what no command before it needed
+                if self.folder.finished:  # a search that needs more than any earlier command
                     self.folder.go_on(self.folder.run)
                 self.folder.log.append(record.model_dump(mode="json"))
                 self.records.append(record.untraced())
@@ -200,7 +200,7 @@ class _Part:
             self.folder.write(ENGINES, engines.model_copy(update={"failed": failed}))
 
     def _observed(self, found: Conditions) -> None:
-        """Keeps what was found of the machine; that of a finished part stays, where nothing more was decoded."""
+        """Store the readings of the machine; those of a finished part stay if nothing more was decoded."""
         if self.folder.finished:
             return
         if found.bandwidth.readings or found.bandwidth.refused:
@@ -233,7 +233,7 @@ class _Part:
         return sum(self._described.turns[prompt] for prompt in prompts)
 
     def finish(self, executor: Executor, progress: Progress) -> None:
-        """Grades, scores and sums up, where anything is new."""
+        """Grade, score and summarise if anything is new."""
         config = read_config(self.folder)
         if self.folder.finished:
             if self._sweep.score and lacks_verdicts(self.folder, config):
@@ -244,7 +244,7 @@ class _Part:
         verdicts = None
         if not config.simulated:
             progress.phase("checking losslessness")
-            # A worker knows the cells of this command; what is known of others stays.
+            # A worker knows this command's configurations; results of others stay.
             known = {row.method: row.lossless for row in before.rows if row.lossless} if before else {}
             graded = {**known, **executor.grade(self.records, *([config.task] if config.task.dated else []))}
             if config.task.metric and self._sweep.score:
@@ -264,7 +264,7 @@ class _Part:
         self.folder.finish(summary.model_copy(update={"complete": True, "sweep": found, "fastest": fastest}))
 
     def _with_earlier(self, stopped: Mapping[str, str]) -> Search:
-        """The search among all cells of the folder; those of a command that was broken off are not comparable."""
+        """The search among all configurations of the folder; those of an interrupted command are not comparable."""
         prompts: dict[str, set[str]] = defaultdict(set)
         for record in self.records:
             prompts[record.method].add(record.prompt_id)
@@ -280,17 +280,17 @@ def _written(methods: Sequence[MethodSpec]) -> dict[str, Any]:
 
 
 def _digest(described: WorkerInfo) -> str:
-    """Of what has to agree for records to stand side by side: all but the cells and the concurrency."""
+    """Hash of everything that must agree for records to be comparable: all but configurations and concurrency."""
     config = described.config.undated().model_dump(
         mode="json", exclude={"methods", "concurrency", "repeats", "simulated"}
     )
     simulated = sorted({str(asked) for asked in described.config.simulated.values()})
-    said = [config, simulated, described.tuning, described.held_out]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    fields = [config, simulated, described.tuning, described.held_out]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _write_head(path: Path, sweep: Asked, described: WorkerInfo, digest: str) -> dict[str, StoredTimes]:
-    """Write ``sweep.json`` and return its times; cells and times of earlier commands stay in it."""
+    """Write ``sweep.json`` and return its times; configurations and times of earlier commands stay in it."""
     before = read_head(path) if (path / SWEEP).exists() else {}
     known = {what: StoredTimes.model_validate(each) for what, each in before.get("times", {}).items()}
     times = {**described.times, **known}
@@ -301,8 +301,8 @@ def _write_head(path: Path, sweep: Asked, described: WorkerInfo, digest: str) ->
         {
             "schema_version": SWEEP_SCHEMA,
             "digest": digest,
-            "cells": {**before.get("cells", {}), **_told(sweep.grid.cells)},
-            "too_large": {**before.get("too_large", {}), **_told(sweep.grid.too_large)},
+            "cells": {**before.get("cells", {}), **_described(sweep.grid.cells)},
+            "too_large": {**before.get("too_large", {}), **_described(sweep.grid.too_large)},
             "concurrency": sorted({*before.get("concurrency", []), *sweep.grid.concurrency}),
             "tuning": list(described.tuning),
             "held_out": list(described.held_out),
@@ -314,5 +314,5 @@ def _write_head(path: Path, sweep: Asked, described: WorkerInfo, digest: str) ->
     return times
 
 
-def _told(cells: Sequence[Cell]) -> dict[str, Any]:
+def _described(cells: Sequence[Cell]) -> dict[str, Any]:
     return {cell.label: {"method": cell.method.name, "values": dict(cell.values)} for cell in cells}

@@ -1,4 +1,4 @@
-"""Where a sweep's tasks run. Workers are made where they work."""
+"""Where a sweep's tasks run. Workers are created where they run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from specbench.common import SpecbenchError
 from specbench.results import RequestRecord, TaskSpec
 from specbench.sweeps.messages import Conditions, Task, WorkerInfo, WorkerMessage
 
-#: A task whose worker was lost is given to another one this many times.
+#: A task of a lost worker is given to another worker this many times.
 RETRIES = 2
 
 
 class Listener(Protocol):
-    """Who is told what goes on: a sweep's progress."""
+    """Receives messages: a sweep's progress."""
 
     def phase(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
@@ -37,32 +37,32 @@ Make = Callable[[], Working]
 
 
 class Executor(Protocol):
-    """Runs tasks on one or many workers; ``alone`` where one worker has the machine to itself, in sight of this
-    process.
-    """
+    """Run tasks on one or several workers.
+
+    ``alone``: one worker has the machine to itself and runs in this process."""
 
     alone: bool
 
     def describe(self) -> WorkerInfo:
-        """What the workers work on; they have been compared."""
+        """The configuration that all workers agree on."""
 
     def run(self, tasks: Sequence[Task]) -> Iterator[WorkerMessage]:
-        """The requests of all tasks in any order, each as it ends, and what else workers report.
+        """Yield the requests of all tasks in any order, each as it ends, and other reports of workers.
 
-        A cell that failed is reported by every worker that finds it so.
+        A failed configuration is reported by every worker that notices it.
         """
 
     def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
-        """Losslessness, by one worker, on prompts as a record has them, where that is another one than the workers'."""
+        """Losslessness, graded by one worker, on the prompts of a record if they differ from the workers' prompts."""
 
     def report(self) -> dict[str, Any]:
-        """What one worker's engine chose."""
+        """The choices of one worker's engine."""
 
     def listen(self, progress: Listener) -> None:
-        """Has a worker of this process say what it waits for, while it does; those of others say nothing."""
+        """Let a worker in this process report what it waits for; workers in other processes report nothing."""
 
     def close(self) -> None:
-        """Ends the workers."""
+        """End the workers."""
 
 
 class Here:
@@ -95,14 +95,14 @@ class Here:
 
 
 def left(task: Task, texts: Mapping[str, str]) -> Task:
-    """A task of which some answers are there by now; its stretches go on behind the numbers that those have."""
+    """A task with some existing answers; the numbers of its segments continue after theirs."""
     return replace(task, segment=task.segment + len(texts), done={**task.done, **texts})
 
 
 def lost(task: Task, times: int, why: str) -> SpecbenchError:
-    """The error of a task that no worker survives."""
+    """The error for a task whose workers are lost every time."""
     some = ", ".join(task.labels[:3]) + (" …" if len(task.labels) > 3 else "")
     return SpecbenchError(
         f"{times} workers were lost over {task.prompts[0]} with {some} ({why}); "
-        "what is finished is kept: leave the cell out or free memory, and repeat the command"
+        "finished requests are kept: leave the configuration out or free memory, and repeat the command"
     )

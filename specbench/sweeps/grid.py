@@ -1,4 +1,4 @@
-"""Which cells a sweep has, worked out and checked before any model is loaded."""
+"""Build the configurations of a sweep and check them before a model is loaded."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from specbench.decoding import Method
 from specbench.planning import Settings, make_method
 from specbench.results import BASELINE
 
-#: The axis that belongs to the run and not to a method.
+#: The axis that belongs to the run, not to a method.
 CONCURRENCY = "concurrency"
 
-#: More cells than this are refused unless the user insists.
+#: More configurations than this are refused without --yes.
 MANY = 1000
 
-#: More values than this of one range are a slip.
+#: More values than this in one range are a mistake.
 MOST = 10**5
 
-_DIGITS = 30  # before or behind the point of a range's ends
+_DIGITS = 30  # most digits before or after the point of a range's ends
 
-_PRESET = "preset"  # stands for several options at once
+_PRESET = "preset"  # sets several options at once
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that varies: as the user wrote it (``n`` or ``jf.n``), its row of ``--method`` (empty for all), its
-    values.
-    """
+    """One axis: as written by the user (``n`` or ``jf.n``), its row of ``--method`` (empty for all), its values."""
 
     written: str
     label: str
@@ -56,7 +54,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a sweep in the order of the axes, the last one fastest; those ``too_large`` do not fit in memory."""
+    """The configurations of a sweep in the order of the axes, the last axis fastest.
+
+    ``too_large`` ones do not fit in memory."""
 
     baseline: Method
     cells: tuple[Cell, ...]
@@ -65,10 +65,11 @@ class Grid:
 
 
 def read_axes(written: Sequence[str], file: Path | None = None) -> tuple[Axis, ...]:
-    """The axes of ``--grid`` and of a YAML file whose mapping ``grid`` holds a list, or a text as here, per option.
+    """The axes of ``--grid`` and of a YAML file whose mapping ``grid`` has, per option, a list or a text as here.
 
     Args:
-        written: ``OPTION=V,V,…`` or ``OPTION=LOW:HIGH:STEP``, both ends included; ``METHOD.OPTION`` limits it to one.
+        written: ``OPTION=V,V,…`` or ``OPTION=LOW:HIGH:STEP``, both ends included; ``METHOD.OPTION`` limits it to one
+            method.
     """
     axes: list[Axis] = []
     for text in written:
@@ -100,14 +101,14 @@ def expand(
     asked: Settings | None = None,
     refusal: Callable[[Method], str | None] = lambda method: None,
 ) -> Grid:
-    """All cells of the axes, for every method that is named.
+    """All configurations of the axes, for every named method.
 
-    A method that has none of the swept options is one cell, as it is set.
+    A method without any swept option is one configuration.
 
     Args:
-        asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or
-            a swept preset, replaces. Default is all.
-        refusal: why the trees of a method fit in no memory, None where they do; such cells are kept apart.
+        asked: the settings that the user wrote; others are an alias's defaults, which a swept option or preset
+            replaces. Default is all.
+        refusal: why a method's trees do not fit in memory, or None; such configurations are listed separately.
     """
     mine = settings if asked is None else asked
     of_methods = [axis for axis in axes if axis.option != CONCURRENCY or axis.label]
@@ -117,18 +118,22 @@ def expand(
     swept = {label: _own(label, name, mine[label], of_methods) for label, name in labels.items() if name != BASELINE}
     raw = {label: _beside(labels[label], settings[label], mine[label], swept.get(label, {})) for label in labels}
     if not swept:
-        raise UsageError(f"nothing to sweep but {BASELINE}, which runs beside every cell; name a --method that drafts")
+        raise UsageError(
+            f"nothing to sweep but {BASELINE}, which runs with every configuration; name a --method that drafts"
+        )
     for axis in of_methods:
         if not any(axis in own.values() for own in swept.values()):
             known = {option: "" for label in swept for option in _options(labels[label])}
             if not axis.label and axis.option.replace("-", "_") in known:
-                raise UsageError(f"--grid {axis.written} is for no method: those that have it have their own; drop it")
+                raise UsageError(
+                    f"--grid {axis.written} applies to no method, because each has an axis of its own; drop it"
+                )
             typed = axis.written if axis.option == CONCURRENCY else axis.option
             raise unknown_name(f"option of {', '.join(swept)} to sweep", typed, [*known, CONCURRENCY])
     sequences = concurrency_of(axes)
     count = len(sequences) * sum(math.prod(len(axis.values) for axis in own.values()) for own in swept.values())
     if count > MANY and not insist:
-        raise UsageError(f"this grid has {count:,} cells; narrow it, or add --yes to run more than {MANY:,}")
+        raise UsageError(f"this grid has {count:,} configurations; narrow it, or add --yes to run more than {MANY:,}")
     cells: list[Cell] = []
     too_large: list[Cell] = []
     why: dict[str, str] = {}
@@ -148,13 +153,13 @@ def expand(
             (too_large if refused else cells).append(cell)
     if too_large and not cells:
         smallest = min(too_large, key=lambda cell: cell.method.max_rows).label
-        raise EnvironmentRefused(f"no cell of the grid fits in memory; {why[smallest]}")
+        raise EnvironmentRefused(f"no configuration of the grid fits in memory; {why[smallest]}")
     baseline = make_method(BASELINE, BASELINE, raw[BASELINE])
     return Grid(baseline, tuple(cells), sequences, tuple(too_large))
 
 
 def _own(label: str, name: str, fixed: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Axis]:
-    """The axes that vary one method, by the option's own name; one with its label wins over one without."""
+    """The axes of one method by the option's own name; an axis with its label wins over one without."""
     known = _options(name)
     found: dict[str, Axis] = {}
     for axis in sorted(axes, key=lambda axis: axis.label != ""):
@@ -171,7 +176,7 @@ def _own(label: str, name: str, fixed: Mapping[str, Any], axes: Sequence[Axis]) 
 
 
 def _beside(name: str, fixed: Mapping[str, Any], mine: Mapping[str, Any], swept: Mapping[str, Axis]) -> dict[str, Any]:
-    """What is fixed, without the defaults that what is swept replaces."""
+    """The fixed settings, without defaults that swept options replace."""
     known = _options(name)
     return {
         option: value
@@ -191,13 +196,13 @@ def _typed(method: Method, option: str, value: str) -> Any:
 
 
 def concurrency_of(axes: Sequence[Axis]) -> tuple[int, ...]:
-    """Numbers of sequences stepped together, by the axis of that name; one without it."""
+    """Numbers of sequences stepped together from the axis ``concurrency``; by default one."""
     for axis in axes:
         if axis.option == CONCURRENCY and not axis.label:
             try:
                 found = tuple(int(value) for value in axis.values)
             except ValueError as error:
-                raise UsageError(f"--grid {CONCURRENCY} takes whole numbers, not {', '.join(axis.values)}") from error
+                raise UsageError(f"--grid {CONCURRENCY} takes integers, not {', '.join(axis.values)}") from error
             if min(found) < 1:
                 raise UsageError(f"--grid {CONCURRENCY} takes 1 or more, not {min(found)}")
             return found
@@ -209,17 +214,17 @@ def _axis(name: str, values: tuple[str, ...]) -> Axis:
     for value in values:
         plain = _plain(value)
         if plain in seen:
-            raise UsageError(f"--grid {name} has the value {value} twice; keep one")
+            raise UsageError(f"--grid {name} has the value {value} twice; remove one")
         seen.add(plain)
     label, _, option = name.rpartition(".")
     return Axis(name, label, option, values)
 
 
 def _plain(value: str) -> str:
-    """A value by which it is found to be there twice: 4, 04 and 4.0 are one."""
+    """A normal form for finding duplicates: 4, 04 and 4.0 are equal."""
     try:
         return f"{Decimal(value).normalize()}"
-    except ArithmeticError:  # no number, or one beyond all
+    except ArithmeticError:  # not a number, or an infinite one
         return value
 
 
@@ -233,10 +238,10 @@ def _values(name: str, text: str) -> tuple[str, ...]:
 
 
 def _range(name: str, text: str) -> tuple[str, ...]:
-    try:  # decimal: 0.5:0.95:0.05 has ten values, and binary fractions would lose the last one
+    try:  # decimal arithmetic: 0.5:0.95:0.05 has ten values, and binary fractions would lose the last one
         low, high, step = (Decimal(part) for part in text.split(":"))
         if any(not part.is_finite() or abs(part.adjusted()) > _DIGITS for part in (low, high, step)):
-            raise ValueError("it has no meaning, and would be written out")
+            raise ValueError("out of range")
         count = 1 + int((high - low) / step) if step > 0 and high >= low else 0
     except (ArithmeticError, ValueError) as error:
         raise UsageError(f"--grid {name}={text}: LOW:HIGH:STEP takes three numbers") from error
@@ -248,10 +253,10 @@ def _range(name: str, text: str) -> tuple[str, ...]:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    content = yaml.read(file, "mend it, or write --grid OPTION=V,V,…", texts=True)
+    content = yaml.read(file, "fix it, or write --grid OPTION=V,V,…", texts=True)
     grid = content.get("grid") if isinstance(content, dict) else None
     if not isinstance(grid, dict) or set(content) != {"grid"}:
-        raise UsageError(f"{file} must hold one mapping, grid, of options to lists of values")
+        raise UsageError(f"{file} must contain one mapping, grid, from options to lists of values")
     return grid
 
 

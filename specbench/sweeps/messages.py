@@ -1,4 +1,4 @@
-"""The unit of a sweep's work, and what a worker says of it and of itself. No torch: these travel between processes."""
+"""What a sweep and its workers exchange: tasks, results, and facts about workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.results import Bandwidth, RequestRecord, RunConfig, StoredTimes, 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What was found of the machine next to one part of a sweep, between its segments: memory and cores."""
+    """Readings of the machine between the segments of one part of a sweep: memory and cores."""
 
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
     watch: Watch = field(default_factory=Watch)
@@ -19,13 +19,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Task:
-    """Some cells on some prompts, decoded one right after the other by one worker.
+    """Some configurations on some prompts, decoded one right after the other by one worker.
 
     Attributes:
-        repeat: the pass: cells and the plain decoding beside them share it.
-        done: texts of those answers that are there already, by request key.
+        repeat: the pass, shared by configurations and their AR.
+        done: texts of existing answers by request key.
         asked: the prompts' record in the sweep's folder, which has the time that a chat template wrote into them.
-        conditions: what was found of the machine so far, which the worker adds to; None where other workers share it.
+        conditions: readings of the machine so far, to which the worker adds; None if other workers share the machine.
     """
 
     concurrency: int
@@ -41,22 +41,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Failed:
-    """A cell that a worker decodes no further, because its method's code failed; ``why`` names method and call."""
+    """A configuration that a worker gave up because its method failed; ``why`` names method and call."""
 
     label: str
     why: str
 
 
-#: What comes of a task: requests as they end, cells that fail, and what is found of the machine.
+#: Results of a task: requests as they end, failed configurations, and readings of the machine.
 WorkerMessage = RequestRecord | Failed | Conditions
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What every worker of a sweep has to agree on: the configuration, the machine, and the prompts in order of use.
+    """What every worker of a sweep must agree on: the configuration, the machine, and the prompts in order of use.
 
-    ``turns`` are the answers that each prompt has; ``times`` are those that automatic settings of one worker were
-    chosen by.
+    ``turns``: number of answers of each prompt; ``times``: times that one worker's automatic settings were chosen by.
     """
 
     config: RunConfig

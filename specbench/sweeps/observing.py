@@ -1,4 +1,4 @@
-"""Observing a sweep: memory is read and the machine is looked at between a worker's stretches, as beside a run."""
+"""Monitor the machine between a worker's segments, as in a run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from specbench.results import BANDWIDTH, WATCH, Attachment, T
 from specbench.runner import Monitor
 from specbench.sweeps.messages import Conditions
 
-_FIELDS = {BANDWIDTH.name: "bandwidth", WATCH.name: "watch"}  # of Conditions
+_FIELDS = {BANDWIDTH.name: "bandwidth", WATCH.name: "watch"}  # fields of Conditions
 
 
 class Notebook:
-    """What is known so far. It stands where a run has its folder: that of a sweep is its driver's."""
+    """The readings so far, in place of a run's folder, because a sweep's folder belongs to its driver."""
 
     def __init__(self, known: Conditions) -> None:
         self.known = known
@@ -30,39 +30,39 @@ class Notebook:
 
 
 class Observer:
-    """Monitors one part of a sweep; close it when the next part begins.
+    """Monitor one part of a sweep; close it when the next part begins.
 
     Args:
-        known: what was found during the part before.
+        known: readings of the part before.
     """
 
     def __init__(self, known: Conditions, opened: Callable[[Notebook], AbstractContextManager[Monitor]]) -> None:
-        self._notebook, self._told = Notebook(known), known
+        self._notebook, self._reported = Notebook(known), known
         self._stack = ExitStack()
         self._monitor = self._stack.enter_context(opened(self._notebook))
         self._number: int | None = None
 
     def before(self, segment: int) -> None:
-        """Looks, unless that was done a moment ago.
+        """Sample and read, unless that was done recently.
 
         Args:
-            segment: number of the segment that comes next.
+            segment: number of the next segment.
         """
         self._number = segment
         self._monitor.before(segment)
 
     def after(self) -> None:
-        """Looks after the last segment, and not where nothing was decoded since."""
+        """Sample and read after the last segment, if anything was decoded."""
         if self._number is not None:
             self._monitor.after(self._number)
             self._number = None
 
     def news(self) -> Iterator[Conditions]:
-        """All that was found of the part, where that is more than was told before."""
-        if self._notebook.known is not self._told:
-            self._told = self._notebook.known
-            yield self._told
+        """The readings of the part, if there are new ones."""
+        if self._notebook.known is not self._reported:
+            self._reported = self._notebook.known
+            yield self._reported
 
     def close(self) -> None:
-        """Gives the probe's memory back."""
+        """Free the probe's memory."""
         self._stack.close()

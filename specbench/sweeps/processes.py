@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: one per device, each on cores of its own."""
+"""Run workers as processes of this machine: one per device, each on its own cores."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from specbench.sweeps.messages import Task, WorkerInfo, WorkerMessage
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker process lives: its cores, and what is set in its environment before anything is imported."""
+    """The place of a worker process: its cores, and environment variables set before anything is imported."""
 
     cores: tuple[int, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 def places(count: int, devices: Sequence[str] = ()) -> list[Place]:
-    """Places with an even share of this process's cores each, and a value of CUDA_VISIBLE_DEVICES where given."""
+    """Places, each with an equal share of this process's cores, and a value of CUDA_VISIBLE_DEVICES if given."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     share = len(cores) // count
     if not share:
@@ -47,9 +47,9 @@ class _Worker:
 
 
 class Processes:
-    """An executor of one process per place. A process that dies is replaced, and its task goes to whoever is free.
+    """An executor with one process per place. A process that dies is replaced, and its task goes to a free worker.
 
-    ``make`` has to be picklable, and importable in a process that begins from nothing.
+    ``make`` must be picklable, and importable in a new process.
     """
 
     alone = False
@@ -88,7 +88,7 @@ class Processes:
                 assert task is not None
                 try:
                     kind, content = worker.pipe.recv()
-                except (EOFError, OSError, pickle.UnpicklingError):  # it died, perhaps in the middle of a word
+                except (EOFError, OSError, pickle.UnpicklingError):  # it died, perhaps in the middle of a message
                     number = numbers[id(task)]
                     losses[number] += 1
                     if losses[number] > RETRIES:
@@ -116,7 +116,7 @@ class Processes:
         return found
 
     def listen(self, progress: Listener) -> None:
-        """Nothing: they are in processes of their own."""
+        """Do nothing: the workers are in other processes."""
 
     def close(self) -> None:
         for worker in self._workers:
@@ -131,7 +131,7 @@ class Processes:
     def _begin(self, place: Place) -> _Worker:
         mine, theirs = self._context.Pipe()
         before = {name: os.environ.get(name) for name in place.env}
-        os.environ.update(place.env)  # a spawned process begins with the environment of this moment
+        os.environ.update(place.env)  # a spawned process inherits the current environment
         try:
             process = self._context.Process(target=_work, args=(self._make, place.cores, theirs), daemon=True)
             process.start()
@@ -153,7 +153,7 @@ class Processes:
     @staticmethod
     def _give(worker: _Worker, task: Task) -> None:
         worker.task, worker.texts = task, {}
-        with contextlib.suppress(OSError):  # it is dead: the wait for its answer finds out
+        with contextlib.suppress(OSError):  # it is dead; waiting for its answer will notice
             worker.pipe.send(("decode", (task,)))
 
     def _ask(self, worker: _Worker, what: str, *arguments: Any) -> Any:
@@ -173,11 +173,11 @@ class Processes:
 
 
 def _work(make: Make, cores: Sequence[int], pipe: Connection) -> None:
-    """The life of a worker process: answers until the pipe closes."""
+    """The main function of a worker process: answer until the pipe closes."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
     os.environ["OMP_NUM_THREADS"] = str(len(cores))
-    # Whoever asked may be gone, perhaps without having read all that was said.
+    # The parent may be gone without having read everything.
     with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):
         _serve(make, pipe)
 

@@ -1,4 +1,4 @@
-"""What a sweep shows while it goes on."""
+"""Show the progress of a sweep."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from specbench.results import RequestRecord
 
 
 class SweepProgress(Live):
-    """Requests done of those that there are at most, the cell with the most tokens per second so far, and time left."""
+    """Show finished requests, the configuration with the most tokens per second so far, and the time left."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._costs: dict[str, tuple[int, float]] = {}
 
     def start(self, path: Path, concurrency: int, done: int, most: int) -> None:
-        """A part of a sweep begins, or is resumed."""
+        """Called when a part of a sweep starts or is resumed."""
         self._costs = {}
         going_on = f", {done} are done already" if done else ""
         self.note(f"concurrency {concurrency}: at most {most} requests{going_on}")
         self.begin(done, most)
 
     def request(self, record: RequestRecord) -> None:
-        """A request is finished."""
+        """Called when a request is finished."""
         tokens, seconds = self._costs.get(record.method, (0, 0.0))
         self._costs[record.method] = (tokens + record.decoded_tokens, seconds + record.decode_share_s)
         speeds = {label: tokens / seconds for label, (tokens, seconds) in self._costs.items() if seconds}

@@ -1,4 +1,4 @@
-"""Running a sweep: from its plan to its folder, through cells and workers. No torch before a worker is started."""
+"""Run a sweep's plan to its folder, through configurations and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def run_sweep(plan: SweepPlan) -> Path:
-    """Run a sweep to its end, going on where one of the same model, prompts, machine and software has stopped."""
+    """Run a sweep to its end, continuing a stopped one with the same model, prompts, machine and software."""
     notes = notes_of(plan)
     say = printing_to(notes)
     asked = _asked(plan, say)
@@ -40,7 +40,7 @@ def run_sweep(plan: SweepPlan) -> Path:
 
 
 def run_tuning(plan: TunePlan) -> tuple[Path, list[tuple[int, float]]]:
-    """Tune the options of one method: the sweep's folder, and (rows, seconds) of steps up to the widest cell."""
+    """Tune the options of one method; return the sweep's folder, and (rows, seconds) of steps up to the widest tree."""
     from specbench.sweeps.executors import Here
 
     notes = notes_of(plan)
@@ -59,40 +59,40 @@ def run_tuning(plan: TunePlan) -> tuple[Path, list[tuple[int, float]]]:
 
 @keywords(SweepPlan)
 def sweep(plan: SweepPlan) -> Sweep:
-    """Measure settings of methods beside each other, and AR beside all of them.
+    """Measure settings of methods on the same prompts, next to AR.
 
-    It is ``specbench sweep`` with its options as keyword arguments: the same call goes on where it was interrupted, and
-    a wider grid decodes only its new cells.
+    It is ``specbench sweep`` with its options as keyword arguments: the same call continues an interrupted sweep, and
+    a wider grid decodes only its new configurations.
 
     Returns:
         The sweep: ``.summary``, ``.frame()`` and ``.folder``.
 
     Raises:
-        SpecbenchError: what went wrong, in one line. Finished requests are kept.
+        SpecbenchError: the reason in one line. Finished requests are kept.
     """
     return Sweep(run_sweep(plan))
 
 
 def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
-    """The sweep of a plan; every mistake in it is found here, and what an alias sets is reported."""
+    """Prepare the sweep of a plan; mistakes in the plan are found here, and an alias's settings are reported."""
     plan = plan.anchored("out", "data_dir", "profile")
     check_device(plan)
     until = plan.until
     resolved, cells = expanded(plan, insist=plan.yes)
     check_ready(resolved)
     steps = read_profile(plan.profile) if plan.profile else None
-    for line in resolved.notes:
+    for line in resolved.notes if plan.verbose else resolved.warnings:
         say(line)
     return Asked(cells, plan.out, plan.search, until, plan.data_dir, not plan.no_score, steps)
 
 
 def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
-    """The run whose methods are the cells, and the grid they come from, however large with ``insist``."""
+    """The run whose methods are the configurations, and their grid; ``insist`` allows any size."""
     axes = grid.read_axes(plan.tried if isinstance(plan, TunePlan) else plan.grid, plan.grid_file)
     found: list[Grid] = []
 
     def expand(labels: Mapping[str, str], settings: Settings) -> tuple[Method, ...]:
-        # What an alias sets gives way to what is swept; what the user sets does not.
+        # Swept options override an alias's settings, but not the user's.
         heads = settings_of_all(labels, "head", plan.head) if plan.head is not None else []
         found.append(
             grid.expand(labels, settings, axes, insist, parse_settings(labels, [*plan.settings, *heads]), refusal)
@@ -103,22 +103,22 @@ def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
     room = MemoryBudget.of(plan, most)
 
     def refusal(method: Method) -> str | None:
-        # By what the machine has and not by what is free now: a worker's grid is the driver's, whatever has filled up
-        # meanwhile. Of the machines of a cluster nothing is known here.
+        # By the machine's total memory, not the free memory: a worker's grid must equal the driver's, whatever has
+        # filled up meanwhile. The memory of a cluster's machines is unknown here.
         return None if plan.executor == "ray" else room.refusal([method], now=False)
 
     return resolve(plan.plan(concurrency=most, base="none", patience=plan.patience), expand), found[0]
 
 
 def worker(plan: SweepPlan) -> Worker:
-    """A worker, made where it works."""
+    """Creates a worker where it runs."""
     from specbench.sweeps.worker import Worker
 
     return Worker(expanded(plan)[0], plan.held_out)
 
 
 def workers(plan: SweepPlan, say: Callable[[str], None]) -> Executor:
-    """The devices of a sweep, each with a worker."""
+    """The devices of a sweep, one worker each."""
     from specbench.sweeps.executors import Here
     from specbench.sweeps.processes import Processes, places
 
@@ -139,7 +139,7 @@ def workers(plan: SweepPlan, say: Callable[[str], None]) -> Executor:
 
 
 def _devices() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name, one per GPU."""
+    """The values of CUDA_VISIBLE_DEVICES, one per GPU."""
     import torch
 
     count = torch.cuda.device_count()
@@ -148,7 +148,9 @@ def _devices() -> list[str]:
 
 
 def predict(plan: SweepPlan) -> dict[str, Any]:
-    """Rows, memory and step time of each cell, also too large ones; see :func:`specbench.planning.dry_runs.dry_run`."""
+    """Rows, memory and step time of each configuration, including too large ones.
+
+    See :func:`specbench.planning.dry_runs.dry_run`."""
     from specbench.planning import dry_run
 
     resolved, grid = expanded(plan, insist=plan.yes)

@@ -1,4 +1,4 @@
-"""Search: which cells a sweep decodes next, all of them, or fewer as the slow ones fall out."""
+"""Choose the configurations that a sweep decodes next: all of them, or fewer as slow ones are dropped."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from specbench.sweeps.measured import Measured
 
 Kind = Literal["grid", "halving"]
 
-#: Blocks between two looks at the intervals. The same for any number of workers, so that all stop at the same prompt.
+#: Blocks between two evaluations of the intervals; the same for any number of workers, so that all stop alike.
 LOOK_EVERY = 4
 
 
 @dataclass(frozen=True)
 class Round:
-    """Work in any order; each block of prompts is decoded by all the cells, one right after the other."""
+    """Work that may be done in any order; all configurations decode each block of prompts one right after another."""
 
     labels: tuple[str, ...]
     blocks: tuple[tuple[str, ...], ...]
@@ -32,7 +32,7 @@ class Search:
     Attributes:
         kind: "grid" decodes every prompt with every cell; "halving" drops the slower half after each rung, which has
             twice the prompts of the one before (successive halving, Jamieson and Talwalkar 2016).
-        until: a cell stops when the half width of its speedup's interval is at most this share of the speedup.
+        until: a configuration stops when the half width of its speedup's interval is at most this share of the speedup.
         stopped: label -> "halved", "interval" or "failed".
     """
 
@@ -45,11 +45,11 @@ class Search:
     stopped: dict[str, str] = field(default_factory=dict)
 
     def rounds(self, measured: Measured) -> Iterator[Round]:
-        """The rounds; what one has measured has to be in ``measured`` before the next is taken."""
+        """Yield the rounds; a round's results must be in ``measured`` before the next is taken."""
         alive, seen = list(self.labels), list[str]()
         for rung, blocks in enumerate(self._rungs()):
             running = [label for label in alive if label not in self.stopped]
-            if rung:  # what is known well enough waits for the others, and is not dropped for waiting
+            if rung:  # a configuration with a narrow interval waits for the others and is not dropped
                 kept = set(measured.ranked(running, self._before(rung))[: math.ceil(len(running) / 2)])
                 self.stopped |= {label: "halved" for label in running if label not in kept}
                 alive = [label for label in alive if self.stopped.get(label) != "halved"]
@@ -61,31 +61,34 @@ class Search:
                 taken = tuple(blocks[at : at + looks])
                 yield Round((BASELINE, *running), taken)
                 seen += [prompt for block in taken for prompt in block]
-                # Not what a killed command or one without a limit has measured further on: a repeated one stops alike.
-                narrow = [label for label in running if label not in self.stopped]  # some may have failed meanwhile
+                # Ignore later measurements of a killed command or one without a limit, so that a repeated command stops
+                # alike.
+                narrow = [
+                    label for label in running if label not in self.stopped
+                ]  # some may have failed in the meantime
                 self.stopped |= {label: "interval" for label in narrow if self._narrow(measured, label, seen)}
         best = self.best(measured)
         if best is not None and self.held_out:
             yield Round((BASELINE, best), tuple(blocks_of(self.held_out, self.concurrency)))
 
     def finalists(self) -> list[str]:
-        """The cells that halving has not dropped, and that have not failed."""
+        """The configurations that were not dropped and have not failed."""
         return [label for label in self.labels if self.stopped.get(label) not in ("halved", "failed")]
 
     def best(self, measured: Measured) -> str | None:
-        """The cell with the highest speedup over plain decoding; None while nothing is measured."""
+        """The configuration with the highest speedup over AR; None before anything is measured."""
         ranked = measured.ranked(self.finalists(), self.prompts)
         return ranked[0] if ranked and measured.speedup(ranked[0], prompts=self.prompts) is not None else None
 
     def found(self, measured: Measured) -> Many:
-        """What the cells say together; those that were dropped or failed cannot be the best."""
+        """Compare the configurations; dropped or failed ones cannot be the best."""
         whole = [label for label in self.labels if self.stopped.get(label) != "failed"]
         return measured.together(whole, self.prompts, self.finalists())
 
     def _rungs(self) -> list[list[tuple[str, ...]]]:
-        """The blocks of prompts that each rung adds; the last one's end at the last prompt.
+        """The blocks of prompts that each rung adds; the last rung ends at the last prompt.
 
-        The first rung has as many as an interval takes: on fewer, what drops a cell would be luck.
+        The first rung has as many blocks as an interval needs: on fewer, dropping would be chance.
         """
         blocks = blocks_of(self.prompts, self.concurrency)
         least = minimum_clusters()

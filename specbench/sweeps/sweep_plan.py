@@ -1,4 +1,4 @@
-"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding."""
+"""The options of ``specbench sweep``, in addition to those of all decoding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal
 from pydantic import field_validator
 
 from specbench.common import UsageError, flag, flag_of, option_names, registry
-from specbench.planning import DEFAULT_TASK, RESULTS, Decoding, Waiting
+from specbench.planning import DEFAULT_TASK, RESULTS, Decoding, Waiting, Wordy
 
 
-class SweepPlan(Decoding, Waiting):
-    """SweepPlan: a grid of settings of methods, the prompts to choose by, and how to look for the best."""
+class SweepPlan(Decoding, Waiting, Wordy):
+    """A grid of settings of methods, the prompts to choose by, and how to search for the best."""
 
     task: str | None = flag(DEFAULT_TASK, "--task", help="The task.")
     grid: Sequence[str] = flag(
@@ -24,14 +24,14 @@ class SweepPlan(Decoding, Waiting):
     )
     grid_file: Path | None = flag(None, "--grid-file", help="The same as YAML: a mapping, grid.", exists="file")
     limit: int | None = flag(
-        None, "--limit", help="Prompts to choose by, drawn by lot.", shown="all not held out", ge=1
+        None, "--limit", help="Prompts to choose by, sampled at random.", shown="all not held out", ge=1
     )
-    held_out: int = flag(0, "--held-out", help="Other prompts, to judge the best cell by.", ge=0)
+    held_out: int = flag(0, "--held-out", help="Other prompts, to judge the best configuration by.", ge=0)
     search: Literal["grid", "halving"] = flag(
-        "grid", "--search", help="grid: every cell on every prompt; halving: slow cells drop."
+        "grid", "--search", help="grid: every configuration on every prompt; halving: drop slow ones."
     )
     until_ci: str | None = flag(
-        None, "--until-ci", help="Stop a cell when its speedup is known to ± this share.", metavar="PERCENT"
+        None, "--until-ci", help="Stop a configuration when its speedup is known to ± this share.", metavar="PERCENT"
     )
     profile: Path | None = flag(
         None, "--profile", help="A folder of specbench profile, to predict with.", exists="folder", recorded=False
@@ -73,7 +73,7 @@ class SweepPlan(Decoding, Waiting):
 
 
 class TrainedSweepPlan(SweepPlan):
-    """TrainedSweepPlan: the same grid once for each of several trainings, and for the model that nobody trained."""
+    """A sweep for each of several trainings, and for the untrained model."""
 
     train: str | None = flag(
         None, "--train", help="A method whose recipe makes the models to sweep.", metavar="METHOD", recorded=False
@@ -89,24 +89,24 @@ class TrainedSweepPlan(SweepPlan):
         (), "--train-set", help="An option of all trainings; repeatable.", metavar="OPT=V", recorded=False
     )
     train_prompts: str | None = flag(
-        None, "--train-prompts", help="What is learnt: TASK-train or files.", metavar="SETS", recorded=False
+        None, "--train-prompts", help="Training prompts: TASK-train or files.", metavar="SETS", recorded=False
     )
     train_answers: Path | None = flag(
-        None, "--train-answers", help="Folder of answers to learn from.", shown="--trained", recorded=False
+        None, "--train-answers", help="Folder of training answers.", shown="--trained", recorded=False
     )
     train_limit: int | None = flag(
-        None, "--train-limit", help="N texts of each set, drawn by lot.", ge=1, recorded=False
+        None, "--train-limit", help="N texts of each set, sampled at random.", ge=1, recorded=False
     )
     train_held_out: int = flag(
         16, "--train-held-out", help="Prompts that no training learns from.", ge=0, recorded=False
     )
     train_tokens: int | None = flag(
-        None, "--train-tokens", help="Per answer of the target to learn from.", shown="512", ge=2, recorded=False
+        None, "--train-tokens", help="Most tokens per training answer.", shown="512", ge=2, recorded=False
     )
     max_hours: float | None = flag(
         None,
         "--max-hours",
-        help="No training that would take all of them together over H hours.",
+        help="Leave out trainings beyond H hours in all.",
         metavar="H",
         gt=0,
         allow_inf_nan=False,
@@ -116,20 +116,20 @@ class TrainedSweepPlan(SweepPlan):
 
     @property
     def only_trained(self) -> Sequence[str]:
-        """Options given that mean nothing without ``train``."""
+        """Given options that need ``train``."""
         own = TrainedSweepPlan.model_fields.keys() - SweepPlan.model_fields.keys() - {"train"}
         given = [name for name in own if getattr(self, name) != TrainedSweepPlan.model_fields[name].default]
         return sorted(flag_of(TrainedSweepPlan, name).name for name in given)
 
 
 class TunePlan(SweepPlan):
-    """TunePlan: a sweep of the options of one method that matter, by successive halving."""
+    """A sweep of one method's important options, by successive halving."""
 
     method: str = flag(..., "--method", help="The method.")
     grid: Sequence[str] = flag(
-        (), "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=V,V"
+        (), "--grid", help="Values to try, as for sweep, instead of the method's own list.", metavar="OPT=V,V"
     )
-    limit: int = flag(24, "--limit", help="Prompts to choose by, drawn by lot.", ge=1)
+    limit: int = flag(24, "--limit", help="Prompts to choose by, sampled at random.", ge=1)
     held_out: int = flag(16, "--held-out", help="Other prompts, to judge the choice by.", ge=1)
     search: Literal["grid", "halving"] = flag("halving", "--search", help="As for sweep.")
     no_score: bool = flag(True, "--no-score", help="Do not judge the answers.", recorded=False)
@@ -143,13 +143,13 @@ class TunePlan(SweepPlan):
 
     @property
     def tried(self) -> Sequence[str]:
-        """What is tried: the user's grid, else the method's list without what the user has set."""
+        """The grid: the user's, otherwise the method's list without options that the user set."""
         if self.grid or self.grid_file is not None:
             return self.grid
         card = registry.method(self.method)
         lists = card.info.get("tune", {})
         if not lists:
-            raise UsageError(f"method '{self.method}' has no list of what to try; say it with --grid OPTION=V,V,…")
+            raise UsageError(f"method '{self.method}' has no list of values to try; give one with --grid OPTION=V,V,…")
         known = option_names(card.load().Options)
         taken = {known.get(setting.partition("=")[0].rpartition(".")[2].replace("-", "_")) for setting in self.settings}
         return [f"{option}={','.join(map(str, values))}" for option, values in lists.items() if option not in taken]

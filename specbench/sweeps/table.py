@@ -1,4 +1,4 @@
-"""A sweep as a table, a row per cell, from its files alone."""
+"""Read a sweep's files as a table with a row per configuration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ReadSweep:
 
     @property
     def finished(self) -> bool:
-        """Whether every part of it got to its end."""
+        """Whether every part of the sweep is finished."""
         return {*self.runs} == {*self.head["concurrency"]} and all(read.finished for read in self.runs.values())
 
 
@@ -70,29 +70,29 @@ def _read(path: Path) -> ReadRun:
     read = read_run(path)
     if read.finished:
         return read
-    # What an earlier command found says nothing of the cells that this one has added.
+    # Findings of an earlier command do not cover configurations added since.
     return replace(read, summary=read.summary.model_copy(update={"sweep": None}))
 
 
 def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes | None = None) -> pd.DataFrame:
-    """One row per cell, concurrency and set of prompts; plain decoding is a row with method "ar".
+    """One row per configuration, concurrency and set of prompts; AR is a row with method "ar".
 
-    Columns: ``cell`` (hash of what decides it), ``label``, ``method``, a column per swept option, ``concurrency``,
+    Columns: ``cell`` (hash of its settings), ``label``, ``method``, a column per swept option, ``concurrency``,
     ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``,
-    ``tokens_per_forward``, ``decode_tok_s``, ``speedup`` (over plain decoding at the same concurrency, on the same
+    ``tokens_per_forward``, ``decode_tok_s``, ``speedup`` (over AR at the same concurrency, on the same
     prompts), both with ``_low`` and ``_high`` of a 95% bootstrap over prompts, or over the blocks of prompts that were
-    stepped together, ``blocks`` of these, ``verdict`` on the speedup, ``chosen_low`` and ``chosen_high`` (of the cells
-    on all the prompts to choose by, an interval of the speedup that holds together with those of all the others, so
-    that the best of them may be quoted with it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
-    ``accuracy``, ``best``, ``within_noise`` (of the best, itself included; of none where there are too few prompts to
-    tell cells apart), ``stopped``, ``fault`` (how the method's code failed), ``disturbed`` (why all of that concurrency
-    is unsure, or empty), ``memory`` (what memory gave beside that concurrency, and how much of it each cell read, in
-    words, or empty). What there is not is nan.
-    ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
-    drafting for nothing.
+    stepped together, ``blocks`` of these, ``verdict`` on the speedup, ``chosen_low`` and ``chosen_high`` (for
+    configurations on all prompts to choose by: a joint interval over all of them, so that the best may be quoted with
+    it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
+    ``accuracy``, ``best`` (among methods; AR is faster where its speedup is below 1), ``within_noise`` (of the best
+    one, itself included; none if there are too few prompts), ``stopped``, ``fault`` (how the method failed),
+    ``disturbed`` (why all of that concurrency is unsure, or empty), ``memory`` (memory bandwidth at that concurrency
+    and each configuration's share, in words, or empty). Missing values are nan.
+    ``predicted_decode_tok_s`` follows from tokens per forward, rows per step and the step times of a profile, without
+    the cost of drafting.
 
-    Cells that cannot run are rows with ``stopped`` "too large" and no figures; "failed" are those that ended early
-    because their method's code failed, whose figures would be of other prompts than the others'.
+    Configurations that cannot run are rows with ``stopped`` "too large" and no figures; "failed" ones ended early
+    because their method failed, and their figures would cover other prompts.
     """
     rows = [row for count, read in runs.items() for row in _rows(head, count, read, times)]
     for label, cell in head["too_large"].items():
@@ -120,8 +120,8 @@ def _rows(
     unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
     for label, fault in faults.items():
         cell = head["cells"].get(label, unknown[label])
-        said = {"cell": ids[label], "label": label, "method": cell["method"], **cell["values"]}
-        yield {**said, "concurrency": concurrency, "set": "tuning", "stopped": "failed", "fault": fault}
+        base = {"cell": ids[label], "label": label, "method": cell["method"], **cell["values"]}
+        yield {**base, "concurrency": concurrency, "set": "tuning", "stopped": "failed", "fault": fault}
     for name, wanted in (("tuning", True), ("held-out", False)):
         by_label: dict[str, list[RequestRecord]] = defaultdict(list)
         measured = Measured(shared=concurrency > 1)
@@ -129,7 +129,7 @@ def _rows(
             if (record.prompt_id in tuning) == wanted:
                 by_label[record.method].append(record)
                 measured.add(record)
-        # Of what an unfinished sweep has nothing is said: it may still add the best cell.
+        # No best configuration for an unfinished sweep, which may still add it.
         every = [label for label in ids if label != BASELINE and label not in faults]
         chosen = [label for label in every if found.stopped.get(label) != "halved"]
         over = name == "tuning" and found.best is not None
@@ -184,15 +184,15 @@ _NOTHING = Many({}, None, (), False, ())
 
 
 def _said(label: str, measured: Measured, together: Many, *, unsure: bool) -> dict[str, Any]:
-    """A cell's speedup, and the verdict on it, which has a mark where something disturbed the machine."""
+    """A configuration's speedup with its verdict, marked if the machine was disturbed."""
     over = None if label == BASELINE else measured.speedup(label)
     chosen = together.intervals.get(label)
     own = over.interval if over else None
-    said = "" if over is None else together.verdict(label, own) if label in together.labels else verdict(own)
+    words = "" if over is None else together.verdict(label, own) if label in together.labels else verdict(own)
     return {
         **_three("speedup", over),
         "blocks": over.clusters if over else _NAN,
-        "verdict": f"{UNSURE}{said}" if unsure and over and over.interval else said,
+        "verdict": f"{UNSURE}{words}" if unsure and over and over.interval else words,
         "chosen_low": chosen.low if chosen else _NAN,
         "chosen_high": chosen.high if chosen else _NAN,
     }
@@ -209,7 +209,7 @@ def _predicted(
 
 
 def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
-    """Tokens per second: one second a token over the seconds a token."""
+    """Tokens per second: the inverse of seconds per token."""
     ones = [1.0] * len(records)
     seconds = [record.decoding_s(shared) for record in records]
     tokens = [float(record.decoded_tokens) for record in records]
@@ -228,9 +228,11 @@ def _three(name: str, ratio: Ratio | None) -> dict[str, float]:
 
 
 def _hash(spec: Mapping[str, Any], read: ReadRun) -> str:
-    """Of what decides a cell: the method with all its options, and all that the sweep's cells have in common."""
-    said = json.dumps([read.run.get("digest"), read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:8]
+    """Hash of what defines a configuration: the method with all its options, and the sweep's common settings."""
+    settings = json.dumps(
+        [read.run.get("digest"), read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True
+    )
+    return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 
 _SHOWN = ("label", "concurrency", "set", "prompts", "tokens_per_forward", "decode_tok_s", "speedup", "stopped")
@@ -238,7 +240,7 @@ _SHOWN = ("label", "concurrency", "set", "prompts", "tokens_per_forward", "decod
 
 @dataclass(frozen=True)
 class Sweep:
-    """What ``specbench.sweep`` returns; any sweep folder can be given to it."""
+    """The result of ``specbench.sweep``; also opens any sweep folder."""
 
     folder: Path
 
@@ -248,15 +250,15 @@ class Sweep:
 
     @property
     def summary(self) -> Mapping[int, SweepFindings]:
-        """By the number of sequences stepped together: the fastest cell, and those as fast as it."""
+        """By concurrency: the fastest configuration, and those that are as fast."""
         return {count: read.summary.sweep or SweepFindings() for count, read in self._read.runs.items()}
 
     def frame(self) -> pd.DataFrame:
-        """A row per cell, concurrency and set of prompts; see :func:`specbench.sweeps.table.cells`."""
+        """A row per configuration, concurrency and set of prompts; see :func:`specbench.sweeps.table.cells`."""
         return self._read.cells
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the cells by their speed, the fastest first."""
+        """The table for notebooks: configurations by speed, fastest first."""
         cells = self.frame().sort_values(["concurrency", "set", "decode_tok_s"], ascending=[True, False, False])
         shown = cells[[name for name in _SHOWN if name in cells]]
         return str(shown.to_html(index=False, float_format="{:.3g}".format, na_rep="-", escape=True))

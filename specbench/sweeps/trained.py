@@ -1,4 +1,4 @@
-"""Trained sweep: the folder of a sweep over trainings, and its table, from files alone."""
+"""Read the folder of a sweep over trainings, and its table."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from specbench.sweeps.table import ReadSweep, read_sweep
 TRAININGS = "trainings.json"
 SCHEMA = 1
 
-#: How the model that nobody trained is called.
+#: Label of the untrained model.
 UNTRAINED = "untrained"
 
-#: Columns of a training's cost.
+#: Columns with a training's cost.
 COST = ("tokens_seen", "flops", "hours", "peak_memory_bytes", "energy_j")
 _TODO = "delete it and repeat the sweep's command"
 
 
 def hours_of(value: float) -> str:
-    """Hours as people read them: 12.34, and 0.003 of what takes seconds."""
+    """Format hours: 12.34, and 0.003 for seconds."""
     return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.1g}"
 
 
 class Entry(BaseModel):
-    """A training in ``trainings.json``; ``model`` and ``settings`` load its weights, None where it was not trained.
+    """A training in ``trainings.json``; ``model`` and ``settings`` load its weights; None if it was not trained.
 
-    ``left_out`` for lack of hours; ``ended`` says why it left no weights.
+    ``left_out``: it did not fit into the hours; ``ended``: why it left no weights.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -59,10 +59,10 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True)
 class ReadTrainings:
-    """A sweep over trainings as it is on disk.
+    """A sweep over trainings on disk.
 
-    ``cells`` has a row per training and cell: ``training``, its options, its cost (0 of the untrained model), and the
-    columns of :func:`specbench.sweeps.table.cells`.
+    ``cells`` has a row per training and configuration: ``training``, its options, its cost (0 for the untrained model),
+    and the columns of :func:`specbench.sweeps.table.cells`.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class ReadTrainings:
 
 
 def is_trainings(path: Path) -> bool:
-    """Whether a folder is of a sweep over trainings."""
+    """Whether a folder is a sweep over trainings."""
     return os.path.isfile(path / TRAININGS)
 
 
@@ -86,7 +86,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
 def _head(path: Path) -> _Head:
     file = path / TRAININGS
     if not os.path.isfile(file):
-        raise UsageError(f"{path} is no sweep over trainings (it has no {TRAININGS})")
+        raise UsageError(f"{path} is not a sweep over trainings (it has no {TRAININGS})")
     content = read_json_object(file, _TODO)
     schema_version(content, file, SCHEMA, _TODO)
     return validate(_Head, content, file, _TODO)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Due:
-    """What a training will take in hours, or took; ``predicted`` is None of one that is done."""
+    """Hours that a training will take, or took; ``predicted`` is None for a finished one."""
 
     label: str
     predicted: Predicted | None
@@ -32,14 +32,14 @@ class Due:
 
 def sweep_trainings(
     plan: TrainedSweepPlan,
-    told: Callable[[Sequence[Due]], None],
+    announce: Callable[[Sequence[Due]], None],
     say: Callable[[str], None],
     trainer: Cells | None = None,
 ) -> Path:
-    """Train what is missing and sweep every model, going on where the same call stopped; returns the folder.
+    """Train what is missing and sweep every model, continuing where the same call stopped; return the folder.
 
-    It holds ``trainings.json``, and the folder of a sweep for each model. ``told`` takes what all trainings will take,
-    before the first of them begins.
+    It contains ``trainings.json`` and a sweep folder for each model. ``announce`` receives the predicted cost of all
+    trainings before the first one starts.
     """
     trainer = trainer or _trainer(plan, say)
     axes = _axes(plan)
@@ -51,20 +51,20 @@ def sweep_trainings(
     _check_different(cells)
     swept = plan.method or trainer.method
     own = SweepPlan.model_validate({name: getattr(plan, name) for name in SweepPlan.model_fields} | {"method": swept})
-    if trainer.option:  # what the method needs is not there yet
+    if trainer.option:  # the weights that the method needs do not exist yet
         labels = labels_of([swept])
         expand(labels, parse_settings(labels, own.settings), read_axes(own.grid, own.grid_file), plan.yes)
     else:
-        expanded(own, insist=plan.yes)  # a mistake in the grid is found before a training is begun
+        expanded(own, insist=plan.yes)  # find mistakes in the grid before any training
     folder = plan.out / f"trainings-{safe_name(f'{plan.train}-{own.task}')}-{_digest(own, plan)}"
     folder.mkdir(parents=True, exist_ok=True)
     with sole_use(folder):
         trainer.prepare(cells)
         done = {cell.label: trainer.made(cell) for cell in cells}
         due = [_due(trainer, cell, done[cell.label]) for cell in cells]
-        told(due)
+        announce(due)
         entries = _Entries(folder, plan)
-        if not trainer.option:  # a head that nobody trained does not exist
+        if not trainer.option:  # an untrained head does not exist
             entries.put(Entry(label=UNTRAINED, values={}, model=plan.model))
         for cell in cells:
             entries.put(_entry(cell, done[cell.label]))
@@ -83,7 +83,7 @@ def sweep_trainings(
                 try:
                     made = trainer.train(cell)
                 except NothingLearnt as error:
-                    say(f"{cell.label} leaves no weights: {error}")
+                    say(f"{cell.label} left no weights: {error}")
                     entries.put(Entry(label=cell.label, values=dict(cell.values), ended=str(error)))
                     entries.write()
                     continue
@@ -95,7 +95,7 @@ def sweep_trainings(
             if entry.model is not None:
                 say(f"sweeping {entry.label} …")
                 settings = (*own.settings, *entry.settings)
-                # A sweep's own name says nothing of a head's weights.
+                # A sweep's own name does not identify a head's weights.
                 into = folder / _folder_name(entry.label)
                 changes = {"model": entry.model, "settings": settings, "out": into}
                 place = run_sweep(own.model_copy(update=changes))
@@ -117,7 +117,7 @@ def _trainer(plan: TrainedSweepPlan, say: Callable[[str], None]) -> Cells:
 
 
 class _Entries:
-    """Trainings of a folder: those of this call, behind those of calls with another ``--train-grid``."""
+    """All trainings of a folder: those of calls with another ``--train-grid``, then those of this call."""
 
     def __init__(self, folder: Path, plan: TrainedSweepPlan) -> None:
         self._folder, self._plan = folder, plan
@@ -126,11 +126,11 @@ class _Entries:
 
     @property
     def mine(self) -> tuple[Entry, ...]:
-        """Those of this call."""
+        """The trainings of this call."""
         return tuple(self._mine.values())
 
     def put(self, entry: Entry) -> None:
-        """Takes what is known of a training now; of the same weights a sweep from before still counts."""
+        """Store the state of a training; an earlier sweep of the same weights stays valid."""
         before = self._before.get(entry.label)
         if entry.sweep is None and before and (before.model, before.settings) == (entry.model, entry.settings):
             entry = entry.model_copy(update={"sweep": before.sweep})
@@ -153,7 +153,9 @@ def _entry(cell: Cell, made: Made | None) -> Entry:
 
 def _axes(plan: TrainedSweepPlan) -> tuple[Axis, ...]:
     if not plan.train_grid:
-        raise UsageError("nothing to train by; write --train-grid OPTION=V,V,… as in --train-grid texts=100,400")
+        raise UsageError(
+            "no training options to vary; write --train-grid OPTION=V,V,… as in --train-grid texts=100,400"
+        )
     try:
         axes = read_axes(plan.train_grid)
     except UsageError as error:
@@ -161,7 +163,7 @@ def _axes(plan: TrainedSweepPlan) -> tuple[Axis, ...]:
     for axis in axes:
         if axis.label:
             raise UsageError(
-                f"--train-grid {axis.written}: all trainings are of one method; write {axis.option} without its name"
+                f"--train-grid {axis.written}: all trainings are for one method; write {axis.option} without its name"
             )
     return axes
 
@@ -171,12 +173,12 @@ def _check_different(cells: Sequence[Cell]) -> None:
     for cell in cells:
         values = json.dumps(dict(cell.values), sort_keys=True, default=str)
         if values in seen:
-            raise UsageError(f"--train-grid has one training twice, {seen[values]} and {cell.label}; keep one")
+            raise UsageError(f"--train-grid has one training twice, {seen[values]} and {cell.label}; remove one")
         seen[values] = cell.label
 
 
 def _folder_name(label: str) -> str:
-    """Of a training's sweeps: two labels never share one."""
+    """Folder for a training's sweeps; two labels never share one."""
     stem = label.replace(" ", "-")
     if (name := safe_name(stem)) == stem:
         return name
@@ -194,7 +196,7 @@ def _hours(made: Made) -> float:
     return float((made.card.get("cost") or {}).get("hours", 0.0))
 
 
-#: Options of a sweep with which more cells go into the same folder.
+#: Options of a sweep that add configurations to the same folder.
 _WIDENED = {"grid", "grid_file", "search", "until_ci"}
 _UNRECORDED = {name for name in SweepPlan.model_fields if not flag_of(SweepPlan, name).recorded}
 _OF_TRAININGS = {
@@ -209,7 +211,7 @@ _OF_TRAININGS = {
 
 
 def _digest(own: SweepPlan, plan: TrainedSweepPlan) -> str:
-    """Of what all trainings and sweeps have in common, so that more of them go into the same folder."""
+    """Hash of what all trainings and sweeps have in common, so that further ones go into the same folder."""
     deciding = {
         **own.model_dump(mode="json", exclude=_WIDENED | _UNRECORDED, exclude_defaults=True),
         **plan.model_dump(mode="json", include=_OF_TRAININGS, exclude_defaults=True),

@@ -1,4 +1,4 @@
-"""One device of a sweep: the model loaded once, one engine for all cells, tasks one after the other."""
+"""A worker of a sweep: one device, the model loaded once, one engine for all configurations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from specbench.sweeps.driver import Silent
 from specbench.sweeps.messages import Conditions, Failed, Task, WorkerInfo, WorkerMessage
 from specbench.sweeps.observing import Notebook, Observer
 
-# Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
+# Enough steps to reach a configuration's shapes, on a short prompt, because many configurations are warmed up.
 _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
 
 
 class Worker:
-    """Decodes tasks: plain decoding and all cells of one task, at most at the largest concurrency."""
+    """Decode tasks: AR and all configurations of a task, up to the largest concurrency."""
 
     def __init__(self, resolved: Resolved, held_out: int) -> None:
         self._model, _ = load_models(resolved)
@@ -37,11 +37,11 @@ class Worker:
         self._say: ProgressSink = Silent()
 
     def listen(self, say: ProgressSink) -> None:
-        """Names who is told what a task waits for, while it does."""
+        """Set the receiver of messages about what a task waits for."""
         self._say = say
 
     def describe(self) -> WorkerInfo:
-        """What it works on."""
+        """The common configuration of the workers."""
         ids = list(self._prepared.prompts)
         split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))
@@ -55,9 +55,9 @@ class Worker:
         )
 
     def decode(self, task: Task) -> Iterator[WorkerMessage]:
-        """The requests of a task that are not done yet, each as it ends, and what is found of the machine between.
+        """Yield the remaining requests of a task, each as it ends, and readings of the machine between them.
 
-        A cell whose method's code fails is reported and not tried again; a PluginFault of plain decoding ends it.
+        A configuration whose method fails is reported and not tried again; a PluginFault of AR ends the worker.
         """
         self._session.calibrate(task.times)
         self._resolved = replace(self._resolved, methods=self._session.methods)
@@ -84,13 +84,13 @@ class Worker:
                 yield from observer.news()
 
     def rest(self) -> Iterator[Conditions]:
-        """What is found of the machine behind the last stretch, when no task follows for now."""
+        """The readings of the machine after the last segment, when no task follows."""
         if self._observer:
             self._observer[1].after()
             yield from self._observer[1].news()
 
     def grade(self, records: Sequence[RequestRecord], *asked: TaskSpec) -> Mapping[str, dict[str, Any]]:
-        """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""
+        """Losslessness of every configuration on its answers, as :meth:`specbench.runner.session.Session.grade`."""
         for record in asked:
             self._prepared = self._prepared.as_recorded(record)
         methods = {method.label: method for method in self._resolved.methods}
@@ -99,21 +99,21 @@ class Worker:
         return self._session.grade(self._prepared, mine, decoded)
 
     def step_seconds(self) -> list[tuple[int, float]]:
-        """Measured (rows, seconds) of steps of one sequence, up to the widest cell."""
+        """Measured (rows, seconds) of steps of one sequence, up to the widest tree."""
         return list(self._session.engine.step_seconds(self._resolved.max_rows))
 
     def report(self) -> dict[str, Any]:
-        """What the engine chose and what its captures cost."""
+        """The engine's choices and the cost of its captures."""
         return self._session.report()
 
     def close(self) -> None:
-        """Gives the device back."""
+        """Free the device."""
         if self._observer:
             self._observer[1].close()
         self._session.close()
 
     def _observing(self, task: Task) -> Observer | None:
-        """The observer of a task's part: a task of another part ends that of the one before."""
+        """The monitor of a task's part; a task of another part ends the monitor of the part before."""
         if task.conditions is None:
             return None
         if self._observer is None or self._observer[0] != task.concurrency:
@@ -127,14 +127,14 @@ class Worker:
         return monitoring([self._session], self._resolved.simulated, notebook, self._say, patience=plan.patience)
 
     def _fail(self, fault: PluginFault) -> str:
-        """Keeps a cell's fault; its label."""
+        """Store a configuration's fault and return its label."""
         if fault.spoils_all or fault.row in ("", BASELINE):
             raise fault
         self._failed[fault.row] = str(fault)
         return fault.row
 
     def _warmed(self, task: Task) -> Resolved:
-        """The plan of a task's cells, warmed up; those that fail at it are left out."""
+        """The plan of a task's configurations after the warm-up; those that fail are left out."""
         while True:
             resolved = self._of(task.concurrency, task.labels)
             try:
@@ -152,9 +152,9 @@ class Worker:
         return replace(self._resolved, plan=plan, methods=methods)
 
     def _warm_up(self, resolved: Resolved) -> None:
-        """The widest cell of each method on a long prompt, then every width briefly where the first steps of one cost.
+        """Warm up each method's widest tree on a long prompt, then every width briefly if first steps are expensive.
 
-        What a method brings may have work of its own to capture for each cell, so there every cell has its turn.
+        A method's own models may capture work per configuration, so with those every configuration is warmed up.
         """
         together = resolved.plan.concurrency
         fresh: dict[tuple[int, str, object], Method] = {}

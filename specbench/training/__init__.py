@@ -1,4 +1,4 @@
-"""Training: the model's own answers, or given ones, into weights that draft better."""
+"""Train draft heads, draft models, adapters or whole models on answers: the target's own or given ones."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specbench.training.head_training import train_head as train_head
     from specbench.training.loop.checkpoints import leave_weights as leave_weights
     from specbench.training.loop.on_policy import OnPolicyOptions as OnPolicyOptions
-    from specbench.training.loop.stopping import Look as Look
+    from specbench.training.loop.stopping import Evaluation as Evaluation
     from specbench.training.loop.trainer import fit as fit
     from specbench.training.objectives.consistency import ConsistencyLesson as ConsistencyLesson
     from specbench.training.objectives.distances import forward_kl as forward_kl

@@ -1,4 +1,4 @@
-"""Card of trained weights: what they learnt from, how much of it, and what decoding gained."""
+"""Model card of trained weights: training data, cost, and decoding figures before and after."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import yaml
 from specbench.analysis import Quality
 from specbench.common import read_json_object, write_json_atomic, write_text_atomic
 from specbench.models import CARD
-from specbench.training.data.given_answers import said_of
+from specbench.training.data.given_answers import describe_answers
 from specbench.training.loop.cost import Cost
 from specbench.training.quality_card import TODO, check_card, on_card, section
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
-    """Writes ``card.json`` and ``README.md`` beside weights.
+    """Write ``card.json`` and ``README.md`` into the folder of the weights.
 
     Args:
         made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before`` and
-            ``after`` (:meth:`specbench.training.evaluation.held_out.Held.figures`), and whatever else there is to say.
+            ``after`` (:meth:`specbench.training.evaluation.held_out.Held.figures`), and any further entries.
     """
     write_json_atomic(folder / CARD, dict(made))
     write_text_atomic(folder / "README.md", _readme(made))
@@ -36,11 +36,15 @@ def _readme(made: Mapping[str, Any]) -> str:
         "tags": ["specbench", method, *(["lora"] if adapter else [])],
     }
     what = "LoRA adapter" if adapter else "checkpoint"
-    data = " and ".join(made.get("prompts", ())) or "the prompts of its texts"
-    given = said_of(made)
-    source = f"answers that were given in {given}" if given else f"the model's own answers to {data}"
+    data = " and ".join(made.get("prompts", ())) or "its training prompts"
+    given = describe_answers(made)
+    source = f"the given answers in {given}" if given else f"the model's own answers to {data}"
     own = made.get("own_answers")
-    beside = f" Beside them, from {own['answers']} answers of its own, {own['tokens']} tokens." if own else ""
+    on_policy = (
+        f" It also learnt from {own['answers']} answers that it wrote during training ({own['tokens']} tokens)."
+        if own
+        else ""
+    )
     lines = [
         "---",
         yaml.safe_dump(head, sort_keys=False).strip(),
@@ -48,9 +52,9 @@ def _readme(made: Mapping[str, Any]) -> str:
         "",
         f"# {method} for {model}",
         "",
-        f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt "
-        f"from {source}: {made['texts']} answers, {made['answer_tokens']} of their tokens in {made['steps']} steps."
-        + beside,
+        f"A {what} of `{model}` for the parallel decoder `{method}`, trained by `specbench train {method}` on "
+        f"{made['texts']} texts: {source}. Its {made['steps']} steps learnt from {made['answer_tokens']} answer tokens."
+        + on_policy,
         "",
         "```",
         f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
@@ -61,7 +65,7 @@ def _readme(made: Mapping[str, Any]) -> str:
         *_cost(made),
         *_course(made),
         *section(made),
-        "Options of the training:",
+        "Training options:",
         "",
         "```yaml",
         yaml.safe_dump(dict(made["options"]), sort_keys=False).strip(),
@@ -71,25 +75,25 @@ def _readme(made: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-#: What weights write by themselves, which older cards do not say: title, figure, format.
+#: Rows on the answers that the weights generate: title, figure, format. Older cards have none of these figures.
 _OF_TEXTS = (
-    ("positions as the target's own, running free", "agreement", "{:.1%}"),
-    ("log-likelihood of a token under the target", "log_likelihood_per_token", "{:.2f}"),
-    ("the same without answers that loop", "sound_log_likelihood_per_token", "{:.3f}"),
-    ("answers that end in a loop", "looping", "{}"),
-    ("tokens in such loops", "loop_share", "{:.1%}"),
+    ("tokens equal to the target's answer, free-running", "agreement", "{:.1%}"),
+    ("log-likelihood per token under the target", "log_likelihood_per_token", "{:.2f}"),
+    ("the same without repetitive answers", "sound_log_likelihood_per_token", "{:.3f}"),
+    ("answers that end in repetitive text", "looping", "{}"),
+    ("tokens in repetitive text", "loop_share", "{:.1%}"),
     ("distinct 4-grams", "distinct_4", "{:.2f}"),
 )
 
-#: Titles of what is told of the answers that were learnt from, where those were given.
+#: Titles of rows that compare with given answers, for weights that were trained on those.
 _OF_GIVEN = {
-    "agrees": "tokens as the given answers', behind their own text",
-    "agreement": "positions as the given answers', running free",
+    "agrees": "tokens equal to the given answer's, after its own text",
+    "agreement": "tokens equal to the given answer's, free-running",
 }
 
 
 def _cost(made: Mapping[str, Any]) -> list[str]:
-    """What the training took; nothing of older ones, which did not measure it."""
+    """Return the lines on the training's cost; older trainings did not measure it and get no lines."""
     if "cost" not in made:
         return []
     cost = Cost.model_validate(made["cost"])
@@ -102,18 +106,18 @@ def _cost(made: Mapping[str, Any]) -> list[str]:
     return [f"The training took {', '.join(parts)}.", ""]
 
 
-#: Columns of the course: title, figure, format; those that no look has are left out.
+#: Columns of the table of evaluations during training: title, figure, format. A column needs its figure in every one.
 _COURSE = (
     ("tokens per forward", "tpf", "{:.2f}"),
-    ("tokens in closing loops", "loop_share", "{:.1%}"),
-    ("log-likelihood of a token under the target", "log_likelihood_per_token", "{:.3f}"),
-    ("without answers that loop", "sound_log_likelihood_per_token", "{:.3f}"),
-    ("as the target's own, running free", "agreement", "{:.1%}"),
+    ("tokens in repetitive text", "loop_share", "{:.1%}"),
+    ("log-likelihood per token under the target", "log_likelihood_per_token", "{:.3f}"),
+    ("without repetitive answers", "sound_log_likelihood_per_token", "{:.3f}"),
+    ("tokens equal to the target's answer, free-running", "agreement", "{:.1%}"),
 )
 
 
 def _course(made: Mapping[str, Any]) -> list[str]:
-    """The looks of a training over the tokens that it had seen; nothing of older ones, which did not keep them."""
+    """Return a table of the evaluations during training, by tokens seen; older trainings did not keep them."""
     curve = made.get("curve") or []
     if len(curve) < 2:
         return []
@@ -123,9 +127,13 @@ def _course(made: Mapping[str, Any]) -> list[str]:
         for point in curve
     ]
     heads = ["tokens seen", "steps", *(title for title, _, _ in columns)]
-    ended = f" It ended early: {made['ended']}; kept are the weights of the look before." if "ended" in made else ""
+    ended = (
+        f" Training ended early: {made['ended']}. The weights are those of the evaluation before."
+        if "ended" in made
+        else ""
+    )
     return [
-        f"Its course, on {curve[0]['prompts']} of the held-out prompts.{ended}",
+        f"Evaluations during training, on {curve[0]['prompts']} of the held-out prompts.{ended}",
         "",
         f"| {' | '.join(heads)} |",
         "|" + " --- |" * len(heads),
@@ -135,19 +143,19 @@ def _course(made: Mapping[str, Any]) -> list[str]:
 
 
 def _table(made: Mapping[str, Any]) -> list[str]:
-    """Held-out prompts before and after."""
+    """Return a table of figures on held-out prompts before and after training."""
     before, after = made.get("before"), made.get("after")
     if not before or not after:
-        return ["No prompts were held out, so nothing was measured."]
+        return ["No prompts were held out, so there are no figures before and after training."]
     rows = [("tokens per forward", "tpf", "{:.3f}")]
-    rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after and "pass_rate" in before else []
-    rows += [("tokens as the target's own, behind its own text", "agrees", "{:.1%}")]
+    rows += [("correct answers", "pass_rate", "{:.1%}")] if "pass_rate" in after and "pass_rate" in before else []
+    rows += [("tokens equal to the target's, after its own text", "agrees", "{:.1%}")]
     rows += [row for row in _OF_TEXTS if row[1] in before and row[1] in after]
     if "given" in made:
         rows = [(_OF_GIVEN.get(name, title), name, shown) for title, name, shown in rows]
     settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
     some = after.get("scored", 0) not in (0, after["prompts"])
-    scored = f" ({after['scored']} of them have a verdict)" if some else ""
+    scored = f" ({after['scored']} of them could be scored)" if some else ""
     return [
         f"On {after['prompts']} held-out prompts{scored}, decoded by `{made['method']}`"
         + (f" with {settings}:" if settings else ":"),
@@ -159,7 +167,7 @@ def _table(made: Mapping[str, Any]) -> list[str]:
 
 
 def put_on_card(model: str, found: Sequence[Quality]) -> None:
-    """Write the figures of the last model onto its card, next to the first model's where there are several."""
+    """Write the figures of the last model into its card, compared with the first model's where there are several."""
     folder = check_card(model)
     made = read_json_object(folder / CARD, TODO)
     write_card(folder, {**made, "quality": on_card(found)})

@@ -1,4 +1,4 @@
-"""Options of a recipe, chosen: those of a paper or of the user's file, and what is set beside them."""
+"""Options that a training runs with: from a paper's recipe or the user's file, changed by ``--set``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _FOLDER = "recipes"
 
 
 def published(card: Card) -> dict[str, Path]:
-    """The YAML files that a method brings, by name: a publication's options each."""
+    """Return the recipe files of a method, by name: each holds the options of one publication."""
     return {path.stem: path for path in sorted((card.folder / _FOLDER).glob("*.yaml"))}
 
 
 def choose(card: Card, options: Any, recipe: str | None, settings: Sequence[str]) -> Any:
-    """The options that a training runs with.
+    """Return the options that a training runs with.
 
     Args:
-        recipe: name of one of :func:`published`, or a YAML file of the user's; None is the defaults.
-        settings: ``NAME=VALUE``, which win over it.
+        recipe: name of one of :func:`published`, or the path of a YAML file; None is the defaults.
+        settings: ``NAME=VALUE``, which override the recipe.
     """
     own = assigned(settings)
     if recipe is None:
@@ -33,12 +33,12 @@ def choose(card: Card, options: Any, recipe: str | None, settings: Sequence[str]
 
 
 def assigned(settings: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` as a mapping; raises a UsageError for what is none, or set twice."""
+    """Parse ``NAME=VALUE`` settings; raise a UsageError where one has another form or a name is set twice."""
     found: dict[str, str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
         if not sign or not name:
-            raise UsageError(f"--set {setting} is not NAME=VALUE; write --set lr=0.001, for one")
+            raise UsageError(f"cannot read --set {setting}: it is not NAME=VALUE; write --set lr=0.001, for example")
         if name in found:
             raise UsageError(f"--set {name} is given twice; keep one")
         found[name] = value
@@ -51,5 +51,7 @@ def _read(card: Card, recipe: str) -> Mapping[str, Any]:
         raise unknown_name(f"recipe of {card.name}", recipe, published(card))
     found = yaml.read(path, "give a .yaml file of options, as in 'lr: 0.0001'")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise UsageError(f"recipe file {recipe} does not map options to values, as 'lr: 0.0001' does")
+        raise UsageError(
+            f"cannot read recipe file {recipe}: it does not map options to values; write lines such as 'lr: 0.0001'"
+        )
     return found

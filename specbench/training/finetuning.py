@@ -1,4 +1,4 @@
-"""Fine-tuning of the target itself, a LoRA adapter or all weights, so that a method finds more of its guesses right."""
+"""Fine-tune the target itself (a LoRA adapter or all weights) so that more of a method's guesses are accepted."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ from specbench.training.loop import checkpoints
 from specbench.training.loop.cost import Cost
 from specbench.training.loop.on_policy import OnPolicy, OnPolicyOptions
 from specbench.training.loop.order import Batches
-from specbench.training.loop.stopping import Look, unsound
+from specbench.training.loop.stopping import Evaluation, stop_reason
 from specbench.training.loop.trainer import Course, Done, fit, in_bf16
 from specbench.training.objectives.distillation import DistillationLesson
 from specbench.training.objectives.frozen import Frozen, LabelOptions
-from specbench.training.recipe import FREE, LOOKS, Job, WeightOptions, digest
+from specbench.training.recipe import EVALUATION_OPTIONS, FREE, Job, WeightOptions, digest
 
 _BEFORE = "before.json"
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a method brings to its training.
+    """Parts of a fine-tuning that the method provides.
 
     Attributes:
         lesson: (model, frozen) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show;
-            ``frozen`` is the target before training where ``labels`` ask for it, else None.
-        collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
+            ``frozen`` is the target before training if the option ``labels`` is ``target``, else None.
+        collator: texts -> batch; its attribute ``visit`` is set to the number of passes over the texts so far.
+        masked: whether the lesson needs attention masks between blocks.
+        size: tokens of a text in a batch.
+        decoding: options of the method with which held-out prompts are decoded.
     """
 
     method: str
@@ -53,11 +56,11 @@ class Teaching:
 
 
 def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[str, Any]:
-    """Trains, and leaves ``adapter`` or ``checkpoint`` in ``job.out``, which ``--model`` loads.
+    """Train, and leave ``adapter`` or ``checkpoint`` in ``job.out``, which ``--model`` loads.
 
     Raises:
-        UsageError: there is nothing to learn from, texts are another tokenizer's, the loss is not finite, or
-            ``job.out`` holds a training with other options.
+        UsageError: there are no texts, the texts come from another tokenizer, the loss is not finite, or ``job.out``
+            holds a training with other options.
     """
     _check(job, options)
     _claim(teaching, options, job)
@@ -67,7 +70,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     half = in_bf16(options, loaded.model.device)
     loaded.model.set_attn_implementation(_attention(teaching, options, loaded.model.device, half))
     asked = _distils(options) or _labels(options)
-    copied = copy.deepcopy(loaded.model) if options.full and asked else None  # as it is before it learns
+    copied = copy.deepcopy(loaded.model) if options.full and asked else None  # the weights before training
     weights = Weights(loaded.model, options, job.model, job.seed, half)
     course, own = _course(teaching, options, job, weights, copied)
 
@@ -77,11 +80,11 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         with weights.as_before() as target:
             return held.rated(target)
 
-    def glance() -> Look:
+    def glance() -> Evaluation:
         found = look(job.held_out[: options.watched])
-        return Look(found.figures(), found.line())
+        return Evaluation(found.figures(), found.line())
 
-    ends = partial(unsound, options) if options.may_end else None
+    ends = partial(stop_reason, options) if options.may_end else None
     done = fit(replace(course, look=glance if job.held_out else None, ends=ends), options, job)
     weights.settle()
     after = look(job.held_out) if job.held_out else None
@@ -128,7 +131,8 @@ def _labels(options: WeightOptions) -> bool:
 def _cost(done: Done, own: OnPolicy | None, teaching: Teaching) -> Cost:
     if own is None:
         return done.cost
-    # Batches of own answers are of other lengths, and go through the target too: no step stands for the others.
+    # Batches of own answers have other lengths and also go through the target, so the first step's operations cannot
+    # be extrapolated to the others.
     return done.cost.model_copy(update={"tokens_seen": own.tokens_seen(done.steps, teaching.size), "flops": None})
 
 
@@ -141,7 +145,7 @@ def _curve(done: Done, own: OnPolicy | None, teaching: Teaching) -> list[dict[st
 def _course(
     teaching: Teaching, options: WeightOptions, job: Job, weights: Weights, copied: Any
 ) -> tuple[Course, OnPolicy | None]:
-    """What is gone through, and where a share of it is the model's own answers, those."""
+    """Return the course, and the on-policy answers where a share of the batches consists of them."""
 
     def collate(visit: int, texts: Sequence[Any]) -> Any:
         teaching.collator.visit = visit
@@ -166,34 +170,33 @@ def _attention(teaching: Teaching, options: WeightOptions, device: torch.device,
 
 
 def _check(job: Job, options: WeightOptions) -> None:
-    """Refuses what cannot be learnt: nothing, a rule without prompts to look at, texts of another tokenizer.
-
-    Those have ids that this model does not know, or never means.
-    """
+    """Refuse a job without texts, a stopping rule without held-out prompts, and texts of another tokenizer."""
     if not job.texts:
-        raise UsageError("there is no text to learn from; give more prompts, or longer answers")
+        raise UsageError("cannot train: there is no text to learn from; give more prompts, or longer answers")
     if options.may_end and not job.held_out:
-        raise UsageError("max_loops and max_unlikely look at held-out prompts, and there are none; give --held-out 16")
+        raise UsageError(
+            "cannot apply max_loops or max_unlikely: they need held-out prompts, and there are none; give --held-out 16"
+        )
     highest = max(max((*text.prompt, *text.answer)) for text in (*job.texts, *job.held_out))
     if highest >= job.target.vocab_size:
         raise UsageError(
-            f"the texts have token {highest}, and {job.model} has only {job.target.vocab_size}: they are another "
-            "tokenizer's; ask this model"
+            f"cannot train {job.model} on these texts: they have token id {highest} and its vocabulary ends at "
+            f"{job.target.vocab_size - 1}, so they come from another tokenizer; let this model make the answers"
         )
 
 
 def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
-    """Takes the folder for this training: its options, texts, model and seed."""
+    """Reserve the folder for a training with these options, texts, model and seed."""
     texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
     about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    free = FREE - LOOKS if options.may_end else FREE
+    free = FREE - EVALUATION_OPTIONS if options.may_end else FREE
     settings = {**options.model_dump(mode="json", exclude=set(free)), **about}
     defaults = {name: field.default for name, field in type(options).model_fields.items()}
-    checkpoints.claim(job.out, settings, f"a {teaching.method}", later=defaults)
+    checkpoints.claim(job.out, settings, f"weights for {teaching.method}", later=defaults)
 
 
 def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
-    """Held-out figures of the untouched target; from the first call where this one goes on."""
+    """Return held-out figures of the target before training; a resumed training reads them from its folder."""
     if not job.held_out:
         return None
     path: Path = job.out / _BEFORE
@@ -211,16 +214,16 @@ def _held(teaching: Teaching, job: Job, model: Any, texts: Sequence[Any]) -> Hel
     return replace(held, given="given" in job.about)
 
 
-_KEPT = torch.bfloat16  # of an adapter, as most published ones are
+_KEPT = torch.bfloat16  # precision of saved adapters, as of most published ones
 
 
 class Weights:
-    """The target in training: what learns has a gradient and is in float32, everything else has none.
+    """The target in training: trained parameters are in float32 and have gradients, the other parameters have none.
 
     Args:
         model: a transformers causal LM without any gradient; it is changed.
-        base: what ``--model`` called it, so that the adapter finds it again.
-        half: products are in bfloat16, so what does not learn may be too: it is then not rounded anew in every forward.
+        base: the value of ``--model``, written into the adapter as its base model.
+        half: matrix products are in bfloat16. Frozen parameters are then converted once, instead of in every forward.
     """
 
     def __init__(self, model: Any, options: WeightOptions, base: str, seed: int, half: bool = False) -> None:
@@ -242,10 +245,10 @@ class Weights:
 
     @contextmanager
     def as_decoded(self) -> Iterator[Any]:
-        """The transformers model with what was learnt so far in its weights, for as long as this lasts.
+        """Yield the transformers model with the training so far merged into its weights.
 
-        Afterwards the weights are what they were, bit by bit: subtracting an adapter's part again would not be exact,
-        and a training that is looked at more often would end elsewhere.
+        Afterwards the weights are restored bit by bit: subtracting an adapter's part again would not be exact, and a
+        training with more evaluations would end with other weights.
         """
         if self._full:
             yield self.model
@@ -255,7 +258,7 @@ class Weights:
 
     @contextmanager
     def as_before(self) -> Iterator[Any]:
-        """The transformers model without what was learnt, within the ``with``; None where all its weights learn."""
+        """Yield the transformers model as it was before training, or None where all its weights are trained."""
         if self._full:
             yield None
         else:
@@ -264,7 +267,7 @@ class Weights:
 
     @contextmanager
     def _without_adapter(self, *, learnt: bool) -> Iterator[Any]:
-        """The model in its own precision, and where it is ``learnt``, with the adapter's part in its weights."""
+        """Yield the model in its own precision; with ``learnt``, the adapter is merged into its weights."""
         own = []
 
         def put(parameter: Any, value: Tensor) -> None:
@@ -285,14 +288,14 @@ class Weights:
                 parameter.data = before
 
     def settle(self) -> None:
-        """Rounds what was learnt to what is kept of it, so that what is measured is what is kept."""
+        """Round the trained parameters to the precision in which they are saved, so that figures hold for the file."""
         kept = self._dtype if self._full else _KEPT
         for parameter in self.model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(kept).to(parameter.dtype)
 
     def keep(self, folder: Path, tokenizer: Any) -> None:
-        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision."""
+        """Write an adapter in bfloat16, or a checkpoint in the target's own precision, which ``--model`` loads."""
         if not self._full:
             kept = {name: value.to(_KEPT) for name, value in self.model.state_dict().items() if "lora_" in name}
             self.model.save_pretrained(str(folder), state_dict=kept, save_embedding_layers=False)
@@ -303,7 +306,7 @@ class Weights:
 
 
 def _adapted(model: Any, options: WeightOptions, seed: int) -> Any:
-    """The model with a LoRA adapter around its layers, which the seed alone decides."""
+    """Return the model with a new LoRA adapter around its layers, initialised from the seed."""
     names = options.lora_targets
     config = LoraConfig(
         r=options.lora_rank,
@@ -315,9 +318,11 @@ def _adapted(model: Any, options: WeightOptions, seed: int) -> Any:
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         torch.manual_seed(seed)
-        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by a name that it will lose
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT uses a name that transformers deprecates
         try:
             return get_peft_model(model, config)
         except ValueError as error:
             reason = " ".join(str(error).split())[:160]
-            raise UsageError(f"lora_targets={names} does not go with this model: {reason}") from error
+            raise UsageError(
+                f"cannot put an adapter on lora_targets={names}: {reason}; name layers of this model, or all-linear"
+            ) from error

@@ -1,4 +1,4 @@
-"""Training a draft head on the target's own answers: what the recipes of all heads have in common."""
+"""Train a draft head on the target's own answers: code that the recipes of all heads share."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ from specbench.training.objectives.side_by_side import claim_for, learnable, pla
 from specbench.training.objectives.teacher import Remembered, Teacher
 from specbench.training.recipe import Job, LoopOptions, Text, check_start
 
-_KEPT = torch.bfloat16  # as published heads are
+_KEPT = torch.bfloat16  # precision of saved heads, as of published ones
 
 
 class HeadTrainingOptions(LoopOptions):
     """Options of every recipe that trains a head."""
 
-    layers: int = option(1, help="of the head", ge=1)
-    draft_vocab: int = option(0, help="tokens that can be drafted: the most frequent of the answers; 0 is all", ge=0)
-    start: Literal["target", "random"] = option("target", help="first weights: parts of the target's own, or noise")
+    layers: int = option(1, help="layers of the head", ge=1)
+    draft_vocab: int = option(
+        0, help="size of the draft vocabulary: the most frequent tokens of the answers; 0 is all tokens", ge=0
+    )
+    start: Literal["target", "random"] = option("target", help="initial weights: copied from the target, or random")
     max_tokens: int = option(2048, help="tokens of a text, prompt included; longer answers are cut", ge=8)
-    keep_circles: int = option(3, help="rounds that stay of an answer that repeats itself to its end; 0 is all", ge=0)
+    keep_circles: int = option(
+        3, help="copies kept of a segment that an answer repeats until its end; 0 keeps all", ge=0
+    )
     keep_features: bool = option(
-        False, help="the target's features of each text stay in memory: later epochs need no forward of it"
+        False, help="keep the target's features of each text in memory: later epochs need no target forward"
     )
     epochs: float = option(6.0, help="passes over the texts", gt=0)
-    batch: int = option(4, help="texts of a step, on each device", ge=1)
+    batch: int = option(4, help="texts per batch, on each device", ge=1)
 
     def drafted(self, vocabulary: int) -> int:
-        """``draft_vocab`` for a target of so many tokens: 0 where it is all of them."""
+        """Return ``draft_vocab``, or 0 where it is not smaller than the target's ``vocabulary``."""
         return self.draft_vocab if self.draft_vocab < vocabulary else 0
 
 
 class FrozenParts:
-    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
+    """Parts of the target that a lesson reads. Not a module, so that its weights are not trained, saved or moved."""
 
     def __init__(self, head: Any, model: Any, keep: bool) -> None:
         teacher = Teacher(model, head.config.taps)
@@ -54,7 +58,7 @@ class FrozenParts:
 
     @cached_property
     def scorer(self) -> Any:
-        """The rows of the LM head that the head can draft."""
+        """LM head reduced to the tokens that the draft head can draft."""
         return self._head.scorer(self.lm_head)
 
 
@@ -62,8 +66,8 @@ class HeadLesson(nn.Module, ABC):
     """A head with its loss.
 
     Args:
-        depth: drafts that an evaluation counts after each token.
-        keep: the target's features of each text stay in memory.
+        depth: draft tokens per position in an evaluation.
+        keep: keep the target's features of each text in memory.
     """
 
     def __init__(self, head: Any, model: Any, *, depth: int, keep: bool = False) -> None:
@@ -74,25 +78,25 @@ class HeadLesson(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
-        """``loss`` of one step, and further figures.
+        """Return ``loss`` of one step, and further figures.
 
         Args:
-            ids: int64 [B, S] texts, filled up at their ends.
+            ids: int64 [B, S] texts, padded at their ends.
             starts: int64 [B] first position of each answer.
             ends: int64 [B] tokens of each text.
         """
 
     @abstractmethod
     def drafts(self, features: Tensor, ids: Tensor, start: int, end: int) -> Tensor:
-        """The best drafts [end - 1 - start, depth] after each token of an answer but its last, in the head's own ids.
+        """Return the best drafts [end - 1 - start, depth] after each answer token but the last, in the head's ids.
 
         Args:
-            features: [1, S, T × H] of the tapped layers.
+            features: [1, S, T × H] outputs of the tapped layers.
             ids: int64 [1, S] the text, whose answer goes from ``start`` to ``end``.
         """
 
     def answers(self, texts: Sequence[Text], device: torch.device) -> Iterator[tuple[Tensor, int, int]]:
-        """(ids int64 [1, S], start and end of the answer) of the texts whose answers have a second token."""
+        """Yield (ids int64 [1, S], start, end of the answer) of the texts whose answers have at least two tokens."""
         for text in texts:
             start, end = len(text.prompt), len(text.prompt) + len(text.answer)
             if end - start >= 2:
@@ -100,7 +104,7 @@ class HeadLesson(nn.Module, ABC):
 
     @torch.no_grad()
     def held_out(self, texts: Sequence[Text], device: torch.device) -> Accepted:
-        """What decoding these texts, answers of the target itself, with the head's best chain would take."""
+        """Return the accepted lengths of the head's best chain on these texts, which are the target's own answers."""
         right, known = [], self.head.draft_ids
         for ids, start, end in self.answers(texts, device):
             features, _ = self.frozen.teach(ids, torch.tensor([end]))
@@ -111,7 +115,7 @@ class HeadLesson(nn.Module, ABC):
 
 
 def check_head(options: HeadTrainingOptions, target: LoadedModel) -> None:
-    """Refuse a head that has more layers to start from than the target."""
+    """Refuse a head that starts from the target's layers and has more layers than the target."""
     if options.start == "target":
         check_start(options.layers, target)
 
@@ -130,13 +134,14 @@ def train_head(
 
     Args:
         options: :class:`HeadTrainingOptions`.
-        kind: the class of the head, made of ``config``.
-        start: gives an untrained head its first weights from the target; takes the texts that it will learn from.
-        held_out: accepted lengths of a lesson's head on ``job.held_out``, and figures for its model card; None is what
-            the lesson counts.
+        kind: class of the head, constructed from ``config``.
+        lesson_of: head -> its lesson.
+        start: (head, training texts): initialises an untrained head from the target.
+        held_out: lesson -> accepted lengths on ``job.held_out``, and figures for the model card; None uses
+            :meth:`HeadLesson.held_out`.
 
     Returns:
-        What the head's card says.
+        Content of the head's model card.
 
     Raises:
         UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
@@ -163,7 +168,7 @@ def train_head(
     figures: Mapping[str, Any] = {}
     if job.held_out:
         accepted, figures = measure()
-        job.say(f"held out, head as kept: {accepted.look.line}")
+        job.say(f"held out, head as saved: {accepted.look.line}")
     head.save(job.out / "head", dtype=_KEPT)
     return {
         "texts": len(texts),

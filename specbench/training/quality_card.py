@@ -1,4 +1,4 @@
-"""Quality on a card: what ``specbench quality`` found of trained weights, in ``card.json`` and README."""
+"""Accuracy on a model card: results of ``specbench quality`` in ``card.json`` and README."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from specbench.analysis import UNVERIFIED, Compared, Metric, Quality, compare_qu
 from specbench.common import UsageError, read_json_object, validate
 
 _CARD = "card.json"
-TODO = "train anew, or take a whole copy of the folder"
+TODO = "train again, or use a complete copy of the folder"
 
 
 class _Card(BaseModel):
-    """What a card of weights that ``--model`` takes has to have to be written again."""
+    """Fields that a model card needs so that it can be rewritten."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -30,19 +30,19 @@ class _Card(BaseModel):
 
 
 def check_card(model: str) -> Path:
-    """The folder of trained weights that a MODEL is; before anything is loaded."""
+    """Return the folder of trained weights that MODEL names, checked before anything is loaded."""
     folder = Path(model).expanduser()
     if not (folder / _CARD).is_file():
         raise UsageError(
-            f"--card goes with a folder that specbench train left (adapter or checkpoint) as the last MODEL; {model} "
-            f"has no {_CARD}"
+            f"cannot write --card: {model} has no {_CARD}; give a folder of specbench train (adapter or checkpoint) as "
+            "the last MODEL"
         )
     validate(_Card, read_json_object(folder / _CARD, TODO), folder / _CARD, TODO)
     return folder
 
 
 def on_card(found: Sequence[Quality]) -> dict[str, Any]:
-    """The part of a card, plain values: a row for each metric of each task."""
+    """Return the card's entry on quality as plain values: a row for each metric of each task."""
     first, mine = found[0], found[-1]
     rows = []
     known: dict[tuple[str, str, str], Compared] = {}
@@ -72,29 +72,29 @@ def on_card(found: Sequence[Quality]) -> dict[str, Any]:
                 row["interval"] = [ends.low, ends.high] if ends else None
                 row["found"] = compared.verdict
             rows.append(row)
-    beside = {"beside": first.model.name, "beside_fingerprint": first.model.fingerprint} if len(found) > 1 else {}
+    base = {"baseline": first.model.name, "baseline_fingerprint": first.model.fingerprint} if len(found) > 1 else {}
     weights = {"fingerprint": mine.model.fingerprint, "dtype": mine.model.dtype}
-    return {"lm_eval": mine.lm_eval, **weights, "limit": mine.limit, "chat": mine.chat, **beside, "rows": rows}
+    return {"lm_eval": mine.lm_eval, **weights, "limit": mine.limit, "chat": mine.chat, **base, "rows": rows}
 
 
 def section(made: Mapping[str, Any]) -> list[str]:
-    """The lines of a card's README on quality; none where nobody has asked."""
+    """Return the README's lines on quality; empty if it was not measured."""
     found = made.get("quality")
     if not found:
         return []
-    beside = found.get("beside")
-    asked = " through its chat template" if found.get("chat") else ""
+    baseline = found.get("baseline")
+    asked = ", prompted through its chat template" if found.get("chat") else ""
     lines = [
-        f"What it gets right{asked}, by lm-eval {found['lm_eval']} (`specbench quality`, {found['dtype']}"
+        f"Accuracy{asked}, measured by lm-eval {found['lm_eval']} (`specbench quality`, {found['dtype']}"
         + (f"; the first {found['limit']} documents of each task" if found.get("limit") else "")
         + "):",
         "",
         *_head(
             [
                 *("task", "metric", "documents"),
-                *([beside] if beside else []),
-                "here",
-                *(["difference"] if beside else []),
+                *([baseline] if baseline else []),
+                "this model",
+                *(["difference"] if baseline else []),
                 "data",
             ]
         ),
@@ -103,10 +103,10 @@ def section(made: Mapping[str, Any]) -> list[str]:
         metric = row["metric"] if row["filter"] == "none" else f"{row['metric']} ({row['filter']})"
         error = "" if row["stderr"] is None else f" ± {row['stderr']:.3f}"
         cells = [f"{row['task']} v{row['version']}, {row['shots']} shots", metric, str(row["documents"])]
-        if beside:
+        if baseline:
             cells.append(_shown(row.get("before")))
         cells.append(f"{_shown(row['value'])}{error}")
-        if beside:
+        if baseline:
             cells.append(_difference(row))
         pinned = "revision unverified" if row["revision"] == UNVERIFIED else f"revision {row['revision']}"
         cells.append(f"{row['data']}, {pinned}")
@@ -123,7 +123,7 @@ def _shown(value: float | None) -> str:
 
 
 def _difference(row: Mapping[str, Any]) -> str:
-    """By how much it is above the other; of perplexities the ratio."""
+    """Format the difference to the baseline with its interval and verdict; perplexities are compared by their ratio."""
     if row.get("difference") is None:
         return "–"
     ends = row.get("interval")

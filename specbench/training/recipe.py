@@ -1,4 +1,4 @@
-"""What a method's ``train.py`` is given and has to have, and the options that recipes share."""
+"""Interface between the training command and a method's ``train.py``, and the options that recipes share."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from specbench.common import Options, UsageError, option
 if TYPE_CHECKING:
     from specbench.models import LoadedModel
 
-#: A token id as files have it: int32 holds every vocabulary, and torch takes no more in an index than int64.
+#: A token id in a file: every vocabulary fits into int32.
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt with the target's own answer.
+    """Token ids of a prompt and of its answer.
 
     Attributes:
-        answer: those of the answer, at least one; the stop token included where it ended by itself.
+        answer: at least one token; ends with the stop token unless the answer was cut at its token budget.
     """
 
     id: str
@@ -36,16 +36,17 @@ class Text:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained on what.
+    """A training to run: target, texts and output folder.
 
     Attributes:
-        texts: to learn from: each a :class:`Text`, or a ``Trajectory`` of :mod:`specbench.training.data`, which is one
-            with more to it.
-        held_out: never learnt from; what progress is measured on.
-        out: folder that receives everything; what is in there from an interrupted run is gone on with.
-        say: takes a line for the user.
-        about: what there is to say of the texts, for the card of what comes of it: plain values by name.
-        score: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
+        texts: texts to learn from: each a :class:`Text`, or a ``Trajectory`` of :mod:`specbench.training.data`, which
+            has the same attributes and more.
+        held_out: texts for evaluations, never learnt from.
+        out: folder for all output; a training that was interrupted there is resumed.
+        say: prints a line for the user.
+        model: name or path of the target.
+        about: facts on the texts for the model card, plain values by name.
+        score: (prompt id, text of an answer) -> whether the answer is correct; None if it cannot be scored.
     """
 
     target: LoadedModel
@@ -69,7 +70,7 @@ class Recipe(Protocol):
     Options: Any
 
     def train(self, options: Any, job: Job) -> Mapping[str, Any]:
-        """Trains, going on from the last checkpoint in ``job.out``."""
+        """Train, resuming from the last checkpoint in ``job.out``, and return the content of the model card."""
         ...
 
 
@@ -84,51 +85,56 @@ def check_start(layers: int, target: LoadedModel) -> None:
 
 
 def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], list[Text]]:
-    """Texts to learn from, in their order, and ``count`` others, drawn by the seed."""
+    """Split texts into training texts and ``count`` held-out ones, sampled with the seed; both keep their order."""
     aside = set(random.Random(seed).sample(range(len(texts)), count))
     learnt = [text for at, text in enumerate(texts) if at not in aside]
     return learnt, [texts[at] for at in sorted(aside)]
 
 
 def some(texts: Sequence[Text], count: int, seed: int) -> list[Text]:
-    """``count`` of the texts, in their order, drawn by the seed: of fewer, those are among those of more."""
+    """Return ``count`` texts sampled with the seed, in their order; a smaller sample is a subset of a larger one."""
     if count > len(texts):
-        raise UsageError(f"there are {len(texts)} texts to learn from, not {count}; lower --texts, or hold fewer out")
+        raise UsageError(
+            f"cannot learn from {count} texts: there are {len(texts)} after the held-out ones; lower --texts or "
+            "--held-out"
+        )
     drawn = list(range(len(texts)))
     random.Random(seed).shuffle(drawn)
     return [texts[at] for at in sorted(drawn[:count])]
 
 
 def digest(texts: Sequence[Text]) -> str:
-    """Hash of texts and their order, to tell whether work goes on with the same ones."""
+    """Return a hash of texts and their order, which shows whether a resumed training has the same texts."""
     sums = hashlib.sha256()
     for text in texts:
         sums.update(json.dumps([text.id, list(text.prompt), list(text.answer)]).encode())
     return sums.hexdigest()
 
 
-#: Options that may differ when a training goes on: they are no part of what is learnt.
+#: Options that may change when a training is resumed: they do not affect the weights.
 FREE = frozenset({"log_every", "eval_every", "save_every", "watched", "activation_checkpointing"})
-#: Those of them that are one where a look may end the training.
-LOOKS = frozenset({"eval_every", "watched"})
+#: Options among them that must not change if an evaluation may end the training.
+EVALUATION_OPTIONS = frozenset({"eval_every", "watched"})
 
 
 class LoopOptions(Options):
     """Options of :func:`specbench.training.loop.trainer.fit`."""
 
     epochs: float = option(1.0, help="passes over the texts", gt=0)
-    steps: int = option(0, help="steps in place of epochs; 0 is by epochs", ge=0)
-    batch: int = option(1, help="texts of a step, on each device", ge=1)
-    accumulation: int = option(1, help="batches whose gradients make one step", ge=1)
-    lr: float = option(1e-4, help="learning rate, after warm-up and before its cosine", gt=0)
-    warmup: float = option(0.03, help="share of the steps", ge=0, le=1)
-    weight_decay: float = option(0.0, help="of AdamW", ge=0)
-    beta1: float = option(0.9, help="of AdamW", ge=0, lt=1)
-    beta2: float = option(0.999, help="of AdamW", ge=0, lt=1)
+    steps: int = option(0, help="number of steps, overrides epochs; 0 is set by epochs", ge=0)
+    batch: int = option(1, help="texts per batch, on each device", ge=1)
+    accumulation: int = option(1, help="batches whose gradients are combined into one step", ge=1)
+    lr: float = option(1e-4, help="peak learning rate: after warm-up it decays along a cosine", gt=0)
+    warmup: float = option(0.03, help="share of the steps that warm up the learning rate", ge=0, le=1)
+    weight_decay: float = option(0.0, help="weight decay of AdamW", ge=0)
+    beta1: float = option(0.9, help="beta1 of AdamW", ge=0, lt=1)
+    beta2: float = option(0.999, help="beta2 of AdamW", ge=0, lt=1)
     clip: float = option(1.0, help="largest norm of the gradient", gt=0)
-    bf16: bool | None = option(None, help="products in bfloat16; default is on CUDA, and on CPUs that have it")
-    log_every: int = option(10, help="steps", ge=1)
-    eval_every: int = option(200, help="steps between looks at held-out texts", ge=1)
+    bf16: bool | None = option(
+        None, help="matrix products in bfloat16; by default on CUDA and on CPUs with bfloat16 instructions"
+    )
+    log_every: int = option(10, help="steps between printed lines", ge=1)
+    eval_every: int = option(200, help="steps between evaluations on held-out texts", ge=1)
     save_every: int = option(200, help="steps between checkpoints", ge=1)
 
 
@@ -136,38 +142,44 @@ class WeightOptions(LoopOptions):
     """Options of :func:`specbench.training.finetuning.finetune`."""
 
     full: bool = option(False, help="train all weights and keep a checkpoint; default is a LoRA adapter")
-    lora_rank: int = option(16, "r", help="of the adapter", ge=1)
-    lora_alpha: float = option(32.0, help="of the adapter: its part is scaled by alpha/rank", gt=0)
-    lora_dropout: float = option(0.0, help="of the adapter's input", ge=0, lt=1)
-    lora_targets: str = option("all-linear", help="names of layers, joined by +; all-linear leaves the LM head out")
+    lora_rank: int = option(16, "r", help="rank of the adapter", ge=1)
+    lora_alpha: float = option(32.0, help="the adapter's output is scaled by lora_alpha / lora_rank", gt=0)
+    lora_dropout: float = option(0.0, help="dropout of the adapter's input", ge=0, lt=1)
+    lora_targets: str = option(
+        "all-linear", help="names of the adapted layers, joined by +; all-linear is all but the LM head"
+    )
     activation_checkpointing: bool = option(
-        False, "checkpointing", help="compute activations again in the backward pass: less memory, a third more time"
+        False, "checkpointing", help="recompute activations in the backward pass: less memory, a third more time"
     )
     attention: Literal["auto", "sdpa", "eager", "flex_attention"] = option(
-        "auto", help="of training; auto: flex_attention on CUDA where blocks are masked, eager for bfloat16 on a CPU"
+        "auto",
+        help="attention in training; auto is flex_attention on CUDA if blocks are masked, eager for bfloat16 on a CPU, "
+        "else sdpa",
     )
-    watched: int = option(8, help="held-out prompts decoded at each look; before and after training all are", ge=1)
+    watched: int = option(
+        8, help="held-out prompts decoded in each evaluation; before and after training all are decoded", ge=1
+    )
     max_loops: float | None = option(
         None,
-        help="a look ends the training where closing loops have so much more of the tokens than before it, as a share; "
-        "the weights of the look before are kept. Default is never",
+        help="end training when the share of tokens in repetitive text has grown by more than this since before "
+        "training; keep the weights of the evaluation before. Off by default",
         ge=0,
         le=1,
     )
     max_unlikely: float | None = option(
         None,
-        help="likewise where the log-likelihood under the target, of answers that do not loop, is lower by so large a "
-        "share",
+        help="end training likewise when the log-likelihood of non-repetitive answers under the target has dropped by "
+        "more than this share",
         ge=0,
     )
 
     @model_validator(mode="after")
     def _has_the_target_at_hand(self) -> WeightOptions:
         if self.full and self.max_unlikely is not None:
-            raise ValueError("max_unlikely goes with an adapter: where all weights learn, the target's are gone")
+            raise ValueError("max_unlikely needs an adapter: full=true overwrites the target's weights")
         return self
 
     @property
     def may_end(self) -> bool:
-        """Whether a look may end the training."""
+        """Whether an evaluation may end the training."""
         return self.max_loops is not None or self.max_unlikely is not None

@@ -1,4 +1,4 @@
-"""Running a training: from its plan to a finished folder, through answers, recipe and card."""
+"""Run ``specbench train``: make or read the answers, train with the method's recipe, write the model card."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 
 def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Trains what a method drafts with, going on where an interrupted training of the same folder stopped."""
+    """Run the recipe of a method, resuming an interrupted training in the same folder; return the model card."""
     card = registry.trainable(plan.method)
     check_sets(plan.sets)
-    plan.drawn_by  # noqa: B018  says what is wrong with it before a model is loaded
-    # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
+    plan.drawn_by  # noqa: B018  raises for a wrong value before a model is loaded
+    # Training is not timed, so threads need not spin while they wait. Must be set before a recipe imports torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = card.recipe()
     with plugins.plugin_call(card.who):
         chosen = choose(card, module.Options, plan.recipe, plan.settings)
     _check_source(plan, module)
     if plan.dtype == "int8" and isinstance(chosen, WeightOptions):
-        # Layers of our own would go on reading the bytes from before a step of the optimizer.
-        raise UsageError("weights of int8 do not learn; train in float32 or bfloat16, and decode in int8")
+        # The int8 layers would still read the bytes from before the optimizer's step.
+        raise UsageError("cannot train in --dtype int8: it is for decoding only; give --dtype float32 or bfloat16")
     check_writable(plan.into)
     with _alone(plan.into):
         return _trained(plan, card, module, chosen, say)
 
 
 def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callable[[str], None]) -> dict[str, Any]:
-    """The training itself, of a plan that makes sense."""
+    """Train according to a checked plan and return the model card."""
     from specbench.common import progress_lines
     from specbench.models import CARD
     from specbench.runner import load_model
@@ -65,12 +65,13 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     found = find(loaded, wanted, asking, plan.into, progress_lines(say, "answers"))
     if plan.held_out >= len(found.texts):
         raise UsageError(
-            f"--held-out {plan.held_out} holds out all {len(found.texts)} prompts, leaving none for training; lower it"
+            f"cannot hold out {plan.held_out} of {len(found.texts)} prompts: none would be left for training; lower "
+            "--held-out"
         )
     learnt, aside = apart(found.texts, plan.held_out, plan.seed)
     if plan.texts is not None:
         learnt = some(learnt, plan.texts, plan.seed)
-    # A folder is found from wherever the adapter is loaded; a name stays one.
+    # The adapter's base model must be found from any working directory, so a folder becomes an absolute path.
     place = Path(plan.model).expanduser()
     named = str(place.resolve()) if place.exists() else plan.model
     job = Job(loaded, learnt, aside, plan.into, plan.seed, say, named, found.about, found.score)
@@ -91,24 +92,24 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
 
 @dataclass(frozen=True)
 class Trained:
-    """What ``specbench.train`` returns.
+    """Result of ``specbench.train``.
 
     Attributes:
-        folder: with the weights; what ``--head`` or ``--model`` takes, where the card does not name another.
-        summary: the card: what was learnt from what, with which options, and how it fared on held-out prompts.
+        folder: output folder. The card's ``weights``, if present, is the path to give to ``--head`` or ``--model``.
+        summary: content of the model card: training data, options and figures on held-out prompts.
     """
 
     folder: Path
     summary: Mapping[str, Any]
 
     def frame(self) -> pd.DataFrame:
-        """The card as one row, parts of parts as ``after_prompts``: rows of several trainings go below each other."""
+        """Return the card as one row; nested entries become columns such as ``after_prompts``."""
         import pandas as pd
 
         return pd.json_normalize([dict(self.summary)], sep="_")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the card, without the recipe's options."""
+        """Return the card without the recipe's options, as a table for notebooks."""
         lines = ["<table>", f"<caption>{html.escape(str(self.folder))}</caption>"]
         for name, value in self.summary.items():
             if name != "options":
@@ -118,16 +119,15 @@ class Trained:
 
 @keywords(TrainPlan)
 def train(plan: TrainPlan) -> Trained:
-    """Trains what a method drafts with, on the model's own answers to training prompts.
+    """Train a method's draft head, draft model or adapter on the model's own answers to training prompts.
 
-    It is ``specbench train`` with its options as keyword arguments: what is interrupted is gone on with by the same
-    call.
+    Takes the options of ``specbench train`` as keyword arguments. The same call resumes an interrupted training.
     """
     return Trained(plan.into, run_training(plan, printing_to(notes_of(plan))))
 
 
 def _check_source(plan: TrainPlan, module: Any) -> None:
-    """One source of texts, and the one that the recipe learns from."""
+    """Refuse a plan with more than one source of texts, or with one that the recipe does not learn from."""
     if plan.given:
         _check_given(plan, module)
     else:
@@ -135,29 +135,35 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
     if getattr(module, "TRAJECTORIES", False):
         if plan.trajectories is None:
             raise UsageError(
-                f"{plan.method} learns from trajectories; make them with specbench train --collect and name their "
-                "folder with --trajectories"
+                f"cannot train {plan.method}: it learns from trajectories; make them with specbench train --collect "
+                "and give their folder as --trajectories"
             )
     elif not (plan.sets or plan.answers or plan.trajectories):
-        raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")
+        raise UsageError(
+            "cannot train: there are no training prompts or answers; give --prompts gsm8k-train, for example, or "
+            "--answers FOLDER"
+        )
     if plan.answers is not None and plan.trajectories is not None:
-        raise UsageError("--trajectories already contain the answers; remove --answers")
+        raise UsageError("cannot use --answers with --trajectories: trajectories contain the answers; remove --answers")
 
 
 def _check_asked(plan: TrainPlan) -> None:
-    """Files of prompts that the model is asked have no answers of their own."""
+    """Refuse prompt files whose rows have answers: without ``--given`` the model would be asked for its own."""
     for name in plan.sets:
         if names_file(name) and has_answers(Path(name)):
             raise UsageError(
-                f"the rows of {name} have answers; specbench train --given learns those, and without them the model is "
-                "asked for its own"
+                f"cannot ask the model for answers to {name}: its rows have answers; give --given to learn those, or "
+                "remove them from the file"
             )
 
 
 def _check_given(plan: TrainPlan, module: Any) -> None:
-    """Answers are given in files, for a recipe that learns texts, and nothing is asked of the model."""
+    """Refuse ``--given`` for a recipe that needs trajectories, with options of generated answers, or without files."""
     if getattr(module, "TRAJECTORIES", False):
-        raise UsageError(f"{plan.method} learns from trajectories of the model's own answers; leave --given out")
+        raise UsageError(
+            f"cannot train {plan.method} with --given: it learns from trajectories of the model's own answers; remove "
+            "--given"
+        )
     others = {
         "--answers": plan.answers,
         "--trajectories": plan.trajectories,
@@ -165,38 +171,46 @@ def _check_given(plan: TrainPlan, module: Any) -> None:
         "--max-new-tokens": plan.max_new_tokens,
     }
     if flags := [flag for flag, value in others.items() if value is not None]:
-        raise UsageError(f"--given has its answers in the files of --prompts; leave {' and '.join(flags)} out")
+        raise UsageError(
+            f"cannot use {' and '.join(flags)} with --given: the answers come from the files of --prompts; remove "
+            f"{' and '.join(flags)}"
+        )
     if without := [name for name in plan.sets if not names_file(name)]:
-        raise UsageError(f"--given takes files whose rows have answers, not {without[0]}; leave --given out")
+        raise UsageError(
+            f"cannot use --given with --prompts {without[0]}: it takes files whose rows have answers; remove --given"
+        )
     stems = [file_stem(name) for name in plan.sets]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
-        raise UsageError(f"--prompts has two files that are called {twice[0]}; rename one")
+        raise UsageError(f"cannot use --prompts: two of its files are named {twice[0]}; rename one")
 
 
 def _alone(folder: Path) -> AbstractContextManager[None]:
-    """Keeps other calls out of a folder. Processes that train together have one, the first of them."""
+    """Lock a folder against other calls. Of several processes that train together, the first one holds the lock."""
     return sole_use(folder) if os.environ.get("RANK", "0") == "0" else nullcontext()
 
 
-_ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no less per row with more of them
+_ROWS = {"cpu": 256, "cuda": 4096}  # from here on, more rows do not lower the cost per row of a small model's forward
 
 
 def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Collects Jacobi states of the model's own answers, going on where an interrupted collection stopped."""
+    """Collect Jacobi states of the model's own answers, resuming an interrupted collection; return its summary."""
     if not plan.sets and plan.answers is None:
-        raise UsageError("--prompts names nothing; give gsm8k-train, for one, or --answers alone for all in a folder")
+        raise UsageError(
+            "cannot collect trajectories: there are no prompts or answers; give --prompts gsm8k-train, for example, or "
+            "--answers FOLDER for all answers in a folder"
+        )
     check_sets(plan.sets)
     if not plan.sets:
         _refuse_of_answers(plan)
-    plan.drawn_by  # noqa: B018  says what is wrong with it before a model is loaded
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
+    plan.drawn_by  # noqa: B018  raises for a wrong value before a model is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # not timed: threads need not spin while they wait
     check_writable(plan.into)
     with _alone(plan.into):
         return _collected(plan, say)
 
 
 def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """The collection itself, of a plan that makes sense."""
+    """Collect according to a checked plan."""
     from specbench.common import progress_lines
     from specbench.evals import describe_draw
     from specbench.runner import load_model
@@ -209,19 +223,19 @@ def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, 
         plan.max_repeats,
     )  # fmt: skip
     most = plan.rows or _ROWS[loaded.model.device.type]
-    told = progress_lines(say, "answers with their states")
+    progress = progress_lines(say, "answers with their states")
     return {
         "model": loaded.spec.name,
         "fingerprint": loaded.spec.fingerprint,
         "block_size": plan.block_size,
         "states_kind": plan.states,
         **({"prompts": describe_draw(plan.limit, plan.drawn_by)} if plan.limit is not None else {}),
-        **collect(loaded, texts, sampling, how, plan.into, rows=most, told=told),
+        **collect(loaded, texts, sampling, how, plan.into, rows=most, progress=progress),
     }
 
 
 def _refuse_of_answers(plan: TrajectoriesPlan) -> None:
-    """What says how answers are made is no use where all of them are."""
+    """Refuse options of generated answers where ``--answers`` alone is used, which generates none."""
     given = {
         "--limit": plan.limit,
         "--prompt-seed": plan.prompt_seed,
@@ -229,11 +243,14 @@ def _refuse_of_answers(plan: TrajectoriesPlan) -> None:
         "--temperature": plan.temperature,
     }
     if flags := [flag for flag, value in given.items() if value is not None]:
-        raise UsageError(f"{' and '.join(flags)} goes with --prompts: --answers alone takes what is there")
+        raise UsageError(
+            f"cannot use {' and '.join(flags)} without --prompts: --answers alone takes the answers in its folder; add "
+            f"--prompts or remove {' and '.join(flags)}"
+        )
 
 
 def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], None]) -> tuple[Sequence[Text], Sampling]:
-    """The model's answers to training prompts, made where they are missing, and how they were decoded."""
+    """Return the model's answers to training prompts, decoding missing ones, and the sampling settings."""
     from specbench.common import progress_lines
     from specbench.engine import Sampling
     from specbench.evals import draw_prompts
@@ -252,7 +269,7 @@ def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], Non
 
 
 def _given(plan: TrajectoriesPlan, loaded: LoadedModel) -> tuple[Sequence[Text], Sampling]:
-    """All answers of a folder, in the order in which they were finished, and how they were decoded."""
+    """Return all answers of a folder, in the order in which they were finished, and their sampling settings."""
     from specbench.training.data.answers import read, sampling_of
 
     assert plan.answers is not None

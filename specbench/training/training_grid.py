@@ -1,7 +1,6 @@
-"""Cells of trainings: recipes that differ in a few options and learn from the same answers, and what each will cost.
+"""Trainings of a sweep: one recipe with different options on the same answers, and a prediction of each one's cost.
 
-The rate is measured, not computed: two steps of a recipe run as they will run, or, once one training is finished, all
-of its steps.
+The cost per text is measured: in two steps of the recipe, or, once a training is finished, over all its steps.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from specbench.training.recipe import LoopOptions
 from specbench.training.running import run_collection, run_training
 from specbench.training.training_plan import TrainPlan, TrajectoriesPlan
 
-#: Axes that are no option of a recipe: how many texts are learnt from, and the blocks of their trajectories.
+#: Axes that are not options of a recipe: the number of training texts, and the block size of their trajectories.
 TEXTS, BLOCK_SIZE = "texts", "block_size"
 _PROBED = 2  # steps
-#: What a probe does without: how long it is, and what looks at held-out prompts, of which it has none.
+#: Options removed for a probe: it sets its own number of steps and has no held-out prompts.
 _NOT_PROBED = frozenset({"steps", "max_loops", "max_unlikely"})
 _TODO = "delete it and repeat the command"
 
 
 class Predicted(NamedTuple):
-    """What a training will take: tokens through the model, operations (None where nobody counts them), hours."""
+    """Predicted cost of a training: tokens through the model, operations (None if not counted), hours."""
 
     tokens: int
     flops: float | None
@@ -60,7 +59,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of several."""
+    """One training of a sweep."""
 
     label: str
     values: Mapping[str, Any]
@@ -69,16 +68,16 @@ class Cell:
 
     @property
     def a_step(self) -> int:
-        """Texts of a step of one process."""
+        """Texts that one process learns from in a step."""
         return self.options.batch * self.options.accumulation
 
     def steps(self, texts: int) -> int:
-        """Steps over so many texts."""
+        """Return the number of steps of a training on this many texts."""
         return self.options.steps or math.ceil(self.options.epochs * math.ceil(texts / self.a_step))
 
 
 class _Took(BaseModel):
-    """The cost in a card, as far as it is used."""
+    """Fields of a card's cost that are read."""
 
     model_config = ConfigDict(strict=True)
 
@@ -88,7 +87,7 @@ class _Took(BaseModel):
 
 
 class Finished(BaseModel):
-    """The card of a training, as far as it is used."""
+    """Fields of a training's card that are read."""
 
     model_config = ConfigDict(strict=True)
 
@@ -99,7 +98,7 @@ class Finished(BaseModel):
 
 
 class _Rate(NamedTuple):
-    """What a text costs, and how many there are."""
+    """Cost per text, and the number of texts."""
 
     tokens: float
     flops: float | None
@@ -111,11 +110,11 @@ class Cells:
     """Trainings of one method on one model.
 
     Args:
-        base: what they have in common; ``out`` receives a folder for each.
+        base: plan that all trainings share; each training gets a folder in its ``out``.
 
     Attributes:
-        method: that drafts with what is trained.
-        option: of the method, that what is trained is given to; None where it is the model itself.
+        method: name of the method that uses the trained weights.
+        option: the method's option that takes the trained weights; None where they replace the model.
     """
 
     def __init__(self, base: TrainPlan, say: Callable[[str], None]) -> None:
@@ -126,13 +125,16 @@ class Cells:
         self._states = bool(getattr(self._recipe, "TRAJECTORIES", False))
         self.option: str | None = getattr(self._recipe, "OPTION", None)
         if base.trajectories is not None and self._states:
-            raise UsageError("a sweep of trainings makes its own trajectories; give the answers they are of")
+            raise UsageError("cannot sweep trainings on given trajectories: the sweep makes its own; give the answers")
         if not base.sets and base.answers is None:
-            raise UsageError("nothing to learn from; give --train-prompts gsm8k-train, for one, or --train-answers")
+            raise UsageError(
+                "cannot train: there are no training prompts or answers; give --train-prompts gsm8k-train, for "
+                "example, or --train-answers FOLDER"
+            )
         self._rate: _Rate | None = None
 
     def cell(self, values: Mapping[str, str]) -> Cell:
-        """A training by the values of the axes."""
+        """Return the training with these values of the axes."""
         known = option_names(self._recipe.Options)
         extra = [TEXTS, *([BLOCK_SIZE, "n"] if self._states and "n" not in known else [])]
         own: dict[str, str] = {}
@@ -142,10 +144,12 @@ class Cells:
                 raise unknown_name(f"option of the recipe of {self.method}", name, [*known, *extra])
             chosen = option or (BLOCK_SIZE if name == "n" else name.replace("-", "_"))
             if chosen in own:
-                raise UsageError(f"--train-grid sets {chosen} twice, once as {name}; write all its values in one")
+                raise UsageError(
+                    f"cannot use --train-grid: it sets {chosen} twice, once as {name}; write all values in one axis"
+                )
             own[chosen] = value
         if both := own.keys() & {known.get(_name(setting)) for setting in self._base.settings}:
-            raise UsageError(f"--train-set and --train-grid both set {min(both)}; keep one")
+            raise UsageError(f"cannot set {min(both)} in both --train-set and --train-grid; keep one")
         whole = {name: _whole(name, own.pop(name)) for name in (TEXTS, BLOCK_SIZE) if name in own and name in extra}
         settings = [*self._base.settings, *(f"{name}={value}" for name, value in own.items())]
         options = choose(self._card, self._recipe.Options, self._base.recipe, settings)
@@ -161,14 +165,14 @@ class Cells:
         return Cell(label, typed, plan.model_copy(update={"out": self._folder(label, plan)}), options)
 
     def prepare(self, cells: Sequence[Cell]) -> None:
-        """Makes the answers that all learn from, and their trajectories, where they are missing."""
+        """Make missing trajectories, and the answers that they need, for recipes that learn from trajectories."""
         sizes = dict.fromkeys(cell.values.get(BLOCK_SIZE) for cell in cells) if self._states else {}
         for size in sizes:
             self._say(f"Jacobi states{f' of blocks of {size} tokens' if size else ''} …")
             run_collection(self._collection(size), self._say)
 
     def predict(self, cell: Cell) -> Predicted:
-        """What a training will take, by a rate that is measured once."""
+        """Predict the cost of a training from a cost per text that is measured once."""
         if self._rate is None:
             self._rate = self._probe(cell)
         rate = self._rate
@@ -177,8 +181,8 @@ class Cells:
         return Predicted(round(met * rate.tokens), flops, met * rate.hours)
 
     def made(self, cell: Cell) -> Made | None:
-        """The weights of a training that is finished; None of one that is not, or whose weights are gone."""
-        from specbench.models import CARD  # with torch behind it
+        """Return the weights of a finished training; None if it is unfinished or its weights are gone."""
+        from specbench.models import CARD  # imports torch
 
         path = cell.plan.into / CARD
         if not path.exists():
@@ -190,7 +194,7 @@ class Cells:
         return self._weights(card, cell)
 
     def train(self, cell: Cell) -> Made:
-        """Trains, or goes on where an interrupted training stopped."""
+        """Run the training, or resume it if it was interrupted."""
         made = self._weights(run_training(cell.plan, self._say), cell)
         self._rate = self._rate_of(cell, made.card) or self._rate
         return made
@@ -206,13 +210,13 @@ class Cells:
         return parse_flags(TrajectoriesPlan, {**shared, **chosen, "answers": self._answers, "out": out})
 
     def _folder(self, label: str, plan: TrainPlan) -> Path:
-        """By its values, and by all else that decides it."""
+        """Folder named by the axis values and a hash of everything that decides the weights."""
         deciding = plan.model_dump(mode="json", exclude={"out", "concurrency", "quiet"})
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:6]
         return self._base.into / f"{safe_name(label.replace(' ', '-'))}-{digest}"
 
     def _probe(self, cell: Cell) -> _Rate:
-        self._say(f"what a step takes: {_PROBED} of {cell.label} …")
+        self._say(f"measuring the cost of {_PROBED} training steps of {cell.label} …")
         with tempfile.TemporaryDirectory(prefix="specbench-") as place:
             known = option_names(self._recipe.Options)
             settings = [each for each in cell.plan.settings if known[_name(each)] not in _NOT_PROBED]
@@ -220,8 +224,10 @@ class Cells:
             card = run_training(cell.plan.model_copy(update=out), lambda line: None)
         rate = self._rate_of(cell, card)
         if rate is None:
-            raise UsageError(f"the recipe of {self._base.method} does not say what it costs; leave --max-hours out")
-        return rate._replace(texts=max(1, rate.texts - self._base.held_out))  # none were held out of these
+            raise UsageError(
+                f"cannot predict hours: the recipe of {self._base.method} does not report its cost; remove --max-hours"
+            )
+        return rate._replace(texts=max(1, rate.texts - self._base.held_out))  # the probe held out none
 
     def _rate_of(self, cell: Cell, card: Mapping[str, Any]) -> _Rate | None:
         cost, met = card.get("cost"), card.get("steps", 0) * cell.a_step
@@ -238,7 +244,7 @@ class Cells:
         return Made(self._base.model, (f"{self.method}.{self.option}={weights}",), card)
 
 
-#: What the collection of trajectories has from a training's plan.
+#: Fields that a collection of trajectories takes from the training's plan.
 _SHARED = frozenset(TrainPlan.model_fields) - {"out", "answers", "trajectories"}
 
 
@@ -248,5 +254,5 @@ def _name(setting: str) -> str:
 
 def _whole(name: str, value: str) -> int:
     if not (number := parse_count(value)):
-        raise UsageError(f"{name}={value}: it takes whole numbers from 1")
+        raise UsageError(f"cannot set {name}={value}: it is not a whole number of at least 1; correct --train-grid")
     return number

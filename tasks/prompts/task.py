@@ -149,7 +149,8 @@ def load(path: Path) -> dict[str, Row]:
     """The lines of the file by id; a line without one has its number."""
     rows: dict[str, Row] = {}
     lines: dict[str, int] = {}
-    for number, row in read_rows(path, Row):
+    allowed = f"correct it; allowed fields: {', '.join(Row.model_fields)}"
+    for number, row in read_rows(path, Row, own=allowed):
         name = str(number if row.id is None else row.id)
         if name in rows:
             raise UsageError(f"{path} line {number}: its id '{name}' is that of line {lines[name]}; give it another")

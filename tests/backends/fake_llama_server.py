@@ -71,7 +71,7 @@ class Fake(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone."""
+        """The client has closed its connection."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -156,8 +156,8 @@ class Handler(BaseHTTPRequestHandler):
                     return self._event({"error": {"code": 500, "message": "context is full"}})
                 time.sleep(0.01 if behaviour == "slow" else 0)
                 event = {"index": 0, "content": "t.", "tokens": tokens, "stop": False, "tokens_predicted": sent}
-                told = body["timings_per_token"] and behaviour != "no timings"
-                self._event(event | ({"timings": timings} if told else {}))
+                timed = body["timings_per_token"] and behaviour != "no timings"
+                self._event(event | ({"timings": timings} if timed else {}))
         why = "eos" if behaviour == "eos" else "limit"
         event = {"index": 0, "content": "", "tokens": [], "stop": True, "tokens_predicted": sent, "stop_type": why}
         self._event(event | {"timings": timings})

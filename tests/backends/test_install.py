@@ -25,7 +25,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(install, "_NEEDS", 1)
 
     def refused(command: Sequence[str], **how: Any) -> Any:
-        raise AssertionError(f"nobody runs {command}")
+        raise AssertionError(f"unexpected command {command}")
 
     monkeypatch.setattr(install.subprocess, "run", refused)
     return tmp_path / "specbench" / "engines"
@@ -34,9 +34,9 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Runs:
     """Stands for ``subprocess.run``: notes commands, fails at one that holds a word."""
 
-    def __init__(self, fails_at: str = "", said: str = "") -> None:
+    def __init__(self, fails_at: str = "", output: str = "") -> None:
         self.commands: list[list[str]] = []
-        self._fails_at, self._said = fails_at, said
+        self._fails_at, self._output = fails_at, output
 
     def __call__(self, command: Sequence[str], **how: Any) -> Any:
         self.commands.append(list(command))
@@ -47,7 +47,7 @@ class Runs:
         if "download" in command:
             _archive(Path(command[command.index("--dest") + 1]))
         fails = bool(self._fails_at) and self._fails_at in " ".join(command)
-        return subprocess.CompletedProcess(command, int(fails), b"", self._said.encode() if fails else b"")
+        return subprocess.CompletedProcess(command, int(fails), b"", self._output.encode() if fails else b"")
 
 
 def _archive(folder: Path) -> None:

@@ -84,7 +84,7 @@ def test_recorded_streams_are_told_apart_into_forwards(name: str, forwards: int,
     assert (1 + accepted / steps.verified if steps.verified else None) == (
         None if mean_len is None else pytest.approx(mean_len, abs=0.005)
     )
-    # An arrival's time is that of its last token, whatever came behind it.
+    # An arrival's time is that of its last token, not of later events.
     ends = [sum(len(each.ids) for each in arrivals[: at + 1]) - 1 for at in range(len(arrivals))]
     assert [each.at_ns for each in arrivals] == ends
 
@@ -141,13 +141,13 @@ def test_by_url_it_answers_and_nothing_is_said_of_its_weights() -> None:
         engine = backend("llama.cpp:ar", server.url)
         facts = engine.start()
         arrivals = list(engine.ask(QUESTION))
-        told = engine.told()
+        counters = engine.counters()
         engine.close()
     assert (facts.how, facts.version, facts.counts, facts.ids) == ("url", "b1-fake", "forwards", True)
     assert not facts.weights.verified
     assert [list(each.ids) for each in arrivals] == [[8], [9], [10], [11], [12], [13], [14], [15]]
-    assert (told.forwards, told.draft_tokens, told.accepted_tokens) == (None, None, None)
-    assert told.own == {"prompt_ms": 2.0, "predicted_ms": 70.0}
+    assert (counters.forwards, counters.draft_tokens, counters.accepted_tokens) == (None, None, None)
+    assert counters.own == {"prompt_ms": 2.0, "predicted_ms": 70.0}
     assert not engine.processes()
 
 
@@ -156,11 +156,11 @@ def test_drafts_are_counted_and_the_engines_own_figures_are_by_its_own_names() -
         engine = backend("llama.cpp:ngram-simple", server.url)
         engine.start()
         arrivals = list(engine.ask(QUESTION))
-        told = engine.told()
+        counters = engine.counters()
     assert [len(each.ids) for each in arrivals] == [1, 2, 1, 2, 1, 1]
-    assert (told.draft_tokens, told.accepted_tokens) == (4, 2)
-    assert told.own == {"prompt_ms": 2.0, "predicted_ms": 50.0, "mean_len": 2.0, "draft_acceptance": 0.5}
-    assert set(told.own) == set(engine.modes["ngram-simple"].measures)
+    assert (counters.draft_tokens, counters.accepted_tokens) == (4, 2)
+    assert counters.own == {"prompt_ms": 2.0, "predicted_ms": 50.0, "mean_len": 2.0, "draft_acceptance": 0.5}
+    assert set(counters.own) == set(engine.modes["ngram-simple"].measures)
 
 
 def test_every_sampler_but_the_runs_is_left_out() -> None:
@@ -222,7 +222,7 @@ def test_closing_gives_a_request_up_and_returns_when_it_is_idle_again() -> None:
         assert server.busy
         cast(Any, arrivals).close()
         assert not server.busy
-        assert engine.told().own == {}, "it tells its times at the end"
+        assert engine.counters().own == {}, "it tells its times at the end"
         assert ids(list(engine.ask(QUESTION))) == list(range(8, 16))
 
 
@@ -359,16 +359,16 @@ def test_a_real_one_decodes_what_our_engine_decodes(row: str, options: Any) -> N
         facts = engine.start()
         question = Question(prompt["input_ids"], 32, frozenset())
         arrivals = list(engine.ask(question))
-        told = engine.told()
+        counters = engine.counters()
         assert ids(arrivals) == record.output_ids, facts.version
-        assert len(arrivals) - 1 == 31 - (told.accepted_tokens or 0), facts.version
-        assert set(told.own) == set(engine.modes[engine.mode].measures), facts.version
-        if told.accepted_tokens:  # the log's own count of steps
+        assert len(arrivals) - 1 == 31 - (counters.accepted_tokens or 0), facts.version
+        assert set(counters.own) == set(engine.modes[engine.mode].measures), facts.version
+        if counters.accepted_tokens:  # the log's own count of steps
             assert engine._child is not None
             log = os.pread(engine._child._log.fileno(), 1 << 20, 0).decode()
             found = re.search(r"mean len = +([\d.]+)", log)
             assert found
-            assert float(found[1]) == pytest.approx(told.own["mean_len"], abs=0.005)
+            assert float(found[1]) == pytest.approx(counters.own["mean_len"], abs=0.005)
         early = engine.ask(question)
         assert next(early).ids[0] == record.output_ids[0]
         began = time.monotonic()

@@ -53,7 +53,7 @@ def stopped(engine: Engine) -> bool:
 def stretch(watched: IdleGuard, row: str | None, seconds: float, **more: bool) -> None:
     watched.before(row)
     time.sleep(seconds)
-    watched.behind(row, **more)
+    watched.after(row, **more)
 
 
 @pytest.fixture(autouse=True)
@@ -75,10 +75,10 @@ def test_one_that_spins_is_stopped_from_then_on_and_woken_for_its_turn() -> None
         watched.before(None)
         assert stopped(found["loud"])
         assert not stopped(found["quiet"])
-        watched.behind(None)
+        watched.after(None)
         watched.before("loud")
         assert not stopped(found["loud"])
-        watched.behind("loud")
+        watched.after("loud")
         stretch(watched, None, 0.5)
         assert watched.idle_share("loud") == disturbed, "stopped it takes nothing; what was before stays true"
         assert stopped(found["loud"])
@@ -118,7 +118,7 @@ def test_our_own_process_is_looked_at_while_another_is_timed() -> None:
         end = time.monotonic() + 0.5
         while time.monotonic() < end:
             pass
-        watched.behind("other")
+        watched.after("other")
         share = watched.idle_share(None)
         assert share is not None
         assert share > LOUD

@@ -49,8 +49,8 @@ def test_ids_in_and_out_where_the_server_can(server: Completing) -> None:
     assert asked["ignore_eos"] is True
     assert asked["temperature"] == 0
     assert "seed" not in asked
-    told = backend.told()
-    assert (told.forwards, told.draft_tokens) == (None, None)
+    counters = backend.counters()
+    assert (counters.forwards, counters.draft_tokens) == (None, None)
     assert backend.processes() == ()
 
 
@@ -131,13 +131,13 @@ def test_vllm_by_url_counts_by_its_own_counters() -> None:
         assert (facts.counts, facts.how, facts.stopped) == ("total", "url", False)
         assert not facts.weights.verified
         assert answer(backend, budget=9)[0] == list(range(3, 12))
-        told = backend.told()
-        assert told is backend.told(), "asked again it reads nothing anew"
-        # Behind the first token: 3, 3 and 2.
-        assert (told.forwards, told.draft_tokens, told.accepted_tokens) == (3, 12, 5)
-        assert told.own == {"mean_acceptance_length": pytest.approx(1 + 5 / 3)}
+        counters = backend.counters()
+        assert counters is backend.counters(), "asked again it reads nothing anew"
+        # After the first token: 3, 3 and 2.
+        assert (counters.forwards, counters.draft_tokens, counters.accepted_tokens) == (3, 12, 5)
+        assert counters.own == {"mean_acceptance_length": pytest.approx(1 + 5 / 3)}
         answer(backend, budget=4)
-        assert (backend.told().forwards, backend.told().accepted_tokens) == (1, 2)
+        assert (backend.counters().forwards, backend.counters().accepted_tokens) == (1, 2)
 
 
 def test_counters_with_somebody_elses_tokens_in_them_are_not_taken() -> None:
@@ -146,10 +146,14 @@ def test_counters_with_somebody_elses_tokens_in_them_are_not_taken() -> None:
         backend.start()
         server.others = 7
         answer(backend)
-        assert (backend.told().forwards, backend.told().draft_tokens, backend.told().own) == (None, None, {})
+        assert (backend.counters().forwards, backend.counters().draft_tokens, backend.counters().own) == (
+            None,
+            None,
+            {},
+        )
         server.others = 0
         answer(backend)
-        assert backend.told().forwards == 2
+        assert backend.counters().forwards == 2
 
 
 def test_an_answer_of_vllm_by_url_that_is_given_up_has_its_events_as_forwards(server: Completing) -> None:
@@ -160,6 +164,6 @@ def test_an_answer_of_vllm_by_url_that_is_given_up_has_its_events_as_forwards(se
         next(arrivals)
     arrivals.close()
     assert server.left.wait(10)
-    assert backend.told().forwards == 3
+    assert backend.counters().forwards == 3
     answer(backend)
-    assert backend.told().forwards == 4
+    assert backend.counters().forwards == 4

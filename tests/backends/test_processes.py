@@ -42,7 +42,7 @@ def gone(pid: int) -> bool:
 
 
 def up(child: Child, lines: int = 1) -> list[str]:
-    """What it has said, once it has said so many lines."""
+    """Wait until the child has printed ``lines`` lines, and return them."""
     until(lambda: child.last_words(lines).count("·") == lines - 1 and child.last_words())
     return child.last_words(lines).split(" · ")
 

@@ -33,13 +33,13 @@ def test_events_have_the_time_at_which_they_were_here() -> None:
         handler.wfile.write(b'data: {"at": 2}\n\ndata: {"at"')
         handler.wfile.flush()
         time.sleep(0.1)
-        handler.wfile.write(b': 3}\r\n\r\ndata: [DONE]\n\ndata: {"behind": 1}\n\n')
+        handler.wfile.write(b': 3}\r\n\r\ndata: [DONE]\n\ndata: {"after": 1}\n\n')
 
     with completing(stream=stream) as server:
         before = time.perf_counter_ns()
         found = read(server)
         after = time.perf_counter_ns()
-    assert [said for _, said in found] == [{"at": 1}, {"at": 2}, {"at": 3}]
+    assert [event for _, event in found] == [{"at": 1}, {"at": 2}, {"at": 3}]
     first, second, third = (at for at, _ in found)
     assert before < first < second < third < after
     assert second - first > 50_000_000

@@ -64,9 +64,9 @@ def test_plain_rows_get_a_token_an_arrival_and_end_by_stop_ids_and_budget(make: 
     backend = make()
     facts = backend.start()
     assert answer(backend, 6, 5) == [[token] for token in follows(6, 5)]
-    told = backend.told()
-    assert (told.forwards, told.draft_tokens, told.accepted_tokens) == (None, None, None)
-    assert 0 <= told.own["pipe_share"] < 1
+    counters = backend.counters()
+    assert (counters.forwards, counters.draft_tokens, counters.accepted_tokens) == (None, None, None)
+    assert 0 <= counters.own["pipe_share"] < 1
     assert answer(backend, 6, 9, frozenset({9})) == [[7], [8], [9]]
     assert (facts.version, facts.how, facts.counts, facts.dtype) == (VERSION, "worker", "forwards", "float32")
     assert wording(facts.package)
@@ -81,20 +81,20 @@ def test_plain_rows_get_a_token_an_arrival_and_end_by_stop_ids_and_budget(make: 
     assert own["OMP_NUM_THREADS"] == "2"
     assert own["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert not any(place.endswith("backends") for place in path)
-    assert not any(str(tmp_path) in said or "/bin" in said for said in facts.command)
+    assert not any(str(tmp_path) in part or "/bin" in part for part in facts.command)
 
 
 def test_a_step_with_a_draft_is_one_arrival_and_counted_as_vllm_counts(make: Make) -> None:
     backend = make(mode="ngram", num_speculative_tokens=4)
     facts = backend.start()
     assert answer(backend, 0, 10) == [[1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
-    told = backend.told()
-    assert (told.draft_tokens, told.accepted_tokens) == (12, 6)
-    assert told.own["mean_acceptance_length"] == 3.0
-    assert told.own["forwards_by_counters"] == 3
-    assert any('"method": "ngram"' in said for said in facts.command)
+    counters = backend.counters()
+    assert (counters.draft_tokens, counters.accepted_tokens) == (12, 6)
+    assert counters.own["mean_acceptance_length"] == 3.0
+    assert counters.own["forwards_by_counters"] == 3
+    assert any('"method": "ngram"' in part for part in facts.command)
     answer(backend, 0, 4)
-    assert backend.told().draft_tokens == 4, "of the last request, and not of all"
+    assert backend.counters().draft_tokens == 4, "of the last request, and not of all"
 
 
 def test_variables_of_vllm_that_happen_to_be_set_decide_nothing(
@@ -154,8 +154,8 @@ def test_an_answer_that_is_given_up_leaves_it_idle_and_ready(make: Make) -> None
     arrivals = backend.ask(Question([1, 2], 100_000, NEVER))
     assert [list(next(arrivals).ids) for _ in range(2)] == [[3], [4, 5, 6]]
     arrivals.close()  # type: ignore[attr-defined]
-    assert "forwards_by_counters" not in backend.told().own
-    assert backend.told().draft_tokens is not None
+    assert "forwards_by_counters" not in backend.counters().own
+    assert backend.counters().draft_tokens is not None
     assert answer(backend, 6, 3) == [[7], [8, 9]]
 
 
@@ -174,7 +174,7 @@ def test_stopped_by_signal_it_goes_on_when_it_is_woken_and_ends_when_it_is_not(m
     backend.close()
     backend.close()
     assert not psutil.pid_exists(pid)
-    assert backend.processes() == (), "its number may be another's by now, whom nobody may stop"
+    assert backend.processes() == (), "the id may belong to another process by now, which must not be stopped"
 
 
 def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,11 +233,11 @@ def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
         try:
             facts = backend.start()
             arrivals = list(backend.ask(Question(prompt, 48, loaded.stop_ids)))
-            told = backend.told()
+            counters = backend.counters()
         finally:
             backend.close()
         ids = [token for arrival in arrivals for token in arrival.ids]
         assert ids == record.output_ids, f"{mode} of vLLM {facts.version}"
         if mode == "ngram":
-            assert told.accepted_tokens
-            assert told.own["forwards_by_counters"] == len(arrivals) - 1
+            assert counters.accepted_tokens
+            assert counters.own["forwards_by_counters"] == len(arrivals) - 1

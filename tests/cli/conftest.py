@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 
+from specbench.cli import latest
 from specbench.cli.app import main
 from specbench.common import registry
 from specbench.evals.data import DATA_DIR
@@ -76,6 +77,19 @@ def _quick_facts() -> Iterator[None]:
         patched.delenv(DATA_DIR, raising=False)  # HumanEval comes from its package, then
         patched.setattr(environment, "git_state", lambda root: ("c" * 40, False))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test's run is what the developer's next ``latest`` finds."""
+    if "remembering" not in request.fixturenames:
+        monkeypatch.setattr(latest, "remember", lambda folder: None)
+
+
+@pytest.fixture
+def remembering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are remembered, in a cache of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -83,7 +83,7 @@ def line(entry: dict[str, Any], flags: str) -> str:
 
 def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any], tmp_path: Path) -> None:
     given = ("--model", "toy", "--set", "jf.n=4", "--limit", 1, "--max-new-tokens", 6, "--out", tmp_path / "out")
-    said = cli.ok("run", *given, "--json")
+    said = cli.ok("run", *given, "--json", "--verbose")
     expected = line(checkpoint, "--method ar,jf --set jf.num_blocks=1 --set jf.recycling=false")
     assert len(expected) > 80
     assert said.err.splitlines()[:2] == [expected, "loading toy …"]

@@ -51,7 +51,7 @@ def kept(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("read")
 def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_path: Path) -> None:
-    said = cli.ok(*RUN, "--out", tmp_path / "out")
+    said = cli.ok(*RUN, "--verbose", "--out", tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
     found, summary = kept(folder), runs.summary_on_disk(folder)
     assert [reading["segment"] for reading in found["readings"]] == [0, 1, 2, 3, 4]
@@ -64,7 +64,7 @@ def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_p
         assert least < share * 3e9 * row["step_s"] < most
     assert "3.0 GB/s (1.0 to 5.0" in said.out
 
-    shown = cli.ok("show", folder).out
+    shown = cli.ok("show", folder, "--verbose").out
     assert "3.0 GB/s (1.0 to 5.0" in shown
     table = csv.DictReader(io.StringIO(cli.ok("report", folder, "--to", "csv", "--summary").out))
     assert [float(row["bandwidth_share"]) for row in table] == pytest.approx(shares)

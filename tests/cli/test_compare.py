@@ -39,3 +39,31 @@ def test_fail_under_exits_5_and_says_what_was_proven(cli: Any, pair: tuple[Path,
     assert cli("compare", *pair[::-1], "--fail-under", 0.97).code == 0
     gate = cli("compare", *pair, "--fail-under", 0.97, "--over-ar", "--json")
     assert (gate.code, json.loads(gate.out)["regressions"]) == (5, [["jetspec", "jetspec"]])
+
+
+@pytest.fixture
+def loud(tmp_path: Path) -> Path:
+    """A run like ``pair``'s second one, on a machine whose speed drifted."""
+    count = iter(range(10**6))
+    drifting = runs.timed(lambda line: (1.05 if line["method"] == "jetspec" else 1.0) * (1 + next(count) / 12))
+    return runs.derived(tmp_path / "loud", drifting)
+
+
+def test_a_gate_on_a_disturbed_run_has_its_own_exit_code(cli: Any, pair: tuple[Path, Path], loud: Path) -> None:
+    said = cli("compare", pair[0], loud, "--fail-under", 0.97)
+    assert said.code == 8
+    assert "B (AR's step" in said.error
+    assert said.out, "the table comes first"
+    data = cli("compare", pair[0], loud, "--fail-under", 0.97, "--json")
+    assert (data.code, json.loads(data.out)["regressions"]) == (8, None)
+    gate = cli("compare", pair[0], loud, "--fail-under", 0.5, "--over-ar")
+    assert gate.code == 0
+    assert gate.err.startswith("warning: B (AR's step")
+
+
+def test_tokens_per_forward_are_a_gate_on_any_machine(cli: Any, pair: tuple[Path, Path], loud: Path) -> None:
+    assert cli("compare", pair[0], loud, "--fail-under", 1, "--tpf").code == 0
+    said = cli("compare", pair[0], loud, "--fail-under", 1.01, "--tpf", "--json")
+    assert (said.code, json.loads(said.out)["regressions"]) == (5, [["ar", "ar"], ["jetspec", "jetspec"]])
+    assert "--tpf" in cli.refused(2, "compare", *pair, "--tpf")
+    assert "--tpf" in cli.refused(2, "compare", *pair, "--tpf", "--over-ar", "--fail-under", 1)

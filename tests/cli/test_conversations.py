@@ -39,7 +39,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def run(cli: Any, out: Path, *argv: object) -> tuple[Any, list[RequestRecord]]:
-    said = cli.ok("run", *TINY, "--out", out, *argv)
+    said = cli.ok("run", *TINY, "--verbose", "--out", out, *argv)
     return said, records(out)
 
 
@@ -65,7 +65,7 @@ def test_each_task_runs_with_two_methods_and_its_table_is_legible(
     argv = ("--task", task, *own, "--method", "jacobi,pld", "--limit", 2, "--first")
     said, _ = run(cli, tmp_path / "out", *argv)
     (folder,) = (tmp_path / "out").iterdir()
-    for columns, text in ((80, said.out), (140, cli("show", folder, columns=140).out)):
+    for columns, text in ((80, said.out), (140, cli("show", folder, "--verbose", columns=140).out)):
         lines = [line for line in text.splitlines() if not line.startswith("run: ")]
         assert max(map(len, lines)) <= columns
         assert "…" not in text

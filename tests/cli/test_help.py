@@ -130,3 +130,9 @@ def test_an_option_of_another_mode_is_refused_by_name(cli: Any, tmp_path: Path, 
     run.mkdir()
     said = cli.refused(2, *({"FILE": file, "RUN": run}.get(word, word) for word in argv))
     assert flag in said or (flag == "METHOD" and "method" in said.lower())
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_help_lists_the_options_of_most_runs(cli: Any, command: str) -> None:
+    words = cli.ok(command, "--help").out.split()
+    assert {"--data-file", "--head", "--seed", "--max-new-tokens", "--limit", "--verbose"} <= {*words}

@@ -41,7 +41,8 @@ def test_what_the_engine_reports_is_told_and_kept(cli: Any, tmp_path: Path, monk
     report = {"attention": "reference", "why": "auto: no CUDA device", "graphs": 2, "capture_s": 0.5}
     report["late_captures"] = 0
     monkeypatch.setattr(Engine, "report", lambda self: report, raising=False)
-    said = cli.ok("run", "--model", "config:tiny", "--max-new-tokens", 4, "--limit", 1, "--no-score", "--out", tmp_path)
+    tiny = ("--model", "config:tiny", "--max-new-tokens", 4, "--limit", 1, "--no-score")
+    said = cli.ok("run", *tiny, "--verbose", "--out", tmp_path)
     line = "attention: reference (auto: no CUDA device); 2 graphs captured in 0.5 s"
     assert said.err.count(line) == 1
     assert line not in said.out

@@ -32,7 +32,7 @@ def named(said: Any) -> str:
 def test_the_newest_by_the_time_in_its_name_is_shown_and_named(cli: Any, here: Path) -> None:
     said = cli.ok("show", "latest")
     assert said.err == f"latest: results/{NEWEST}\n"
-    assert said.out == cli("show", here / "results" / NEWEST).out
+    assert said.out == cli("show", f"results/{NEWEST}").out
 
 
 def unfinished(here: Path) -> Path:
@@ -101,3 +101,33 @@ def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     where = "no run, sweep or profile in results/ or profiles/ here; name its folder"
     assert cli.refused(2, "show", "latest") == f"error: {where}"
+
+
+@pytest.mark.usefixtures("remembering")
+def test_a_run_written_elsewhere_is_the_latest_here_and_not_in_other_folders(
+    cli: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(here / "results")
+    (here / "other").mkdir()
+    tiny = ("--model", "config:tiny", "--max-new-tokens", 4, "--method", "ar", "--limit", 1, "--no-score")
+    folder = cli.made(here / "elsewhere", "run", *tiny)
+    assert named(cli.ok("show", "latest")) == str(folder)
+    monkeypatch.chdir(here / "other")
+    assert cli("show", "latest").code == 2
+    monkeypatch.chdir(here)
+    shutil.rmtree(folder)
+    assert cli("show", "latest").code == 2, "it is gone"
+
+
+def test_the_folder_of_out_stands_for_the_newest_run_in_it(cli: Any, here: Path) -> None:
+    newest = f"results/{NEWEST}"
+    shutil.copytree(newest, here / "results" / "20270101T000000Z-old")
+    for command in (
+        ("show", "results"),
+        ("compare", "results:ar", "results:jetspec"),
+        ("claims", "--check", "results"),
+    ):
+        said = cli(*command)
+        plain = cli(*(word.replace("results", newest) for word in command))
+        assert (said.code, said.out) == (plain.code, plain.out)
+        assert f"newest in results: {newest}" in said.err

@@ -43,3 +43,11 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
     assert alone == [mine]
     other = json.loads(cli.ok("quality", base, "--text", file, "--base", adapter, *windows, "--json").out)
     assert [each["perplexity"] for each in other["models"]] == [theirs["perplexity"], mine["perplexity"]]
+
+
+def test_the_first_words_of_a_text(cli: Any, file: Path, tmp_path: Path) -> None:
+    base = save(tmp_path / "base")
+    asked = ("quality", base, "--text", file, "--base", "none", "--json", "--quiet")
+    assert [json.loads(cli.ok(*asked, *more).out)["words"] for more in ((), ("--max-words", 4))] == [18, 4]
+    assert json.loads(cli.ok(*asked, "--max-words", 4).out)["bytes"] == len("One apple, two apples,")
+    assert "--max-words" in cli.refused(2, "quality", base, "--tasks", "arc_easy", "--max-words", 4)

@@ -69,3 +69,10 @@ def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -
     for name in ("report.html", "report.md"):
         text = (tmp_path / "out" / name).read_text().replace("\\", "")
         assert all(url in text for url in pages.values()), name
+
+
+def test_a_table_is_not_written_to_a_folder(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    error = cli.refused(2, "report", tmp_path / "no run", "--to", "csv", "--out", tmp_path / "out")
+    assert "--out" in error, "before any run is read"
+    assert not [*(tmp_path / "out").iterdir()]

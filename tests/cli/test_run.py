@@ -17,7 +17,7 @@ from specbench.results.request_schema import PHASES, RequestRecord
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
 FILES = {"run.json", "requests.jsonl", "watch.json", "likelihoods.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
-COLUMNS = ["method", "tokens", "TPF", "tok/s", "speedup", "e2e", "pass@1", "lossless", "cut"]
+COLUMNS = ["method", "TPF", "tok/s", "speedup", "e2e", "pass@1", "lossless", "cut"]
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,13 @@ def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finis
     assert header == COLUMNS
     assert [row[0] for row in rows] == ["ar", "jacobi", "jacobi#2"]
     for row, figures in zip(rows, finished.rows, strict=True):
-        assert row[1] == str(figures["tokens"])
-        assert row[2:4] == [f"{figures['tokens_per_forward']:.2f}", f"{figures['decode_tok_s']:.1f}"]
+        assert row[1:3] == [f"{figures['tokens_per_forward']:.2f}", f"{figures['decode_tok_s']:.1f}"]
         cut = f"{figures['truncated'] / figures['requests']:.0%}"
-        assert row[6:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact", cut]
+        assert row[5:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact", cut]
     speedup = finished.rows[1]["speedup"]
-    assert rows[0][4:6] == ["1", "1"]
-    assert rows[1][5] == f"{finished.rows[1]['e2e_speedup']['value']:.2f}"
-    assert rows[1][4] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
+    assert rows[0][3:5] == ["1", "1"]
+    assert rows[1][4] == f"{finished.rows[1]['e2e_speedup']['value']:.2f}"
+    assert rows[1][3] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 
 def test_the_folder_holds_the_records_and_names_no_folder_of_the_machine(finished: Finished) -> None:
@@ -90,7 +89,7 @@ def test_the_folder_holds_the_records_and_names_no_folder_of_the_machine(finishe
 def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finished: Finished) -> None:
     assert runs.config_on_disk(finished.folder)["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
     for columns in (80, 140):
-        head = cli("show", finished.folder, columns=columns).out.splitlines()
+        head = cli("show", finished.folder, "--verbose", columns=columns).out.splitlines()
         assert head[1:3] == [
             "greedy · at most 12 new tokens · concurrency 1", f"prompts: {PROMPTS} of 164, drawn by seed 0"
         ]  # fmt: skip
@@ -139,9 +138,19 @@ def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, mon
 def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, loud = doctor.Check("steal", "ok", "0%"), doctor.Check("other processes", "warn", "31%", "stop other work")
+    good, loud = (
+        doctor.Check("other processes", "ok", "0%"),
+        doctor.Check("other processes", "warn", "31%", "stop other work"),
+    )
+    blind = doctor.Check("other processes", "unknown", "not measured")
     bad, asked = doctor.Check("disk", "fail", "0 GiB free", "free some"), list[float]()
-    for ready, seen, code in (([], [good], 0), ([], [good, loud], 1), ([bad], [loud], 3), ([loud], [good], 0)):
+    for ready, seen, code in (
+        ([], [good], 0),
+        ([], [good, loud], 1),
+        ([bad], [loud], 3),
+        ([loud], [good], 0),
+        ([], [blind], 3),
+    ):
 
         def watched(seconds: float, *say: Any, seen: list[doctor.Check] = seen, **more: Any) -> list[doctor.Check]:
             asked.append(seconds)
@@ -154,7 +163,7 @@ def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
         assert [check["detail"] for check in json.loads(said.out)] == [check.detail for check in [*ready, *seen]]
         if code == 1:
             assert wording(said.error)
-    assert asked == [10.0] * 4
+    assert asked == [10.0] * 5
     for few in (4, 4000):
         assert "--watch" in cli.refused(2, "doctor", "--watch", few)
 

@@ -39,7 +39,7 @@ def test_nothing_is_graded_or_scored(run: tuple[Any, Path]) -> None:
 
 @pytest.mark.parametrize("columns", [80, 140])
 def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], columns: int) -> None:
-    shown = cli("show", run[1], columns=columns).out
+    shown = cli("show", run[1], "--verbose", columns=columns).out
     assert max(map(len, shown.splitlines())) <= columns
     words = " ".join(shown.split())
     assert wording.sentences(words)

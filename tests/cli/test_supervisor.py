@@ -133,7 +133,7 @@ def test_two_rows_end_it_each_once() -> None:
     [
         (f"at(Activity.DRAFT, 'x')\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, in draft)"),
         (
-            f"at(Activity.HOSTED)\n{SEGV}",
+            f"at(Activity.PLUGIN)\n{SEGV}",
             6,
             "method 'x' (from y) ended the command (by SIGSEGV, before anything is timed)",
         ),

@@ -22,7 +22,7 @@ needs_compiler = pytest.mark.skipif(REAL is None, reason="no C++ compiler")
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache of this test's own, no place beside it from another test, and the machine's first compiler."""
+    """A cache of this test's own, no place with it from another test, and the machine's first compiler."""
     monkeypatch.setattr(native, "_kept", [])
     monkeypatch.setattr(native, "_own", [])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -67,7 +67,7 @@ def until(so: Callable[[], bool]) -> None:
 
 
 def over(pid: int) -> bool:
-    """Whether a process has ended; nobody may be there to ask it for its status."""
+    """Whether a process has ended; no one may be there to ask it for its status."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -196,9 +196,9 @@ def test_a_compiler_that_fails_is_quoted_in_a_line(
 ) -> None:
     compiler = script(tmp_path, "fails", body)
     monkeypatch.setenv("CXX", compiler)
-    told = refusal(source)
-    assert said in told
-    assert compiler in told or said.startswith("the library")
+    reported = refusal(source)
+    assert said in reported
+    assert compiler in reported or said.startswith("the library")
     assert left(cache) == [], "nothing is kept of it"
 
 

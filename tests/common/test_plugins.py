@@ -24,7 +24,7 @@ FAULT = 6
 
 @pytest.fixture(autouse=True, scope="module")
 def _small() -> Iterator[None]:
-    """HumanEval from its package, which is read in no time, and nobody asks git."""
+    """HumanEval from its package, which is read in no time, and no one asks git."""
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv(DATA_DIR, raising=False)
         patched.setattr(environment, "git_state", lambda root: ("c" * 40, False))
@@ -33,7 +33,7 @@ def _small() -> Iterator[None]:
 
 
 def raising(code: int | str) -> Callable[..., Any]:
-    """A function that ends the process, in whoever's name it is called."""
+    """A function that ends the process, whichever module calls it."""
 
     def leave(*given: Any) -> Any:
         raise SystemExit(code)
@@ -93,7 +93,7 @@ def test_without_plain_decoding_a_run_ends(tmp_path: Path, monkeypatch: pytest.M
 
     def begin(self: Any, prompt: Any) -> None:
         begun.append(1)
-        if len(begun) == 3:  # behind the warm-up
+        if len(begun) == 3:  # after the warm-up
             raise OSError("no luck")
 
     monkeypatch.setattr(autoregressive.Decoder, "begin", begin)
@@ -166,7 +166,7 @@ def test_every_call_of_a_decoder(call: str) -> None:
 
 
 JUNK_PROMPTS = {
-    "[3]": "prompt 0 is int, where a Prompt is needed",
+    "[3]": "prompt 0 is int, not a Prompt",
     "3": "failed (TypeError: 'int' object is not iterable",
     "[Prompt('a', 3, False)]": "prompt 0 has something else than text",
     "[Prompt('a', 'a', False, history=((1, 2),))]": "prompt 0 has something else than text",
@@ -188,10 +188,10 @@ def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        ("None", "its score is NoneType, where a Verdict is needed"),
-        ("Verdict('yes', 'ok')", "its verdict has something else than True or False, and texts"),
-        ("Verdict(True, 'ok', also={'x': float('nan')})", "its verdict has something else than True or False"),
-        ("Verdict(True, 3)", "its verdict has something else than True or False, and texts"),
+        ("None", "score returned NoneType, not a Verdict"),
+        ("Verdict('yes', 'ok')", "its verdict must consist of True, False and texts"),
+        ("Verdict(True, 'ok', also={'x': float('nan')})", "its verdict must consist of True, False"),
+        ("Verdict(True, 3)", "its verdict must consist of True, False and texts"),
         ("1 / 0", "failed (ZeroDivisionError: division by zero at task.py line"),
     ],
 )

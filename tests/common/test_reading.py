@@ -131,7 +131,7 @@ def test_a_compressed_file_unpacks_to_so_much_and_a_line_is_named(
         ("a: [\n", "not YAML: line 2: expected the node content, but found '<stream end>'"),
         ("a: \x07", "not YAML: unacceptable character #x0007"),
         (b"a: \xff", "line 1 is not UTF-8"),
-        ("a" * (1 << 19), "larger than the 256 KiB"),
+        ("a" * (1 << 19), "larger than 256 KiB"),
     ],
 )
 def test_what_is_no_yaml_says_where(tmp_path: Path, content: bytes | str, why: str) -> None:
@@ -166,7 +166,7 @@ def test_a_version_is_a_whole_number(found: Any) -> None:
     with pytest.raises(UsageError) as caught:
         reading.schema_version({"schema_version": found}, "x.json", 3, TODO)
     newer = isinstance(found, int) and found > 3
-    assert ("upgrade specbench-llm" if newer else f"would be a whole number from 1 on); {TODO}") in str(caught.value)
+    assert ("upgrade specbench-llm" if newer else f"must be an integer of at least 1); {TODO}") in str(caught.value)
     assert len(str(caught.value)) < 200
 
 

@@ -139,9 +139,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"decoder": "from no_such_module import x"},
         "decoder.py imports no_such_module, which is not installed",
     ),
-    "syntax": ({"decoder": "x = 1\ndef broken("}, "decoder.py is no Python in line 2"),
-    "bytes": ({"decoder": "x = 1\0"}, "decoder.py is no Python"),
-    "brackets": ({"decoder": "x = " + 300 * "(" + 300 * ")"}, "decoder.py is no Python"),
+    "syntax": ({"decoder": "x = 1\ndef broken("}, "decoder.py is not valid Python in line 2"),
+    "bytes": ({"decoder": "x = 1\0"}, "decoder.py is not valid Python"),
+    "brackets": ({"decoder": "x = " + 300 * "(" + 300 * ")"}, "decoder.py is not valid Python"),
     "no toml": ({"toml": None}, "no readable method.toml"),
     "toml": ({"toml": "title = "}, "no readable method.toml"),
     "nowhere": ({"value": "no_such_package"}, "points at 'no_such_package'"),
@@ -191,7 +191,7 @@ def test_an_import_that_may_fail_breaks_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        pytest.param({"value": "guess_pkg.decoder"}, ["'guess_pkg.decoder'", "no package"], id="a module"),
+        pytest.param({"value": "guess_pkg.decoder"}, ["'guess_pkg.decoder'", "not a package"], id="a module"),
         pytest.param({"decoder": "Options = 1"}, ["Options"], id="no such class"),
         pytest.param({"decoder": DECODER.replace("class Decoder", "class Coder")}, ["Decoder"], id="other name"),
         pytest.param({"decoder": DECODER.replace("(decoding.Decoder)", "")}, ["Decoder"], id="another base"),
@@ -203,3 +203,28 @@ def test_what_is_wrong_with_a_package_is_one_line_that_names_it(
     install(tmp_path, **changes)
     error = refused(tmp_path)
     assert all(part in error for part in ["guess", "specbench-guess", *parts]), error
+
+
+OTHER_NAMES = {
+    "prompt-lookup": "pld", "promptlookup": "pld", "prompt_lookup": "pld", "ngram": "pld", "PLD": "pld",
+    "lade": "lookahead", "eagle": "eagle3", "eagle-3": "eagle3", "EAGLE3": "eagle3", "draft-model": "sps",
+    "speculative": "sps", "consistency": "cllm", "medusa": "eagle3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_another_name_of_a_method_leads_to_it(name: str) -> None:
+    for find in (registry.method, registry.trainable):
+        text = refusal(UsageError, find, name)
+        assert f" {OTHER_NAMES[name]} (" in text
+        assert name in text
+        assert ("not in specbench" in text) == (name == "medusa")
+
+
+def test_no_two_methods_claim_one_name() -> None:
+    cards = registry.methods().values()
+    claimed = [
+        registry._letters(each) for card in cards for key in ("aliases", "similar") for each in card.info.get(key, [])
+    ]
+    names = [registry._letters(card.name) for card in cards]
+    assert len({*claimed, *names}) == len(claimed) + len(names)

@@ -31,7 +31,7 @@ SAMPLED = [Sampling(temperature, seed=seed) for temperature in (0.7, 1.0) for se
 FILTERED = Sampling(1.0, top_k=20, top_p=0.9, seed=3)
 SAMPLINGS = [GREEDY, *SAMPLED]
 CONCURRENCY, SLOTS = 3, 8
-LONGEST, BUDGET, MARGIN = 30, 16, 9  # tokens of a prompt, of an answer, and of what a tree may hold behind it
+LONGEST, BUDGET, MARGIN = 30, 16, 9  # tokens of a prompt, of an answer, and of what a tree may hold after it
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Bench:
         return models.prompt(length, self.vocab, seed)
 
     def ar(self, sampling: Sampling, ids: Sequence[int], budget: int = BUDGET) -> list[int]:
-        """What the model says to a prompt and behind its answer, one row a forward; no stop rule ends it."""
+        """What the model says to a prompt and after its answer, one row a forward; no stop rule ends it."""
         key, wanted = (sampling, tuple(ids)), budget + MARGIN
         if len(self.said.get(key, ())) < wanted:
             self.engine.sampling = sampling
@@ -114,7 +114,7 @@ class Foresight(random.Random):
         return [0 if self.random() < self.wrong else token for token in known]
 
 
-class Told(Options):
+class Scripted(Options):
     rows: int = 9
 
 
@@ -123,13 +123,13 @@ class Teller(decoding.Decoder):
 
     answers: dict[tuple[int, ...], list[int]] = {}  # noqa: RUF012 -- set by the tests
 
-    def __init__(self, options: Told, context: Context) -> None:
+    def __init__(self, options: Scripted, context: Context) -> None:
         self.options, self.context = options, context
         self.answer: list[int] = []
         self.out: list[int] = []
 
     @staticmethod
-    def max_rows(options: Told) -> int:
+    def max_rows(options: Scripted) -> int:
         return options.rows
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -153,11 +153,11 @@ class Teller(decoding.Decoder):
         return TokenTree(tokens, parents)
 
 
-TOLD = Method("told", "told", Told(), True, Teller)
+SCRIPTED = Method("scripted", "scripted", Scripted(), True, Teller)
 
 
 def tell(bench: Bench, sampling: Sampling, cases: Sequence[Case]) -> None:
-    """Lets the teller know the answers to these, and what comes behind them."""
+    """Lets the teller know the answers to these, and what comes after them."""
     Teller.answers = {tuple(case.ids): bench.ar(sampling, case.ids, case.budget) for case in cases}
 
 
@@ -173,10 +173,10 @@ EVERY = list(decoders.LOSSLESS.values())
 
 def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> Sequence[Any]:
     """One in so many of the items, others for the next method; all of them in full, and for the teller."""
-    return items if in_full or method is TOLD else items[EVERY.index(method) % one_in :: one_in]
+    return items if in_full or method is SCRIPTED else items[EVERY.index(method) % one_in :: one_in]
 
 
-defaults = parametrised(decoders.lossless(decoders.DEFAULTS) | {"told": TOLD})
+defaults = parametrised(decoders.lossless(decoders.DEFAULTS) | {"scripted": SCRIPTED})
 every_method = parametrised(decoders.LOSSLESS)
 
 
@@ -185,21 +185,21 @@ def in_turn(turn: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "method",
         [
-            pytest.param(method, id=name, marks=[pytest.mark.slow] * (method is not TOLD and (at + turn) % 2))
-            for at, (name, method) in enumerate((decoders.LOSSLESS | {"told": TOLD}).items())
+            pytest.param(method, id=name, marks=[pytest.mark.slow] * (method is not SCRIPTED and (at + turn) % 2))
+            for at, (name, method) in enumerate((decoders.LOSSLESS | {"scripted": SCRIPTED}).items())
         ],
     )
 
 
-ROWS = max([TOLD.max_rows, *(method.max_rows for method in decoders.LOSSLESS.values())])
+ROWS = max([SCRIPTED.max_rows, *(method.max_rows for method in decoders.LOSSLESS.values())])
 
 
 def double(model: Any) -> Any:
     """A copy in float64."""
-    twin = copy.deepcopy(model).double()
-    if hasattr(twin.config, "num_local_experts"):
-        twin.set_experts_implementation("eager")  # the fused kernel takes no float64
-    return twin
+    baseline = copy.deepcopy(model).double()
+    if hasattr(baseline.config, "num_local_experts"):
+        baseline.set_experts_implementation("eager")  # the fused kernel takes no float64
+    return baseline
 
 
 def bench(model: Any) -> Iterator[Bench]:
@@ -212,9 +212,9 @@ FAMILIES = list(models.SUPPORTED)
 
 def crossed(turn: int) -> pytest.MarkDecorator:
     """Every method in half of the families, the teller in all; the other half is slow."""
-    methods = decoders.lossless(decoders.DEFAULTS) | {"told": TOLD}
+    methods = decoders.lossless(decoders.DEFAULTS) | {"scripted": SCRIPTED}
     pairs = [
-        pytest.param(family, method, id=f"{family}-{name}", marks=[pytest.mark.slow] * (name != "told" and odd))
+        pytest.param(family, method, id=f"{family}-{name}", marks=[pytest.mark.slow] * (name != "scripted" and odd))
         for at, family in enumerate(FAMILIES)
         for number, (name, method) in enumerate(methods.items())
         for odd in [(at + number + turn) % 2]
@@ -262,7 +262,7 @@ def cases(bench: Bench, sampling: Sampling) -> list[Case]:
     stops = bench.prompt(6, seed=2)
     full_of_stops = [stops[at % 6] for at in range(17)]
     said = bench.ar(sampling, full_of_stops)
-    # So that an answer to such a prompt also ends behind its beginning.
+    # So that an answer to such a prompt also ends after its beginning.
     later = next((token for token in said[4:] if token not in said[:4]), said[4])
     return [
         Case([a]),
@@ -285,7 +285,7 @@ def test_every_method_in_every_family(benches: Any, family: str, method: Method)
         tell(here, sampling, of_all_kinds)
         records = here.run(method, sampling, of_all_kinds, CONCURRENCY)
         longest = max([longest, *(kept for record in records for kept in record.accepted_lengths)])
-    assert longest > (3 if method is TOLD else -1)  # or no long path was ever committed
+    assert longest > (3 if method is SCRIPTED else -1)  # or no long path was ever committed
 
 
 @in_full
@@ -381,7 +381,7 @@ def span(method: Method) -> int:
 @in_full
 @in_turn(0)
 def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, in_full: bool) -> None:
-    """Each token of the answer in turn is the stop token: inside a block, at its end, just behind it, and as bonus."""
+    """Each token of the answer in turn is the stop token: inside a block, at its end, just after it, and as bonus."""
     inside = bonus = 0
     drafted = False  # blocks of one token guess nothing
     for language in share([*languages.values()], method, 2, in_full):
@@ -394,8 +394,8 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, i
             bonus += record.overshoot_tokens == 0 and record.accepted_lengths[-1:] > [
                 1
             ]  # of a step that accepted something
-    if drafted and (in_full or method is TOLD):
-        assert inside, "no stop token had accepted tokens behind it"
+    if drafted and (in_full or method is SCRIPTED):
+        assert inside, "no stop token had accepted tokens after it"
         assert bonus, "no stop token was a bonus"
 
 
@@ -409,7 +409,7 @@ def test_any_budget(languages: dict[str, Language], method: Method, in_full: boo
         for record in language.bench.run(method, language.sampling, budgets, SLOTS):
             drafted |= record.tree_rows > record.target_forwards
             overshoot += record.overshoot_tokens
-    if in_full or method is TOLD:
+    if in_full or method is SCRIPTED:
         assert (overshoot > 0) == drafted  # or no budget ended inside a block
 
 
@@ -430,7 +430,7 @@ def test_drafts_that_are_right_save_forwards(gemma3: Bench) -> None:
     (free,) = gemma3.run(decoders.with_options("ar", {}), GREEDY, [Case(gemma3.prompt(6), 21)])
     (record,) = gemma3.run(jacobi, GREEDY, [Case(gemma3.prompt(6), 21)], wrong=0.0)
     assert free.target_forwards == 20
-    assert record.accepted_lengths == [5, 5, 5, 5]  # behind the prefill's token, four blocks
+    assert record.accepted_lengths == [5, 5, 5, 5]  # after the prefill's token, four blocks
 
 
 # ------------------------------------------------------------------ slots that hold different methods at once
@@ -442,7 +442,7 @@ class Asker(Teller):
     best = 1 + max(method.top_k for method in decoders.ALL.values())
 
     @staticmethod
-    def top_k(options: Told) -> int:
+    def top_k(options: Scripted) -> int:
         return Asker.best
 
     def observe(self, result: StepResult) -> None:
@@ -452,7 +452,7 @@ class Asker(Teller):
         super().observe(result)
 
 
-ASKER = Method("asker", "asker", Told(), True, Asker)
+ASKER = Method("asker", "asker", Scripted(), True, Asker)
 
 
 @dataclass
@@ -469,7 +469,7 @@ class Seat:
 def mixed(
     bench: Bench, sampling: Sampling, jobs: Sequence[tuple[Method, Case]], best: int = 0
 ) -> tuple[dict[int, Seat], list[set[str]]]:
-    """Decodes jobs of unlike methods, each forward over whoever is in a slot."""
+    """Decodes jobs of unlike methods, each forward over all occupied slots."""
     engine = bench.engine
     engine.sampling = sampling
     waiting = list(enumerate(jobs))
@@ -498,7 +498,7 @@ def mixed(
                 top_k=max(best, *(seat.method.top_k for seat in going.values())),
                 taps=taps.pop() if taps else (),
             )
-            assert not taps, "methods with different taps cannot be told apart here"
+            assert not taps, "methods with different taps cannot be distinguished here"
             shared.append({seat.method.name for seat in going.values()})
             for slot, seat in going.items():
                 seat.decoder.observe(results[slot])
@@ -539,7 +539,7 @@ def test_more_best_tokens_than_were_asked_for_change_nothing(llama: Bench, metho
 
 @crossed(1)
 def test_every_method_in_float32(benches: Any, family: str, method: Method) -> None:
-    """In the precision that is run. Where two scores are nearer than rounding, a flip is told apart from a fault."""
+    """In the precision that is run. Where two scores are nearer than rounding, a flip is distinguished from a fault."""
     single: Bench = benches(family, True)
     for sampling in share([GREEDY, SAMPLED[0]], method, 2, False):
         prompts = {str(length): single.prompt(length, seed=6) for length in (1, LONGEST, 9, 4)}

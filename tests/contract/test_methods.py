@@ -200,7 +200,7 @@ def test_trees_keep_to_the_protocol_and_a_run_repeats_exactly(engine: Watching, 
 
 
 def check_origins(record: RequestRecord) -> None:
-    """Every token of an answer came from somewhere: the prompt's forward, a draft, or the target behind them."""
+    """Every token of an answer came from somewhere: the prompt's forward, a draft, or the target after them."""
     found = steps(record)  # refuses a trace that contradicts the record's counts
     assert [len(step.tokens) for step in found] == [1, *record.accepted_lengths]
     assert [token.id for step in found for token in step.tokens] == record.output_ids

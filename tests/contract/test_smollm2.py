@@ -111,7 +111,7 @@ def assert_is_ar(
     answers: dict[str, list[int]],
     mine: dict[str, list[int]],
 ) -> None:
-    """Compares answers with AR's, one sequence at a time. What a rounding error can flip is told apart from a fault."""
+    """Compares answers with AR's, one sequence at a time. Flips by rounding are no faults."""
     if mine == answers:
         return
     ids = {request.prompt_id: request.ids for request in asked}

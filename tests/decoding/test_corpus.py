@@ -1,4 +1,4 @@
-"""Corpus: which texts a file holds, how it is recorded, and what is said of an answer that it has seen."""
+"""Texts of a corpus file, its record, and the figure on answers that the corpus contains."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_texts_are_lines_of_jsonl_or_a_whole_file(name: str, content: str, found
     ("name", "content", "says"),
     [
         ("a.jsonl", b'{"text": "one"}\n{"words": "two"}\n', ["a.jsonl line 2", "'text'"]),
-        ("a.jsonl", b"", ["a.jsonl holds no text"]),
-        ("a.txt", b"\xff\xfe", ["a.txt is no text of UTF-8"]),
+        ("a.jsonl", b"", ["a.jsonl"]),
+        ("a.txt", b"\xff\xfe", ["a.txt", "UTF-8"]),
     ],
 )
 def test_a_file_that_is_no_corpus_is_refused_in_a_line(
@@ -63,8 +63,10 @@ def test_a_file_that_is_no_corpus_is_refused_in_a_line(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    said = refusal(UsageError, read_corpus, str(file))
-    assert all(part in said for part in [*says, "give a .txt file, or a .jsonl file with a text in each line"]), said
+    message = refusal(UsageError, read_corpus, str(file))
+    assert all(part in message for part in [*says, "give a .txt file, or a .jsonl file with a text in each line"]), (
+        message
+    )
 
 
 @pytest.mark.parametrize("path", ["gone.txt", ".", "", "a\0b"])
@@ -116,13 +118,13 @@ def test_rows_of_one_corpus_read_it_once_and_those_of_another_have_their_own(
     monkeypatch.setattr(corpus, "read_corpus", reading)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"text of {name}")
-    told, (a, b) = target(), (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    model, (a, b) = target(), (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
     options = [decoder.Options(corpus=path, draft_length=length) for path, length in ((a, 4), (a, 8), (b, 4))]
-    shared = [decoder.Decoder.prepare(each, told) for each in options]
+    shared = [decoder.Decoder.prepare(each, model) for each in options]
     assert read == [a, b]
     assert shared[0] is shared[1]
     assert [decoder.Decoder.weights(each)["corpus"] for each in shared] == ["a.txt", "a.txt", "b.txt"]
-    assert decoder.Decoder.prepare(decoder.Options(), told) is None
+    assert decoder.Decoder.prepare(decoder.Options(), model) is None
     assert decoder.Decoder.weights(None) == {}
 
 
@@ -139,7 +141,7 @@ def test_a_corpus_of_too_many_tokens_is_refused_in_a_line(tmp_path: Path, monkey
 
 
 def seen(held: Corpus | None, prompt: Sequence[int], answer: Sequence[int], kept: int | None = None) -> Any:
-    """The share of an answer that a corpus is said to hold; it comes in chunks, some of which are one token."""
+    """Return the reported share of an answer that a corpus contains; it comes in chunks, some of one token."""
     rng = random.Random(len(answer))
     made = decoder.Decoder(decoder.Options(), Context(VOCAB, 0, rng, shared=held))
     made.begin(prompt)

@@ -55,13 +55,13 @@ def depths_of(tree: TokenTree) -> list[int]:
     return depths
 
 
-def accepted(tree: TokenTree, said: Sequence[int]) -> int:
-    """Drafts accepted when the target says ``said``."""
+def accepted(tree: TokenTree, emitted: Sequence[int]) -> int:
+    """Return the number of drafts accepted if the target emits ``emitted``."""
     reached = {0}
     depths = depths_of(tree)
     for row in range(1, len(tree)):
         parent = tree.parents[row]
-        if parent in reached and depths[parent] < len(said) and tree.tokens[row] == said[depths[parent]]:
+        if parent in reached and depths[parent] < len(emitted) and tree.tokens[row] == emitted[depths[parent]]:
             reached.add(row)
     return max(depths[row] for row in reached)
 
@@ -173,8 +173,8 @@ def test_with_a_spine_no_target_accepts_less_than_of_the_chain(
     tree, spine = optimal(marginals, budget), chain(marginals, budget)
     assert list(tree.tokens)[: len(spine)] == list(spine.tokens)
     assert list(tree.parents)[: len(spine)] == list(spine.parents)
-    said = [data.draw(st.sampled_from([*tokens, 99])) for tokens in marginals.tokens]
-    assert accepted(tree, said) >= accepted(spine, said)
+    emitted = [data.draw(st.sampled_from([*tokens, 99])) for tokens in marginals.tokens]
+    assert accepted(tree, emitted) >= accepted(spine, emitted)
 
 
 def test_registry_hands_each_builder_its_knobs() -> None:

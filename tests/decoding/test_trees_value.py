@@ -54,7 +54,7 @@ def test_no_tree_is_worth_more_than_optimal() -> None:
         every = prefixes(marginals)
         spine = {(0,) * depth for depth in range(1, len(marginals.tokens) + 1)}
         free = sorted(every.values(), reverse=True)
-        beside = sorted((p for ranks, p in every.items() if ranks not in spine), reverse=True)
+        others = sorted((p for ranks, p in every.items() if ranks not in spine), reverse=True)
         for budget in range(1, 40):
             worth = expected_accepted(optimal(marginals, budget, spine=False))
             assert worth == pytest.approx(sum(free[: budget - 1]))
@@ -62,7 +62,7 @@ def test_no_tree_is_worth_more_than_optimal() -> None:
                 tree = build(marginals, budget, Knobs(width=3, step_seconds=GRAPHS))
                 assert expected_accepted(tree) <= worth + 1e-12, name
             if budget > len(spine):  # around the spine too, the rest is the best there is
-                expected = sum(every[ranks] for ranks in spine) + sum(beside[: budget - 1 - len(spine)])
+                expected = sum(every[ranks] for ranks in spine) + sum(others[: budget - 1 - len(spine)])
                 assert expected_accepted(optimal(marginals, budget)) == pytest.approx(expected)
 
 

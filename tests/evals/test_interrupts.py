@@ -1,4 +1,4 @@
-"""Ctrl-C at the moments where the scorer once hung, waited for its slowest program, or left a process behind."""
+"""Ctrl-C at the moments where the scorer once hung, waited for its slowest program, or left a process after."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def test_a_scorer_that_says_nothing_is_ended_and_named(
     hanging.chmod(0o755)
     monkeypatch.setattr(launch.sys, "executable", str(hanging))
     monkeypatch.setattr(launch, "_SILENT_S", 0.5)
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(PluginFault, match=r"0\.5 s"):
-        launch.score_in_child(run, say=told.append)
-    assert len(told) == 1
+        launch.score_in_child(run, say=reported.append)
+    assert len(reported) == 1
     assert started[0].returncode == -signal.SIGKILL
     assert (run / "verdicts.jsonl").read_text() == "older\n"

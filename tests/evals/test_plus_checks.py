@@ -133,7 +133,7 @@ def test_hostile_programs_fail_in_bounded_time(name: str, hasty: Checker) -> Non
 
 
 def test_time_is_by_input_and_grows_with_the_reference(hasty: Checker) -> None:
-    """By the reference's time on this machine, four times over: a slow machine fails nobody."""
+    """By the reference's time on this machine, four times over: a slow machine fails no one."""
     burn = "import time\ndef burn(s):\n    end = time.process_time() + s\n    while time.process_time() < end: pass\n"
     slow = reference(burn + "def f(s):\n    burn(s)\n    return s", [[0.0], [0.12]])
     assert hasty.check(slow, (burn + "def f(s):\n    burn(3 * s)\n    return s",), False).passed

@@ -28,7 +28,7 @@ under_the_strongest = pytest.mark.parametrize("box", ["strongest"], indirect=Tru
 
 
 def _sleeper_of(scorer: int) -> int:
-    """The program's pid, told by its depth below the scorer and by its seccomp filter; 0 when there is none yet."""
+    """The program's pid, found by its depth below the scorer and by its seccomp filter; 0 when there is none yet."""
     parents = processes.processes()
     for pid, (parent, filtered) in parents.items():
         while parent in parents and parent != scorer:

@@ -195,7 +195,7 @@ ENDLESS = {
     "sleeps": ("import time\ntime.sleep(600)", "timeout"),
     "grows": ("x = []\nwhile True: x.append(bytearray(16 << 20))", "memory"),
     "ends at the end": ("import atexit\n@atexit.register\ndef never():\n  while True: pass", "timeout"),
-    "stays behind": (
+    "stays": (
         "class Never:\n  def __del__(self):\n    while True: pass\nx = Never()\nx.x = x\nprint(918273)", "timeout"
     ),
 }  # fmt: skip

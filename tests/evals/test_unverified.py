@@ -80,7 +80,7 @@ def test_any_file_of_the_name_is_taken_and_recorded(
         assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
         assert (found.bytes, found.revision, found.verified) == (path.stat().st_size, None, False)
     data.resolve_file(entry(), folder)
-    assert len(files) == 2  # nothing is recorded behind the end
+    assert len(files) == 2  # nothing is recorded after the end
 
 
 def test_a_known_file_is_recorded_as_verified_and_another_is_not_taken(tmp_path: Path) -> None:

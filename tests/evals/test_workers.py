@@ -88,7 +88,7 @@ def test_nothing_is_left_when_the_pool_is_gone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hung_worker_does_not_outlive_a_parent_that_was_killed(workers: Workers) -> None:
-    """The kernel's limit of CPU time is what ends it: nobody is left to kill it, and it does not read its pipe."""
+    """The kernel's limit of CPU time is what ends it: no one is left to kill it, and it does not read its pipe."""
     worker = _Worker(workers.module)
     assert worker.process.stdin is not None
     worker.process.stdin.write(b'{"do": "spin", "wall_s": 0.5}\n')

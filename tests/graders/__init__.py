@@ -167,10 +167,10 @@ def listed() -> str:
         gaps = sum(row.ours != row.right for row in known)
         metric = f" (`{table.metric}`)" if table.metric else ""
         parts.append(f"### {task}{metric}\n\n{len(known)} kinds of answers; {against}; {gaps} are not a person's.\n")
-        told = [row for row in known if row.why]
-        if told:
+        reported = [row for row in known if row.why]
+        if reported:
             parts.append("| answer | a person | specbench | reference | why |\n| --- | --- | --- | --- | --- |")
-            parts += [_line(row, bool(table.reference)) for row in told]
+            parts += [_line(row, bool(table.reference)) for row in reported]
             parts.append("")
     return "\n".join(parts)
 

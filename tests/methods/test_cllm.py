@@ -60,9 +60,9 @@ def test_worked_blocks() -> None:
     assert measured(6, *three, kept=7) == figure(3.0, 0)
     # Means over blocks: 1 2 3 in one state, and 4 5 8, 4 5 6 in two.
     assert measured(3, [2, 3, 9], [3, 4], [5, 8, 9], [6, 9], [7], kept=7) == figure(2.25, 0)
-    # 4 is said behind a wrong guess already, and again when its turn comes.
+    # 4 is said after a wrong guess already, and again when its turn comes.
     assert measured(4, [2, 9, 4, 8], [3, 4, 8], [4, 5], kept=5) == figure(2.0, 1)
-    # All guesses are right in the second forward. A stop as the third token of four leaves what is behind it out.
+    # All guesses are right in the second forward. A stop as the third token of four leaves what is after it out.
     assert measured(4, [2, 3, 4, 5], [3, 4, 5], kept=3, stopped=True) == figure(3.0, 0)
     assert measured(4, [2, 3, 4, 5], [3, 4, 5], kept=5, stopped=True) == figure(4.0, 0)
 
@@ -125,7 +125,7 @@ def test_figures_are_those_of_a_plain_rendering(n: int, seed: int, memory: int, 
 
 
 def decoded(budget: int, stop: int | None = None) -> RequestRecord:
-    """Blocks of 4 on an answer 0 1 2 3 ... of which the model says a guess right only behind right ones."""
+    """Blocks of 4 on an answer 0 1 2 3 ... of which the model says a guess right only after right ones."""
     engine = ToyEngine(Clock())
     engine.target = lambda prompt, out: len(out) if list(out) == list(range(len(out))) else 40
     method = Method("cllm", "cllm", Options(block_size=4, init="pad"), True, Decoder)

@@ -1,4 +1,4 @@
-"""CLLM's batches: a state of each block that is not its fixed point, behind the answer's own text."""
+"""CLLM's batches: a state of each block that is not its fixed point, after the answer's own text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specbench.training.data.trajectory_folder import Trajectory
 from specbench.training.objectives.distances import forward_kl
 from specbench.training.objectives.packing import Packed, unpack
 
-#: One block of three states that can be told apart, and one that was right from the start.
+#: One block of three states that can be distinguished, and one that was right from the start.
 STATES = [[[5, 9, 9], [5, 6, 9], [5, 6, 7]], [[8, 8, 8]]]
 TEXT = Trajectory("states/0", [1, 2], [5, 6, 7, 8, 8, 8], 3, 0, STATES)
 
@@ -43,7 +43,7 @@ def test_local_consistency_gets_the_next_state_too() -> None:
 @pytest.mark.parametrize("last", [False, True])
 @torch.no_grad()
 def test_the_loss_is_that_of_each_block_in_a_sequence_of_its_own(last: bool) -> None:
-    """As the paper trains: the prompt with the blocks before, and a state or its fixed point behind it."""
+    """As the paper trains: the prompt with the blocks before, and a state or its fixed point after it."""
     model = tiny_llama(50)
     trajectory = made_up_trajectories(answer=11)
     options = Options(ar_weight=0, last_row=last)

@@ -130,17 +130,17 @@ def test_the_tree_is_the_most_probable_paths_that_were_scored(seed: int) -> None
     width, depth, budget = rng.randint(2, 4), rng.randint(1, 4), rng.randint(2, 14)
     said: dict[tuple[int, ...], list[tuple[int, float]]] = {}
 
-    def behind(path: tuple[int, ...]) -> list[tuple[int, float]]:
+    def after(path: tuple[int, ...]) -> list[tuple[int, float]]:
         if path not in said:
             logp = sorted((math.log(rng.uniform(0.01, 0.9)) for _ in range(width)), reverse=True)
             said[path] = list(zip(rng.sample(range(20), width), logp, strict=True))
         return said[path]
 
-    level: dict[tuple[int, ...], float] = {(token,): logp for token, logp in behind(())}
-    scored, tokens, logps, best = dict(level), [t for t, _ in behind(())], [p for _, p in behind(())], []
+    level: dict[tuple[int, ...], float] = {(token,): logp for token, logp in after(())}
+    scored, tokens, logps, best = dict(level), [t for t, _ in after(())], [p for _, p in after(())], []
     chosen = list(level)
     for number in range(1, depth):
-        fresh = [((*path, token), scored[path] + logp, token, logp) for path in chosen for token, logp in behind(path)]
+        fresh = [((*path, token), scored[path] + logp, token, logp) for path in chosen for token, logp in after(path)]
         scored |= {path: total for path, total, *_ in fresh}
         tokens += [token for *_, token, _ in fresh]
         logps += [logp for *_, logp in fresh]
@@ -195,7 +195,7 @@ def test_one_round_serves_all_sequences_and_its_passes_are_counted(monkeypatch: 
         for record in records:
             assert record.measures["tree_depth"] <= 4
             assert record.measures["expected"] > 0
-        # A parallel head takes two: the text's new rows, and the masks behind them.
+        # A parallel head takes two: the text's new rows, and the masks after them.
         (record,) = decoders.served(engine, ready(engine, head="random-parallel", depth=4, budget=16), [prompt(5, 97)])
         assert record.draft_forwards == 2 * record.target_forwards
 

@@ -49,7 +49,7 @@ def context() -> Context:
 
 @torch.inference_mode()
 def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tensor:
-    """float64 [tokens, V]: what the token behind each of a text is drawn from, by the model without an engine."""
+    """float64 [tokens, V]: what the token after each of a text is drawn from, by the model without an engine."""
     with engine.detached():
         logits = engine.model(torch.tensor([text])).logits
     return filtered(logits, sampling)[0].double().softmax(-1)

@@ -119,7 +119,7 @@ Say = Callable[[Drafts], Tensor]
 
 @dataclass(frozen=True)
 class Round:
-    """What the head was told and what it drafted."""
+    """What the head got and what it drafted."""
 
     layers: list[Tensor]
     features: Tensor
@@ -141,7 +141,7 @@ def model() -> Any:
 
 @cache
 def answer(ids: tuple[int, ...]) -> tuple[list[int], list[Tensor]]:
-    """What plain decoding says behind a prompt, and each layer's outputs for both."""
+    """What plain decoding says after a prompt, and each layer's outputs for both."""
     with attached(model(), capacity=60, max_rows=4) as engine:
         truth = autoregressive(engine, [*ids], 20)
     return truth, [layer[0] for layer in layer_outputs(model(), torch.tensor([[*ids, *truth]]))]
@@ -180,7 +180,7 @@ def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
     assert [record.output_ids for record in records] == [said[:tokens] for said in truth]
     assert sum(record.target_forwards for record in records) == len(seen)
     for each in seen:
-        own = told(folder, each)
+        own = reported(folder, each)
         assert (each.features - own).abs().max() < 1e-5 * own.abs().max()
     return seen
 
@@ -188,15 +188,15 @@ def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
 # ------------------------------------------------------------------ the oracle on a round
 
 
-def told(folder: Path, each: Round, wrong: str = "") -> Tensor:
-    """The features that a head is to be told."""
+def reported(folder: Path, each: Round, wrong: str = "") -> Tensor:
+    """The features that a head gets."""
     return torch.cat([each.layers[layer] for layer in taps(folder, LAYERS, wrong=wrong)], dim=-1)
 
 
 def says(folder: Path, each: Round, wrong: str = "") -> Say:
-    """The oracle's log-probabilities behind a path of drafts under a round's text."""
+    """The oracle's log-probabilities after a path of drafts under a round's text."""
     # The features that the head got, so that it is the head alone that is compared: they were shown to be right.
-    features = told(folder, each, wrong) if wrong.startswith("taps") else each.features
+    features = reported(folder, each, wrong) if wrong.startswith("taps") else each.features
     embedding, known = model().get_input_embeddings().weight, dict[Drafts, Tensor]()
 
     def say(path: Drafts) -> Tensor:
@@ -267,7 +267,7 @@ def test_trees_of_other_sizes(producer: str, tree: str, width: int, depth: int, 
 
 
 def test_accepted_paths_bring_their_features(tmp_path: Path) -> None:
-    """Rounds behind several accepted drafts, of a longer text, are as right as the others."""
+    """Rounds after several accepted drafts, of a longer text, are as right as the others."""
     folder = write_head(tmp_path, "speculators", **TINY, layers=2, norm_output=True)
     seen = rounds(folder, 18, depth=3, width=4, budget=24)
     own = [each for each in seen if each.text[:12] == PROMPTS[1]]

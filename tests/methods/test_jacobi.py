@@ -30,7 +30,7 @@ def result(next_tokens: Sequence[int], matches: int) -> StepResult:
 
 
 def started(chain: Sequence[int], **options: Any) -> Decoder:
-    """A decoder whose first chain is ``chain``: guesses sent along with the prompt came back as these."""
+    """A decoder whose first chain is ``chain``: guesses sent with the prompt came back as these."""
     made = decoder(block_size=len(chain), **options)
     made.begin(PROMPT)
     made.observe(result(chain, 0))
@@ -39,7 +39,7 @@ def started(chain: Sequence[int], **options: Any) -> Decoder:
 
 
 P = PAD
-# By window: the chains behind three forwards of the papers' example with n = 6. A block that is done is followed by a
+# By window: the chains after three forwards of the papers' example with n = 6. A block that is done is followed by a
 # fresh one; where it slides, what the target says after its last row is a guess as well, and pads fill it up.
 EXAMPLE = {
     "block": [[b, c, d, q, r], [e, f], [g, P, P, P, P, P]],

@@ -150,7 +150,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], d
     """A head that knows the answer: its pass runs, and what it says is put right."""
     marginals = BlockPass.marginals
 
-    def told(self: BlockPass, slot: int) -> Marginals:
+    def reported(self: BlockPass, slot: int) -> Marginals:
         at = self.length(slot) - prompt
         said = marginals(self, slot)
         assert said.root == truth[at]
@@ -159,7 +159,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], d
         tokens = [[best, *rest][: len(said.tokens[0])] for best, rest in zip(right, others, strict=True)]
         return Marginals(said.root, tokens, [[-0.1, *[-3.0] * (width - 1)][: len(said.tokens[0])]] * depth)
 
-    monkeypatch.setattr(BlockPass, "marginals", told)
+    monkeypatch.setattr(BlockPass, "marginals", reported)
 
 
 @pytest.mark.parametrize(("tree", "depth"), [("chain", 4), ("optimal", 15), ("auto", 4)])

@@ -158,21 +158,21 @@ def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     whole = load_file(file)
 
-    def refused(words: str) -> None:
+    def refused() -> None:
         with pytest.raises(UsageError, check=wording) as caught:
             DraftHead.load(tmp_path)
         assert "\n" not in str(caught.value)
 
     save_file({name: value for name, value in whole.items() if name != "fc.weight"}, file)
-    refused("lacks 1 of 36 parameters, such as fc.weight")
+    refused()
     save_file({**whole, "lm_head.weight": torch.zeros(1)}, file)
-    refused("holds 1 tensor that a head has not, such as lm_head.weight")
+    refused()
     save_file({**whole, "norm.weight": torch.zeros(3)}, file)
-    refused(r"norm.weight is \[3\], its config.json makes it \[24\]")
+    refused()
     file.write_bytes(b"no tensors")
-    refused("cannot be read")
+    refused()
     file.unlink()
-    refused("no config.json with a .safetensors file beside it")
+    refused()
 
 
 @pytest.mark.parametrize(("file", "form"), [("config.json", "json"), ("model.safetensors", "binary")])

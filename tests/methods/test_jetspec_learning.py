@@ -15,9 +15,9 @@ from torch import Tensor
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning import divergence
+from specbench.methods.jetspec.learning.attention_mask import AttentionMask
 from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.methods.jetspec.learning.sight import Sight
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.training.objectives.teacher import Teacher
 
@@ -78,7 +78,7 @@ def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
         query, torch.cat([keys, key], 2), torch.cat([values, value], 2), seen[:, None], scale=0.3, enable_gqa=True
     )
     for flex in (False, True):
-        sight = Sight(blocks, length, 4, causal, flex=flex)
+        sight = AttentionMask(blocks, length, 4, causal, flex=flex)
         torch.testing.assert_close(sight(query, keys, values, key, value, 0.3), expected, rtol=1e-5, atol=1e-5)
     at = torch.arange
     ruled = sight.sees(at(2)[:, None, None], torch.tensor(0), at(queries)[:, None], at(length + queries))

@@ -34,7 +34,7 @@ def decoded(target: ToyTarget, tokens: int = 60, seed: int = 0, **options: Any) 
 
 
 def started(first: int, **options: Any) -> Decoder:
-    """A decoder behind its prefill, which brought nothing but the first token; fresh guesses are pads."""
+    """A decoder after its prefill, which brought nothing but the first token; fresh guesses are pads."""
     made = decoder(init="pad", prefill_draft=False, **options)
     made.begin(PROMPT)
     made.observe(decided([first]))
@@ -91,7 +91,7 @@ def test_a_block_ahead_is_the_real_one_when_its_turn_comes() -> None:
     pads = [PAD] * 3
     assert [list(tree.tokens) for tree in walked.trees] == [
         [0, *pads],
-        [1, 2, 3, 4, *pads],  # three of the real block; 4 is the last row's own next token, pads behind it
+        [1, 2, 3, 4, *pads],  # three of the real block; 4 is the last row's own next token, pads after it
         [5, 6, 7, 8, *pads],  # 5 6 7 were the block ahead: its first token 4 went along with the real block's
         [9, 10, 11, 12, *pads],
     ]
@@ -158,11 +158,11 @@ def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None
     made.observe(decided([2, 3, 9, 4, 8, 30]))
     assert shape(made.draft()) == ([2, 3, 9, 4, 8], [-1, 0, 1, 2, 3])
     made.observe(decided([9, 2, 4, 6, 31]))
-    # 9 is verified; the draft of the forward before went on with 4 8 behind a 9. It is a token short, so the draft's
+    # 9 is verified; the draft of the forward before went on with 4 8 after a 9. It is a token short, so the draft's
     # own 6 stays at its place.
     assert shape(made.draft()) == ([9, 2, 4, 6, 4, 8, 6], [-1, 0, 1, 2, 0, 4, 5])
-    # The candidate's 4 is right, the draft's 2 is not: what the target says behind the candidate's rows is the next
-    # guess (11), never what it says behind the draft's (71).
+    # The candidate's 4 is right, the draft's 2 is not: what the target says after the candidate's rows is the next
+    # guess (11), never what it says after the draft's (71).
     made.observe(decided([4, 70, 71, 72, 5, 11, 12], path=(0, 4)))
     assert made.draft().tokens[:2] == (5, 11)
     assert made.measures(4, False) == {"recycled": 1, "carried": 0}
@@ -181,7 +181,7 @@ def test_row_0_wins_ties() -> None:
 
 
 def test_a_candidate_goes_beside_the_real_block_only() -> None:
-    # A block ahead is drafted behind the draft. A candidate is as long as what is left of the real block.
+    # A block ahead is drafted after the draft. A candidate is as long as what is left of the real block.
     made = started(1, block_size=6, num_blocks=2, activation_ratio=0.3)
     made.observe(decided([2, 3, 9, 4, 8, 30]))
     made.observe(decided([9, 2, 4, 6, 31]))
@@ -189,7 +189,7 @@ def test_a_candidate_goes_beside_the_real_block_only() -> None:
     assert tokens == [9, 2, 4, 6, 31, *[PAD] * 5, 4, 8, 6]
     assert parents == [-1, *range(9), 0, 10, 11]
     # When it wins, its rows refresh what they reach, its last one the first token of the block ahead; the others of
-    # that block are refreshed where they stand, behind the draft.
+    # that block are refreshed where they stand, after the draft.
     made.observe(decided([4, 70, 71, 72, 73, 74, 75, 76, 77, 78, 5, 11, 12], path=(0, 10)))
     assert made.draft().tokens == (5, 11, 12, 73, 74, 75, 76, 77)
 
@@ -267,7 +267,7 @@ class Call:
                 best, matches, words = number, m, said
         row, m = self.rows[best], matches
         block = self.ahead[0] + self.ahead[1] if self.ahead else []
-        behind = self.said(self.rows[0] + block)[len(row) :]
+        after = self.said(self.rows[0] + block)[len(row) :]
         self.done += row[: m + 1]
         self.out += words[: m + 1]
         if m + 1 == len(row):
@@ -285,7 +285,7 @@ class Call:
         self.rows = [draft, *found] if len(found) >= 2 else [draft]
         if self.ahead and self.ahead[1]:
             taken, guesses = self.ahead
-            words_ahead = behind[len(taken) :]
+            words_ahead = after[len(taken) :]
             m = 0
             while m + 1 < len(guesses) and guesses[m + 1] == words_ahead[m]:
                 m += 1

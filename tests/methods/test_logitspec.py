@@ -25,7 +25,7 @@ def decided(emitted: Sequence[int], best: Sequence[Sequence[int]], path: Sequenc
 
 
 def decoder(text: Sequence[int], best: Sequence[int], **options: Any) -> Decoder:
-    """Behind a text, whose last token is the prefill's, with the best tokens of its logits."""
+    """After a text, whose last token is the prefill's, with the best tokens of its logits."""
     made = Decoder(Options(**options), Context(1000, 0, random.Random(0)))
     made.begin(list(text[:-1]))
     made.observe(decided([text[-1]], [best]))
@@ -42,7 +42,7 @@ TEXT = [A, B, C, D, E, A, B]
 
 
 def test_runners_up_are_carried_on_by_what_followed_them_before() -> None:
-    # Behind A B it was C D E A B. Of the logits that gave B, B itself is no guess; C behind A B was followed by D E A,
+    # After A B it was C D E A B. Of the logits that gave B, B itself is no guess; C after A B was followed by D E A,
     # four tokens with it, which stand there already; D was followed by E A B; 9 by nothing.
     tree = decoder(TEXT, [B, C, D, 9]).draft()
     assert shape(tree) == ([B, C, D, E, A, B, D, E, A, B, 9], [-1, 0, 1, 2, 3, 4, 0, 6, 7, 8, 0])

@@ -31,7 +31,7 @@ def decoder(seed: int = 0, **options: Any) -> Decoder:
 
 
 def filled(**options: Any) -> tuple[Decoder, list[int]]:
-    """A decoder of W=5, N=4, G=2 behind its two filling forwards, and the letters E to J that it drew."""
+    """A decoder of W=5, N=4, G=2 after its two filling forwards, and the letters E to J that it drew."""
     made = decoder(window_size=5, ngram_size=4, guess_set_size=2, **options)
     tree = made.begin(PROMPT)
     assert tree is not None
@@ -48,7 +48,7 @@ def test_the_window_fills_as_in_the_worked_example() -> None:
     made = decoder(window_size=5, ngram_size=4, guess_set_size=2)
     tree = made.begin(PROMPT)
     assert tree is not None
-    # Row 0 goes with the prompt: W+N-3 tokens drawn from it, behind its last token; no row of them may be emitted.
+    # Row 0 goes with the prompt: W+N-3 tokens drawn from it, after its last token; no row of them may be emitted.
     a, *drawn = tree.tokens
     assert (a, len(drawn)) == (A, 6)
     assert set(drawn) <= set(PROMPT)
@@ -62,7 +62,7 @@ def test_the_window_fills_as_in_the_worked_example() -> None:
     assert list(tree.tokens) == [B, f, g, h, i, j, K, L, M, N, O, P]
     assert list(tree.parents) == [-1, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]  # K sees B; L sees B F; M sees B F G; ...
     assert list(tree.accept or ()) == [True] + [False] * 11
-    # Forward 2 gives C, and Q R S T U V behind row 1; every row drops its first token.
+    # Forward 2 gives C, and Q R S T U V after row 1; every row drops its first token.
     made.observe(decided([C, 0, 0, 0, 0, 0, *FILLED]))
     tree = made.draft()
     assert list(tree.tokens) == [C, g, h, i, j, L, M, N, O, P, R, S, T, U, V]
@@ -163,7 +163,7 @@ def test_pool_from_prompt_holds_every_ngram_of_prompt_and_output() -> None:
     assert len(without.draft()) == 4
     assert made._pool.of(6) == [(7, 1)]
     tree = made.draft()
-    # Verified at once: what followed 1 before, behind a window of 2 × 2 rows.
+    # Verified at once: what followed 1 before, after a window of 2 × 2 rows.
     assert list(tree.tokens[4:]) == [2, 3, 5, 6]
     assert list(tree.parents[4:]) == [0, 4, 0, 6]
     made.observe(stepped(tree, {(1,): 2, (1, 2): 8}))
@@ -233,7 +233,7 @@ class Rendering:
 
 
 def beginnings(tree: TokenTree, window: int) -> set[tuple[int, ...]]:
-    """Every path below the root through rows behind the window."""
+    """Every path below the root through rows after the window."""
     paths: dict[int, tuple[int, ...]] = {0: ()}
     for row in range(window, len(tree)):
         paths[row] = (*paths[tree.parents[row]], tree.tokens[row])

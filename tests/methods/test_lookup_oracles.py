@@ -20,7 +20,7 @@ A, B, C, D, E = 1, 2, 3, 4, 5
 
 
 def decided(emitted: list[int], *top: list[int]) -> StepResult:
-    """A forward that accepts no draft, or of which nobody looks at the path."""
+    """A forward that accepts no draft, or of which no one looks at the path."""
     ids = torch.tensor(top)
     return StepResult(emitted, [0], emitted, (torch.zeros(ids.shape), ids) if top else None)
 
@@ -100,18 +100,18 @@ FORKED = [A, B, C, A, B, D, A, B]
     ("options", "tokens", "parents", "score"),
     [
         ({}, [B, C, A], [-1, 0, 1], 2 / 3),
-        ({"tree": True}, [B, C, D], [-1, 0, 0], 2 / 3),  # A behind C is as likely as D, which was there first
+        ({"tree": True}, [B, C, D], [-1, 0, 0], 2 / 3),  # A after C is as likely as D, which was there first
         ({"tree": True, "offset": 2}, [B, C, D, A, A], [-1, 0, 0, 1, 2], 4 / 3),
         ({"draft_length": 1}, [B, C], [-1, 0], 1 / 3),
         ({"factor": 0.49}, [B], [-1], 0),  # 0.98 of a token
         ({"min_prob": 0.34}, [B], [-1], 0),
-        ({"depth": 2, "offset": 5}, [B, C], [-1, 0], 1 / 3),  # only B is matched, and one token is counted behind it
+        ({"depth": 2, "offset": 5}, [B, C], [-1, 0], 1 / 3),  # only B is matched, and one token is counted after it
         ({"depth": 3, "offset": 5}, [B, C, A], [-1, 0, 1], 2 / 3),
     ],
 )
 def test_suffix_by_hand(options: dict[str, Any], tokens: list[int], parents: list[int], score: float) -> None:
     one = both("suffix", **options)
-    assert one.behind(FORKED[:-1], decided(FORKED[-1:])) == (tokens, parents)
+    assert one.after(FORKED[:-1], decided(FORKED[-1:])) == (tokens, parents)
     assert one.oracle.score == pytest.approx(score)
 
 
@@ -121,7 +121,7 @@ def test_suffix_takes_what_is_as_probable_as_asked() -> None:
     for least, path, tree in ((0.2, [A, B, C, A, B], [A, B, 0, C, D]), (0.2001, [A, B], [A, B])):
         for branching, tokens in ((False, path), (True, tree)):
             one = both("suffix", offset=3, min_prob=least, tree=branching)
-            assert one.behind(text[:-1], decided(text[-1:]))[0] == tokens
+            assert one.after(text[:-1], decided(text[-1:]))[0] == tokens
 
 
 @pytest.mark.parametrize(("cached", "tokens"), [(1, [B]), (2, [B, C])])
@@ -130,16 +130,16 @@ def test_suffix_finds_earlier_outputs_while_they_have_a_place(cached: int, token
     state = kind("suffix").state(options)
     row = SuffixRow(options.depth, cached)
     first, second = (Both(decoder("suffix", options, 10, state=state), Suffix(options, row)) for _ in "12")
-    assert first.behind([E, D], decided([A])) == ([A], [-1])
+    assert first.after([E, D], decided([A])) == ([A], [-1])
     first.observe([A], decided([B, C]))
     first.decoder.end()
-    assert second.behind([E, A], decided([B]))[0] == tokens
+    assert second.after([E, A], decided([B]))[0] == tokens
 
 
 @pytest.mark.parametrize(("unknown", "tokens", "parents"), [("skip", [C], [-1]), ("zero", [C, 0, 0, 0], [-1, 0, 0, 1])])
 def test_recycling_by_hand(unknown: str, tokens: list[int], parents: list[int]) -> None:
     one = both("recycling", tree="0 1 00", unknown=unknown)
-    assert one.behind([A, B], decided([C], [C, D])) == (tokens, parents)  # nothing is known of C
+    assert one.after([A, B], decided([C], [C, D])) == (tokens, parents)  # nothing is known of C
     # Of two rows of one token the last one counts, and none has to be accepted.
     top = [B, A], [A, E], [E, A]
     assert one.other([C, D, D], [-1, 0, 0], decided([B], *top)) == ([B, C, D, B], [-1, 0, 0, 1])
@@ -160,7 +160,7 @@ def test_recycling_keeps_the_nodes_of_the_lowest_ranks() -> None:
     for budget, names in kept.items():
         one = both("recycling", tree="0 1 2 00 01 10 000", budget=budget, unknown="zero")
         assert ["".join(map(str, node)) for node in one.oracle.nodes] == names.split()
-        assert len(one.behind([A], decided([B], [1, 2, 3]))[0]) == budget
+        assert len(one.after([A], decided([B], [1, 2, 3]))[0]) == budget
 
 
 def test_recyclings_own_tree_is_the_published_one() -> None:
@@ -179,7 +179,7 @@ def test_recyclings_own_tree_is_the_published_one() -> None:
         ([A, B, C, D, A, B], {"k": 5, "full_only": False, "alpha": 1.4}, [C, D]),
         ([A, B, C, D, A, B], {"k": 2, "alpha": 0.4}, []),  # 0.8 of a token
         ([A, 5, A, 6, A, 7, A], {"k": 1}, [5]),  # the first
-        # Three tokens follow A B; B alone has eight behind it, and a match of one is worth two tokens.
+        # Three tokens follow A B; B alone has eight after it, and a match of one is worth two tokens.
         ([B, E, E, E, A, B, C, A, B], {"k": 3, "alpha": 2}, [C, A, B]),
         ([B, E, E, E, A, B, C, A, B], {"k": 4, "alpha": 2}, [E, E]),
         ([A, A, A, A], {"k": 1}, [A]),  # matches may overlap
@@ -187,7 +187,7 @@ def test_recyclings_own_tree_is_the_published_one() -> None:
     ],
 )
 def test_sam_by_hand(text: list[int], options: dict[str, Any], copied: list[int]) -> None:
-    assert both("sam", **options).behind(text[:-1], decided(text[-1:]))[0][1:] == copied
+    assert both("sam", **options).after(text[:-1], decided(text[-1:]))[0][1:] == copied
 
 
 @pytest.mark.parametrize(
@@ -206,15 +206,15 @@ def test_sam_by_hand(text: list[int], options: dict[str, Any], copied: list[int]
 )
 def test_sam_with_a_corpus_by_hand(text: list[int], separator: int, options: dict[str, Any], copied: list[int]) -> None:
     texts = [[A, B, C, D], [A, B, E], [8, 9, 11, 9]]
-    assert both("sam", (texts, separator), **options).behind(text[:-1], decided(text[-1:]))[0][1:] == copied
+    assert both("sam", (texts, separator), **options).after(text[:-1], decided(text[-1:]))[0][1:] == copied
 
 
 def test_logitspec_by_hand() -> None:
-    # Root B: behind A B come C A B. Behind A B C come A B, behind B A nothing, behind the first A four tokens.
+    # Root B: after A B come C A B. After A B C come A B, after B A nothing, after the first A four tokens.
     prompt, result = [A, B, C, A], decided([B], [C, B, A, 7])
-    assert both("logitspec").behind(prompt, result) == ([B, C, A, B, A, B, C, A, 7], [-1, 0, 1, 2, 0, 4, 5, 6, 0])
-    assert both("logitspec", budget=8).behind(prompt, result) == ([B, C, A, B, A], [-1, 0, 1, 2, 0])  # 3 + 3 + 1 tokens
-    assert both("logitspec", k=1, budget=8).behind(prompt, result) == ([B, C, A, A, B, 7], [-1, 0, 1, 0, 3, 0])
+    assert both("logitspec").after(prompt, result) == ([B, C, A, B, A, B, C, A, 7], [-1, 0, 1, 2, 0, 4, 5, 6, 0])
+    assert both("logitspec", budget=8).after(prompt, result) == ([B, C, A, B, A], [-1, 0, 1, 2, 0])  # 3 + 3 + 1 tokens
+    assert both("logitspec", k=1, budget=8).after(prompt, result) == ([B, C, A, A, B, 7], [-1, 0, 1, 0, 3, 0])
 
 
 # ---------------------------------------------------------------- streams
@@ -261,7 +261,7 @@ class Stream:
         tree = TokenTree(one.text[-1:], [-1])
         for forward in range(self.rng.randint(0, 9)):
             yield
-            asked = self.rng.random() < 0.9  # who stands beside another decoder is not always asked
+            asked = self.rng.random() < 0.9  # who stands next to another decoder is not always asked
             if forward and asked:
                 tree = TokenTree(*one.draft())
                 self.drafted += len(tree) - 1
@@ -338,7 +338,7 @@ def recycling(seed: int) -> Stream:
         lambda: Both(decoder("recycling", options, 16, state=state), Recycling(options, nodes, matrix)),
         requests=pick([1, 2, 4]),
         columns=kind("recycling").top_k(options)
-        + pick([0, 0, 2]),  # beside another method there may be more than it asked for
+        + pick([0, 0, 2]),  # next to another method there may be more than it asked for
     )
     return stream
 

@@ -83,7 +83,7 @@ def test_rows_and_lists_that_are_announced(settings: list[str], rows: int, top_k
 TEXT = list(range(100, 130))  # no token twice: nothing to retrieve by, so the first window is
 
 
-def told(path: Sequence[Node], tree: TokenTree | None = None) -> StepResult:
+def reported(path: Sequence[Node], tree: TokenTree | None = None) -> StepResult:
     """A forward that accepts a path; row r's ten best tokens are 1000 + 10 r, 1001 + 10 r, ..."""
     rows = [ROW[node] for node in path]
     emitted = [tree.tokens[row] for row in rows[1:]] + [500] if tree else [500]
@@ -110,11 +110,11 @@ def table(made: Decoder) -> list[str]:
 
 
 def sources(path: Sequence[Node], **options: Any) -> list[str]:
-    """The table behind a step that accepted ``path``."""
+    """The table after a step that accepted ``path``."""
     made = decoder(**options)
     made.begin(TEXT)
-    made.observe(told([()]))
-    made.observe(told(path, made.draft()))
+    made.observe(reported([()]))
+    made.observe(reported(path, made.draft()))
     return table(made)
 
 
@@ -175,7 +175,7 @@ def lookup_scan(pool: Sequence[int]) -> list[int]:
 
 
 def retrieved(text: Sequence[int], how: str) -> tuple[list[int], list[int | None]]:
-    """The first five tokens of the retrieval path behind a text, and their column before noise went into it."""
+    """The first five tokens of the retrieval path after a text, and their column before noise went into it."""
     made = decoder(retrieval=how)
     made.begin(text[:-1])
     top = torch.zeros(69, 10, dtype=torch.int64)
@@ -230,7 +230,7 @@ def rendering(
     retrieval: str,
     listed: Sequence[Node] = MEDUSA,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token."""
+    """(tokens of the tree, emitted tokens) of each forward after the prefill; noise is the prompt's first token."""
     nodes = [*listed] if retrieval == "off" else [*RETRIEVAL, *listed]
     deep = max(map(len, nodes))
     inner = {node[:-1] for node in nodes}

@@ -1,4 +1,4 @@
-"""MSN's batches and loss: clean labels behind noisy inputs."""
+"""MSN's batches and loss: clean labels after noisy inputs."""
 
 from __future__ import annotations
 

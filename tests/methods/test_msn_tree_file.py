@@ -18,7 +18,7 @@ MEDUSA = TREE.known["mc_sim_7b_63"]
 FORMS = {
     "json": str([list(node) for node in MEDUSA]),
     "python": str(MEDUSA).replace("), (", "),\n  ("),
-    "a comma behind the last": str(tuple(list(node) for node in MEDUSA))[:-1] + ",)",
+    "a comma after the last": str(tuple(list(node) for node in MEDUSA))[:-1] + ",)",
     "names": MC_SIM_7B_63,
     "a name a line": MC_SIM_7B_63.replace(" ", "\n") + "\n",
     "names with commas": MC_SIM_7B_63.replace(" ", ", "),

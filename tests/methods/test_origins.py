@@ -64,7 +64,7 @@ def cycling(prompt: Sequence[int], out: Sequence[int]) -> int:
 def test_jacobi_guesses_once_a_forward_has_refreshed_them(module: Any) -> None:
     prefilled = module is jacobi  # the first chain has been through the prompt's forward; CLLM's has not
     found = decoded(made(module, n=4, init="pad"), counting, [1], 12)
-    # A fresh block of pads: none is right, then the forward has told the two guesses behind the first token.
+    # A fresh block of pads: none is right, then the forward has given the two guesses after the first token.
     fresh = [[BONUS], ["guess", "guess", BONUS]]
     assert found[:3] == ([["guess"] * 3 + [BONUS], *fresh] if prefilled else [*fresh, fresh[0]])
     if prefilled:  # noise that happens to be right is noise

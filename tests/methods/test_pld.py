@@ -23,7 +23,7 @@ def decoder(**options: Any) -> Decoder:
 
 
 def drafted(text: Sequence[int], **options: Any) -> TokenTree:
-    """The tree behind a text, whose last token is the prefill's."""
+    """The tree after a text, whose last token is the prefill's."""
     made = decoder(**options)
     made.begin(list(text[:-1]))
     made.observe(decided([text[-1]]))
@@ -31,7 +31,7 @@ def drafted(text: Sequence[int], **options: Any) -> TokenTree:
 
 
 def paths(tree: TokenTree) -> list[tuple[int, ...]]:
-    """Tokens below the root on the path to each row behind it."""
+    """Tokens below the root on the path to each row after it."""
     found: list[tuple[int, ...]] = [()]
     for row in range(1, len(tree)):
         found.append((*found[tree.parents[row]], tree.tokens[row]))
@@ -132,6 +132,6 @@ def test_the_transformers_preset_takes_two_tokens_and_what_follows_however_short
     made = method.new(Context(50, 49, random.Random(0)))
     made.begin(text[:-1])
     made.observe(decided([C]))
-    # Two tokens match at most, so the earliest B C wins over the A B C behind it; 9 tokens follow, of 10 wanted.
+    # Two tokens match at most, so the earliest B C wins over the A B C after it; 9 tokens follow, of 10 wanted.
     assert list(made.draft().tokens) == [C, 5, 5, A, B, C, 6, A, B, C]
     assert len(drafted(text)) == 1  # the published rule drafts nothing here

@@ -27,7 +27,7 @@ def decided(emitted: Sequence[int], best: Sequence[Sequence[int]], path: Sequenc
 
 
 def decoder(prompt: Sequence[int], first: int, state: Any = None, **options: Any) -> Decoder:
-    """Behind the prefill, which taught what follows the prompt's last token."""
+    """After the prefill, which taught what follows the prompt's last token."""
     made = Decoder(Options(**options), Context(1000, 0, random.Random(0), state=state))
     made.begin(prompt)
     made.observe(decided([first], [BEST[prompt[-1]]]))

@@ -22,7 +22,7 @@ END = 0
 
 
 def decoder(text: Sequence[int], held: Any = None, vocab: int = 50, **options: Any) -> Decoder:
-    """Behind a text, whose last token is the prefill's."""
+    """After a text, whose last token is the prefill's."""
     made = Decoder(Options(**options), Context(vocab, 49, random.Random(0), shared=held))
     made.begin(list(text[:-1]))
     made.observe(decided([text[-1]]))
@@ -48,7 +48,7 @@ HELD = corpus.of([[A, B, C, D, X, Q], [P, P, C, 9]], END)
 @pytest.mark.parametrize(
     ("text", "options", "expected", "origin"),
     [
-        # A B C matches in the corpus and nothing in the text; the first text ends behind Q, and the draft with it.
+        # A B C matches in the corpus and nothing in the text; the first text ends after Q, and the draft with it.
         ([9, A, B, C], {"len_bias": 0, "k": 6}, [D, X, Q, END], "corpus"),
         ([9, A, B, C], {"len_bias": 0, "k": 2}, [D, X], "corpus"),
         # A bias of two leaves one token of the match, which allows two; a bias of three leaves none.

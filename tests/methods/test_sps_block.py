@@ -74,7 +74,7 @@ def decode(
 
 @torch.inference_mode()
 def drawn_from(engine: Engine, text: Sequence[int], sampling: Sampling) -> Tensor:
-    """float64 [tokens, V]: what the token behind each of a text is drawn from, by the model without an engine."""
+    """float64 [tokens, V]: what the token after each of a text is drawn from, by the model without an engine."""
     with engine.detached():
         logits = engine.model(torch.tensor([text])).logits
     return filtered(logits, sampling)[0].double().softmax(-1)
@@ -242,12 +242,12 @@ def test_slots_without_a_proposal_keep_the_noise_and_forced_ones_do_as_they_are_
     assert trees[0] == trees[2], "the same text in another slot: what decides is no slot's"
     alone = engine.step({0: trees[0]})[0]
     engine.rewind(0, 6)
-    told = {2: [*trees[2].tokens[1:], 11]}
+    reported = {2: [*trees[2].tokens[1:], 11]}
     plain = TokenTree.chain([roots[1], expected[1], expected[2], (expected[3] + 1) % VOCAB])
-    results = engine.step({**trees, 1: plain}, forced=told)
+    results = engine.step({**trees, 1: plain}, forced=reported)
     assert results[0].emitted == alone.emitted
     assert results[1].emitted == expected[1:4]
-    assert results[2].emitted == told[2]
+    assert results[2].emitted == reported[2]
     for slot, decoder in zip(slots, decoders, strict=True):
         decoder.end()
         engine.free(slot)
@@ -287,7 +287,7 @@ def test_probabilities_are_those_of_each_row_and_of_nothing_greedy(engine: Engin
 # ------------------------------------------------------------------ company, ends and graphs
 
 
-def told(record: RequestRecord) -> tuple[Any, ...]:
+def reported(record: RequestRecord) -> tuple[Any, ...]:
     """What a record says of tokens and drafts, without the times."""
     return record.output_ids, record.accepted_lengths, record.draft_forwards
 
@@ -304,7 +304,7 @@ def test_company_stops_and_budgets_change_no_text(engine: Engine, sampling: Samp
         request(5, 3, 2), request(1, 6, 30, frozenset(range(VOCAB))),
     ]  # fmt: skip
     alone, together = (decode(engine, method, asked, sampling, concurrency) for concurrency in (1, SLOTS))
-    assert list(map(told, alone)) == list(map(told, together))
+    assert list(map(reported, alone)) == list(map(reported, together))
     assert alone[0].output_ids == whole.output_ids[: ends + 1]
     assert alone[0].finish_reason == "stop"
     assert alone[3].output_ids == whole.output_ids[:7]
@@ -361,7 +361,7 @@ def test_in_graphs_the_same_is_drafted_and_accepted_and_nothing_is_captured_late
             captured.prepare(3, probabilities=True, context=20)
             method = made(captured, 2, engine_of=engine_of)
             found = decode(captured, method, asked, sampling, 2)
-            assert list(map(told, found)) == list(map(told, expected))
+            assert list(map(reported, found)) == list(map(reported, expected))
             reports = [captured.report(), method.shared.engine.report()]
             assert [report["late_captures"] for report in reports] == [0, 0]
             assert all(step["probabilities"] for step in reports[0]["steps"])

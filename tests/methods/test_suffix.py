@@ -20,7 +20,7 @@ A, B, C, D, X, P, Q = range(1, 8)
 
 
 def decoder(text: Sequence[int], state: Any = None, **options: Any) -> Decoder:
-    """Behind a text, whose last token is the prefill's."""
+    """After a text, whose last token is the prefill's."""
     made = Decoder(Options(**options), Context(50, 49, random.Random(0), state=state))
     made.begin(list(text[:-1]))
     made.observe(decided([text[-1]]))
@@ -38,14 +38,14 @@ TEXT = [A, B, C, A, B, C, A, B, D, A, B]
 
 
 def test_a_tree_takes_the_most_probable_strings_first() -> None:
-    # C 1/2, A behind it 1/2, B behind that 1/2; then D, one of four behind A B, was found before C and D behind B.
+    # C 1/2, A after it 1/2, B after that 1/2; then D, one of four after A B, was found before C and D after B.
     made = decoder(TEXT, factor=2.0, tree=True)
     assert shape(made.draft()) == ([C, A, B, D], [0, 1, 2, 0])
     assert made.score == 1.75
     tree = decoder(TEXT, factor=2.0, tree=True).draft()
     scores = tree.row_scores()
     assert scores is not None
-    assert scores[1:] == pytest.approx([-0.6931, 0.0, 0.0, -1.3863], abs=1e-4), "of each token behind the one before"
+    assert scores[1:] == pytest.approx([-0.6931, 0.0, 0.0, -1.3863], abs=1e-4), "of each token after the one before"
 
 
 # ------------------------------------------------------------------ earlier answers
@@ -84,9 +84,9 @@ def test_presets_are_the_defaults_of_the_engines_and_warm() -> None:
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
-        ({}, 13),  # 12 tokens behind a match of 12; behind a longer one the tree is at its end
-        ({"tree": True}, 24),  # a tree goes in breadth: 23 behind a match of 23
-        ({"factor": 4.0}, 20),  # 19 behind a match of 5
+        ({}, 13),  # 12 tokens after a match of 12; after a longer one the tree is at its end
+        ({"tree": True}, 24),  # a tree goes in breadth: 23 after a match of 23
+        ({"factor": 4.0}, 20),  # 19 after a match of 5
         ({"factor": 4.0, "k": 8}, 9),
         ({"factor": 0.0}, 1),
         ({"factor": 0.0, "offset": -3.0}, 1),

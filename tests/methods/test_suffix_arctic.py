@@ -19,7 +19,7 @@ VOCABULARY = 1 + max(max(text["prompt"] + text["answer"]) for text in RECORDED["
 
 
 def replayed(setting: dict[str, Any]) -> Iterator[tuple[TokenTree, float, list[Any]]]:
-    """Our draft and its score at every place of which a draft is recorded, beside that."""
+    """Our draft and its score at every place of which a draft is recorded, next to that."""
     options, texts, together = Options(**setting["options"]), RECORDED["texts"], setting["together"]
     expected = {(text, at): rest for text, at, *rest in setting["drafts"]}
     state = Decoder.state(options)

@@ -83,9 +83,9 @@ def test_the_head_of_a_target_is_set_and_reported() -> None:
     assert HEADS["qwen3-8b"][1].keys() == {"jetspec", "eagle3"}
     for alias, (_, heads) in HEADS.items():
         for method, head in heads.items():
-            found, told = planned(alias, f"ar,{method}")
+            found, note = planned(alias, f"ar,{method}")
             assert found == {method: head}
-            assert f"--set {method}.head={head}" in told
+            assert f"--set {method}.head={head}" in note
     assert planned("qwen3-8b", "eagle3,jetspec,eagle3")[0] == {
         "eagle3": "RedHatAI/Qwen3-8B-speculator.eagle3",
         "jetspec": "JetSpec/jetspec-qwen3-8b",
@@ -104,9 +104,9 @@ def test_a_preset_keeps_the_head_and_sets_the_rest() -> None:
 def test_a_head_of_the_users_own_wins_by_flag_and_by_setting() -> None:
     for alias, (_, heads) in HEADS.items():
         for method in heads:
-            for found, told in (planned(alias, method, head="a/b"), planned(alias, method, f"{method}.head=a/b")):
-                assert (found, "head=" in told) == ({method: "a/b"}, False)
-    found, told = planned("qwen3-8b", "jetspec,eagle3,jetspec", "jetspec#2.head=random", "eagle3.tree=chain")
+            for found, note in (planned(alias, method, head="a/b"), planned(alias, method, f"{method}.head=a/b")):
+                assert (found, "head=" in note) == ({method: "a/b"}, False)
+    found, note = planned("qwen3-8b", "jetspec,eagle3,jetspec", "jetspec#2.head=random", "eagle3.tree=chain")
     assert list(found.values()) == ["JetSpec/jetspec-qwen3-8b", "RedHatAI/Qwen3-8B-speculator.eagle3", "random"]
 
 
@@ -223,7 +223,7 @@ def test_the_tokenizer_of_an_alias_is_another_repositorys(alias: dict[str, Any],
     loaded = load("toy")
     assert loaded.tokenizer.eos_token == "<end>"
     assert loaded.spec.source == alias["hub"]
-    alias["tokenizer"] = "nobody/no-such-tokenizer"
+    alias["tokenizer"] = "no-such-owner/no-such-tokenizer"
     with pytest.raises(EnvironmentRefused, check=wording):
         load("toy")
 

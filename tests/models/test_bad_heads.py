@@ -60,12 +60,12 @@ def test_any_damage_is_a_head_or_a_sentence(kind: Callable[[Path], Any], file: s
         (tmp_path / file).write_bytes(
             mutant(random.Random(f"{file}{at}"), good, "json" if file == CONFIG else "binary")
         )
-        began, said = time.process_time(), ""
+        began, message = time.process_time(), ""
         try:
             found = read()
             assert all(bool(torch.isfinite(parameter).all()) for parameter in found.parameters())
         except SpecbenchError as error:
-            said = str(error)
-        assert said.isprintable()
-        assert len(said) < 1000
+            message = str(error)
+        assert message.isprintable()
+        assert len(message) < 1000
         assert time.process_time() - began < 2

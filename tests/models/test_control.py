@@ -1,4 +1,4 @@
-"""Control tokens: no prompt has two of the same in a row, whoever wrote the second one."""
+"""Duplicated control tokens are removed from prompts, whether the template or the text wrote the second one."""
 
 from __future__ import annotations
 

@@ -151,13 +151,13 @@ def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
     known(tokenizer, monkeypatch)
     made = export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
-    said = {name: field.contents() for name, field in gguf.GGUFReader(made.path).fields.items()}
-    assert said["general.name"] == "own"
-    assert (said["tokenizer.ggml.model"], said["tokenizer.ggml.pre"]) == ("gpt2", "gpt-2")
-    assert said["tokenizer.chat_template"] == template
-    assert (said["tokenizer.ggml.eos_token_id"], said["tokenizer.ggml.bos_token_id"]) == (0, 1)
-    assert said["tokenizer.ggml.add_bos_token"] is False
-    tokens, types = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
+    stored = {name: field.contents() for name, field in gguf.GGUFReader(made.path).fields.items()}
+    assert stored["general.name"] == "own"
+    assert (stored["tokenizer.ggml.model"], stored["tokenizer.ggml.pre"]) == ("gpt2", "gpt-2")
+    assert stored["tokenizer.chat_template"] == template
+    assert (stored["tokenizer.ggml.eos_token_id"], stored["tokenizer.ggml.bos_token_id"]) == (0, 1)
+    assert stored["tokenizer.ggml.add_bos_token"] is False
+    tokens, types = stored["tokenizer.ggml.tokens"], stored["tokenizer.ggml.token_type"]
     assert len(tokens) == len(types) == 320
     assert tokens[:3] == ["</s>", "<s>", "!"]
     kinds = [gguf.TokenType(kind).name for kind in types]

@@ -110,11 +110,11 @@ def test_weights_that_memory_does_not_hold_unpacked_are_refused(
 def test_any_damage_is_a_header_or_a_sentence(seed: int, tail: bytes, tmp_path: Path) -> None:
     file = tmp_path / "fuzzed.gguf"
     file.write_bytes(mutant(random.Random(seed), GOOD, "binary") + tail)
-    began, said = time.process_time(), ""
+    began, message = time.process_time(), ""
     try:
         found = gguf_header.read(file)
         assert all(0 < size <= 8 * file.stat().st_size for shape in found.tensors.values() for size in shape)
     except SpecbenchError as error:
-        said = str(error)
-    assert said.startswith("fuzzed.gguf cannot be loaded: ") or not said
+        message = str(error)
+    assert file.name in message or not message
     assert time.process_time() - began < 2

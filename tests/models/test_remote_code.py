@@ -49,7 +49,7 @@ def _change(file: Path, **values: Any) -> None:
 
 
 def own_model(folder: Path) -> Path:
-    """A checkpoint of a model type that transformers does not know; its Python writes ``ran`` beside it."""
+    """A checkpoint of a model type that transformers does not know; its Python writes ``ran`` into its folder."""
     save(folder)
     (folder / "configuration_own.py").write_text(CONFIGURATION.format(marker=str(folder / "ran")))
     (folder / "modeling_own.py").write_text(MODEL)
@@ -59,7 +59,7 @@ def own_model(folder: Path) -> Path:
 
 
 def own_tokenizer(folder: Path) -> Path:
-    """A Llama with a tokenizer that transformers does not know; its Python writes ``ran`` beside it."""
+    """A Llama with a tokenizer that transformers does not know; its Python writes ``ran`` into its folder."""
     save(folder)
     (folder / "tokenization_own.py").write_text(TOKENIZER.format(marker=str(folder / "ran")))
     auto = {"AutoTokenizer": [None, "tokenization_own.OwnTokenizer"]}
@@ -82,7 +82,9 @@ def specbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     def call(*argv: object) -> asserting.Forked:
         what = ("--method", "ar", "--limit", 1, "--max-new-tokens", 4, "--no-score", "--json")
-        child = asserting.start(tmp_path / "said", *argv, *what, answers=ANSWERS, cwd=tmp_path, env={"COLUMNS": "400"})
+        child = asserting.start(
+            tmp_path / "output", *argv, *what, answers=ANSWERS, cwd=tmp_path, env={"COLUMNS": "400"}
+        )
         return child.wait()
 
     return call
@@ -93,20 +95,20 @@ def test_it_runs_with_the_flag_alone_and_the_record_says_so(
     make: Callable[[Path], Path], specbench: Any, tmp_path: Path
 ) -> None:
     folder = make(tmp_path / "own")
-    said = specbench("run", "--model", folder)  # nothing is asked
-    assert said.code == 2, said.err
-    errors = [line for line in said.err.splitlines() if not line.startswith("loading ")]
-    assert len(errors) == 1, said.err
-    assert errors[0].startswith("error: own does not load without code of its own; ")
-    assert f"{FLAG}" in errors[0]
-    assert said.out == ""
+    ended = specbench("run", "--model", folder)  # nothing is asked
+    assert ended.code == 2, ended.err
+    errors = [line for line in ended.err.splitlines() if not line.startswith("loading ")]
+    assert len(errors) == 1, ended.err
+    assert errors[0].startswith("error: ")
+    assert all(part in errors[0] for part in (" own ", FLAG))
+    assert ended.out == ""
     assert not (folder / "ran").exists()
     assert not (tmp_path / "results").exists()
 
-    said = specbench("run", "--model", folder, FLAG)
-    assert said.code == 0, said.err
+    ended = specbench("run", "--model", folder, FLAG)
+    assert ended.code == 0, ended.err
     assert (folder / "ran").exists()
-    (found,) = json.loads(said.out)
+    (found,) = json.loads(ended.out)
     assert json.loads((tmp_path / found["folder"] / "run.json").read_text())["model"]["remote_code"] is True
 
 
@@ -151,10 +153,10 @@ LOADERS = ("specbench.runner.loading.load", "specbench.models.loader.load")  # i
 def test_every_command_that_loads_a_model_has_the_flag(
     argv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    passed = []
 
     def loader(name: str, *, trust_remote_code: bool, **more: Any) -> Any:
-        told.append(trust_remote_code)
+        passed.append(trust_remote_code)
         raise UsageError("that was enough")
 
     for where in LOADERS:
@@ -169,7 +171,7 @@ def test_every_command_that_loads_a_model_has_the_flag(
     else:
         command += ["--model", "config:tiny"]
     assert [main([*command, *flags]) for flags in ([], [FLAG])] == [2, 2]
-    assert told == [False, True]
+    assert passed == [False, True]
 
 
 def test_a_run_with_code_says_so_and_is_another_run() -> None:

@@ -1,4 +1,4 @@
-"""Weights of strangers: only safetensors are read, and what is said of them is checked before memory is taken."""
+"""Untrusted weights: only safetensors are read, and their headers are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def split(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin", "weights.ckpt"])
 def test_a_pickle_is_refused_and_not_opened(file: str, folder: Path) -> None:
     torch.save({"a": Pickled(folder)}, folder / file)
-    assert load(str(folder)).spec.name == "bad"  # beside safetensors it is nothing
+    assert load(str(folder)).spec.name == "bad"  # a pickle next to safetensors is ignored
     (folder / weights.SINGLE).unlink()
     index = {"metadata": {}, "weight_map": {NORM: file}}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
@@ -239,15 +239,15 @@ def test_any_header_and_any_index_is_tensors_or_a_sentence(seed: int, indexed: b
         (tmp_path / weights.INDEX).write_bytes(mutant(draw, index, "json"))
     else:
         (tmp_path / weights.SINGLE).write_bytes(mutant(draw, part, "binary"))
-    began, said = time.process_time(), ""
+    began, message = time.process_time(), ""
     try:
         files = weights.files_of(tmp_path)
         assert all(file.parent == tmp_path for file in files)
         held = weights.headers(files)
         assert sum(each.count for each in held.values()) <= sum(file.stat().st_size * 2 for file in files)
     except SpecbenchError as error:
-        said = str(error)
-    assert said.isprintable()
+        message = str(error)
+    assert message.isprintable()
     assert time.process_time() - began < 2
 
 

@@ -31,7 +31,7 @@ def test_memory_is_read_by_the_probe_with_the_threads_of_torch(monkeypatch: pyte
         def read(self, count: int, readings: int, settle_s: float) -> float:
             assert opened == ["open"]
             assert readings == 1, "between two copies"
-            assert settle_s > 0.2, "right behind torch's own work it is about a half"
+            assert settle_s > 0.2, "right after torch's own work it is about a half"
             threads.append(count)
             return 7e9
 

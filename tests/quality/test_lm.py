@@ -1,4 +1,4 @@
-"""What lm-eval is told of a model is what its own backend of transformers tells it, item by item."""
+"""lm-eval gets the same results from the engine as from its own transformers backend, item by item."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_each_item_is_that_of_lm_evals_own_backend(
     folder: Path, tasks: Any, shots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(likelihood, "ROWS", 24)
-    said: list[str] = []
-    mine = evaluate(EngineLM(load(str(folder)), said.append, LENGTH), tasks, num_fewshot=shots)
+    printed: list[str] = []
+    mine = evaluate(EngineLM(load(str(folder)), printed.append, LENGTH), tasks, num_fewshot=shots)
     theirs = evaluate(reference(folder), tasks, num_fewshot=shots)
     tokens = 0
     for name in TASKS:
@@ -86,7 +86,7 @@ def test_each_item_is_that_of_lm_evals_own_backend(
         for key, value in values.items():
             if key.startswith(("acc,", "acc_norm,", "exact_match,", "word_perplexity,", "bits_per_byte,")):
                 assert mine["results"][name][key] == pytest.approx(value, rel=1e-4), (name, key)
-    assert "8 answers: 8/8" in said
+    assert "8 answers: 8/8" in printed
 
 
 def request(*args: Any) -> Any:

@@ -110,14 +110,14 @@ def test_the_first_token_comes_behind_a_begin_token_or_the_end_token_or_is_not_r
     assert (passage.text, passage.bytes, passage.sha256) == ("abcd", 4, hashlib.sha256(file.read_bytes()).hexdigest())
     model = tiny_llama(300)
     tokenizer = byte_tokenizer()
-    behind = rate_text(loaded(model, tokenizer=tokenizer), passage)
+    begin = rate_text(loaded(model, tokenizer=tokenizer), passage)
     tokenizer.bos_token = None
     end = rate_text(loaded(model, tokenizer=tokenizer), passage)
     tokenizer.eos_token = None
     bare = rate_text(loaded(model, tokenizer=tokenizer), passage)
-    assert [len(each.nats) for each in (behind, end, bare)] == [4, 4, 3]
-    assert behind.nats[0] != pytest.approx(end.nats[0], abs=1e-3)
-    assert (behind.context, behind.stride) == (1024, 512)
+    assert [len(each.nats) for each in (begin, end, bare)] == [4, 4, 3]
+    assert begin.nats[0] != pytest.approx(end.nats[0], abs=1e-3)
+    assert (begin.context, begin.stride) == (1024, 512)
     (tmp_path / "one.txt").write_text("a")
     with pytest.raises(UsageError, check=wording):
         rate_text(loaded(model, tokenizer=tokenizer), read_passage(tmp_path / "one.txt"))

@@ -14,9 +14,9 @@ from support.runs import EXACT, answers, busy, folder, run_config
 from support.wording import wording
 
 from specbench.analysis.comparison import compare, read_sides, regressions
-from specbench.common.errors import UsageError
+from specbench.common.errors import Undecided
 from specbench.report.charts.crossing import crossing, crossings
-from specbench.report.document import Document, Row, Section, Table, Words
+from specbench.report.document import Document, Findings, Row, Section, Table, Words
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
 from specbench.report.render.terminal import render_terminal
@@ -111,6 +111,23 @@ def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> Non
     assert sorted(facts["disturbed"]) == [WHY, "no, by AR's steps alone"]
 
 
+def test_a_figure_has_one_interval_and_one_verdict_on_the_page(runs: dict[str, Path]) -> None:
+    page = build(gather([*runs.values()]))
+    (cards,) = (block.findings for block in section(page, "In short").blocks if isinstance(block, Findings))
+    (quiet,) = cards
+    row = next(row for row in rows(section(page, "humaneval")) if row.method == "fast" and row.cells[4].tone)
+    low, high = row.cells[3].low, row.cells[3].high
+    assert low is not None
+    assert high is not None
+    assert low < high
+    assert quiet.lines["How sure"].startswith(f"{low:.2f} to {high:.2f} ")
+    overview = next(row for row in rows(section(page, "At a glance")) if row.method == "fast")
+    assert (overview.cells[-2].low, overview.cells[-2].high) == (low, high)
+    alone = build(gather([runs["loud"]]))
+    (cards,) = (block.findings for block in section(alone, "In short").blocks if isinstance(block, Findings))
+    assert {mark.name for mark in cards[0].marks} == {"? fast", "? slow", "? same"}
+
+
 def compared(*targets: object) -> dict[str, Any]:
     return compare(read_sides([str(target) for target in targets]))
 
@@ -123,9 +140,13 @@ def test_what_is_compared_with_a_disturbed_run_is_unsure(runs: dict[str, Path]) 
     assert [run["disturbed"] for run in found["runs"]] == [[], [WHY]]
     text = shown(render_terminal(comparison_report(found)))
     assert f"{WHY}" in text
-    said = "B was disturbed, so --fail-under tells nothing; repeat it on a quiet machine"
-    for over_ar in (False, True):
-        assert refusal(UsageError, regressions, found, 0.97, over_ar) == said
+    assert WHY in refusal(Undecided, regressions, found, 0.97)
+    assert regressions(found, 0.97, over_ar=True) == []
+    assert [row["methods"] for row in regressions(found, 1.5, over_ar=True)] == [
+        ["fast", "fast"], ["slow", "slow"], ["same", "same"]
+    ]  # fmt: skip
+    within = compared(f"{runs['loud']}:fast", f"{runs['loud']}:slow")
+    assert len(regressions(within, 0.97)) == 1, "methods of one run are interleaved"
     alone = compared(f"{runs['quiet']}:fast", f"{runs['quiet']}:slow")
     assert alone["rows"][0]["speedup"]["verdict"] == "slower"
     assert len(regressions(alone, 0.97)) == 1

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from support import runs
+from support.asserting import refusal
 from support.wording import wording
 
-from specbench.report.render.frames import EXPORT_FORMATS
+from specbench.common import UsageError
+from specbench.report.render.frames import EXPORT_FORMATS, export_tables
 
 NASTY = 'a "b", | & 50% $x_1 #{}~^\\ <b>*[c](d)\nnext\r\x1b[2J'
 FRAME = pd.DataFrame(
@@ -78,3 +82,15 @@ def test_markdown_latex_and_unknown_formats() -> None:
     assert "\x1b" not in text
     with pytest.raises(KeyError):
         EXPORT_FORMATS["xlsx"](FRAME, io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("acceptance", "tokens_per_forward"), ("accepted_length", "tokens_per_forward"), ("tps", "decode_tok_s"),
+        ("memory", "peak_memory_bytes"), ("p95", "latency_s.quantile(0.95)"), ("ttft_p50", "ttft_s.quantile(0.5)"),
+    ],
+)  # fmt: skip
+def test_a_figure_by_its_usual_name_leads_to_its_column(tmp_path: Path, name: str, meant: str) -> None:
+    run = runs.derived(tmp_path / "run")
+    assert meant in refusal(UsageError, export_tables, [run], "csv", columns=[name])

@@ -1,4 +1,4 @@
-"""Memory is read before, between and behind stretches: on no request's clock, and not where it says nothing."""
+"""Memory is read before, between and after stretches: on no request's clock, and not where it says nothing."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ ROUND = 1800
 
 
 def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder) -> None:
-    """The readings that stay are those beside what was timed, and how long was waited is on record."""
+    """The readings that stay are those next to what was timed, and how long was waited is on record."""
     world = World(step_s=1.0, speeds=[80, 80, 50, 40, 79, 81])
     decoded(world, folder, patience=5 * ROUND)
     assert world.did[:8] == ["warm", "read", "0 ar", "read", "1 mine", "read", "read", "read"]
@@ -154,7 +154,7 @@ def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder
     found = folder.read(BANDWIDTH)
     assert found is not None
     assert found.waited_s == 2 * ROUND
-    assert world.phases.count("waiting for memory's bandwidth") == 1, "a line for each wait, not for each reading"
+    assert world.phases.count("waiting for memory bandwidth") == 1, "a line for each wait, not for each reading"
     low, high = found.figures().low_bytes_per_s, found.figures().high_bytes_per_s
     assert (low, high) == (79e9, 81e9)
 

@@ -95,7 +95,7 @@ def rated(
 
 def test_a_text_is_a_prompt_with_its_answer_and_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, counting, _ = rated(tmp_path, monkeypatch)
-    assert len(counting.asked) == 3, "the same ids behind another prompt are another text"
+    assert len(counting.asked) == 3, "the same ids after another prompt are another text"
     assert found.keys() == {record.request_id for record in RECORDS}
     assert {key: line.log_likelihood for key, line in found.items() if "|p0|" in key} == {
         "ar|p0|0": -3, "jf|p0|0": -3, "other|p0|0": -19,

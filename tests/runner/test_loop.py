@@ -1,4 +1,4 @@
-"""The measurement itself, on a clock that charges known costs: figures are worked out by hand beside the assertions."""
+"""The measurement itself, on a clock that charges known costs; the assertions compute the figures by hand."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def test_speedup_is_tokens_per_forward_times_step_ratio_whatever_the_acceptance(
     assert row["overshoot_tokens"] > 0  # or the identity was not tried where it could break
 
 
-# With n = 4 tokens a step, token 0 is the prefill's and step s brings tokens 4s+1 … 4s+4, the last one as bonus. Beside
-# each last token of an answer: how many the block has behind it.
-@pytest.mark.parametrize(("last", "behind"), [(0, 0), (1, 3), (2, 2), (3, 1), (4, 0), (5, 3), (8, 0), (10, 2)])
-def test_stop_token_and_budget_anywhere_in_a_block(last: int, behind: int) -> None:
+# With n = 4 tokens a step, token 0 is the prefill's and step s brings tokens 4s+1 … 4s+4, the last one as bonus. Next
+# to each last token of an answer: how many the block has after it.
+@pytest.mark.parametrize(("last", "after"), [(0, 0), (1, 3), (2, 2), (3, 1), (4, 0), (5, 3), (8, 0), (10, 2)])
+def test_stop_token_and_budget_anywhere_in_a_block(last: int, after: int) -> None:
     stopped, cut, both = request(1, 100, last), request(1, last + 1), request(1, last + 1, stop=last)
     for asked, reason in ((stopped, "stop"), (cut, "length"), (both, "stop")):
         (record,) = runner(ToyEngine(Clock())).segment(toy(4, (3,)), [asked])
         assert record.output_ids == [answer([1], at) for at in range(last + 1)]
-        assert (record.finish_reason, record.output_tokens, record.overshoot_tokens) == (reason, last + 1, behind)
+        assert (record.finish_reason, record.output_tokens, record.overshoot_tokens) == (reason, last + 1, after)
         assert record.output_tokens == 1 + sum(record.accepted_lengths)
         assert record.target_forwards == -(-last // 4)  # none after the one that brought the last token
 
@@ -99,7 +99,7 @@ def test_a_stop_behind_the_budget_is_never_seen_and_one_token_has_no_decode_time
 
 
 def test_the_prefill_emits_one_token_for_every_method() -> None:
-    # A guess that counts along with the prompt would be a forward that nobody counts (peers' pitfall C19).
+    # A guess that counts along with the prompt would be a forward that no one counts (peers' pitfall C19).
     class Greedy(decoders.Decoder):
         def begin(self, prompt: Sequence[int]) -> TokenTree:
             super().begin(prompt)
@@ -238,7 +238,7 @@ def test_a_decoder_sees_the_best_tokens_it_asks_for_from_the_prefill_on_and_no_o
 
 
 def telling(clock: Clock, cost: int = 0) -> type[decoders.Decoder]:
-    """A decoder that tells what it was told, at a cost."""
+    """A decoder that records what it got, at a cost."""
 
     class Telling(decoders.Decoder):
         def measures(self, kept: int, stopped: bool) -> dict[str, float]:
@@ -335,14 +335,15 @@ def test_energy_is_shared_out_as_the_time_is(concurrency: int) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize(
-    "who", ["consumer", "figures of a decoder", "lottery", "lottery of a trace", "look at the GPU"]
+    "who",
+    ["consumer", "figures of a decoder", "simulated acceptance", "simulated acceptance of a trace", "look at the GPU"],
 )
 def test_what_is_no_part_of_decoding_is_on_no_clock(who: str, concurrency: int) -> None:
     def run(cost: int) -> list[RequestRecord]:
-        clock, decoder = Clock(), Guessing if "lottery" in who else decoders.Decoder
+        clock, decoder = Clock(), Guessing if "simulated acceptance" in who else decoders.Decoder
         engine = ToyEngine(clock, slots=concurrency, fixed=S)
         engine.costs = dict.fromkeys(("build", "forward", "accept", "commit"), S)
-        more = simulating(3, clock, cost) if "lottery" in who else {}
+        more = simulating(3, clock, cost) if "simulated acceptance" in who else {}
         if "GPU" in who:
             more = {"gpu": metered(clock, 500, cost)}
         if "figures" in who:

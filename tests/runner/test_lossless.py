@@ -32,7 +32,7 @@ def test_first_divergence(one: list[int], other: list[int], at: int | None) -> N
     assert first_divergence(other, one) == at
 
 
-def twins(model: Any, *tokens: int) -> Any:
+def baselines(model: Any, *tokens: int) -> Any:
     """The model with the same LM head row for all of ``tokens``: their scores tie everywhere."""
     head = model.get_output_embeddings().weight
     with torch.no_grad():
@@ -64,12 +64,12 @@ def tied() -> Iterator[tuple[Engine, list[int], int, int]]:
     with models.attached(model, capacity=64) as engine:
         before = models.autoregressive(engine, PROMPT, 24)
     at = 10
-    twin = next(token for token in range(VOCAB - 1, 0, -1) if token not in before + PROMPT)
-    engine = engine_on(twins(model, before[at], twin))
+    baseline = next(token for token in range(VOCAB - 1, 0, -1) if token not in before + PROMPT)
+    engine = engine_on(baselines(model, before[at], baseline))
     after = models.autoregressive(engine, PROMPT, 24)
     # The twins are equally good, so AR may now take either, and everything up to there is as before.
-    first = next(i for i, token in enumerate(after) if token in (before[at], twin))
-    other = twin if after[first] == before[at] else before[at]
+    first = next(i for i, token in enumerate(after) if token in (before[at], baseline))
+    other = baseline if after[first] == before[at] else before[at]
     yield engine, after, first, other
     engine.close()
 
@@ -105,13 +105,13 @@ def test_a_wrong_token_is_lossy(plain: tuple[Engine, list[int]], at: int) -> Non
 def test_the_other_of_two_tied_tokens_is_a_numeric_tie_and_a_third_one_lossy(
     tied: tuple[Engine, list[int], int, int],
 ) -> None:
-    engine, ar, at, twin = tied
-    divergence = known(grader(engine, ar).grade("p", PROMPT, ar, changed(ar, at, twin)))
+    engine, ar, at, baseline = tied
+    divergence = known(grader(engine, ar).grade("p", PROMPT, ar, changed(ar, at, baseline)))
     assert (divergence.at, divergence.grade) == (at, "numeric-tie")
     assert divergence.gap == pytest.approx(0, abs=1e-4)
     # The two best tie, but neither is what the method wrote: no rounding explains it.
-    engine, ar, at, twin = tied
-    third = next(token for token in range(VOCAB) if token not in (ar[at], twin))
+    engine, ar, at, baseline = tied
+    third = next(token for token in range(VOCAB) if token not in (ar[at], baseline))
     divergence = known(grader(engine, ar).grade("p", PROMPT, ar, changed(ar, at, third)))
     assert divergence.gap == pytest.approx(0, abs=1e-4)
     assert divergence.grade == "lossy"
@@ -275,13 +275,13 @@ def test_tally_is_the_worst_grade() -> None:
 
 
 def test_grade_all(tied: tuple[Engine, list[int], int, int]) -> None:
-    engine, ar, at, twin = tied
+    engine, ar, at, baseline = tied
     graded = grade_all(
         engine, ROWS, {"a": PROMPT, "b": PROMPT}, {"a": ar, "b": ar},
         {
             "same": {"a": ar, "b": ar},
-            "flips": {"a": ar, "b": changed(ar, at, twin)},
-            "wrong": {"a": changed(ar, 0, (ar[0] + 1) % VOCAB), "b": changed(ar, at, twin)},
+            "flips": {"a": ar, "b": changed(ar, at, baseline)},
+            "wrong": {"a": changed(ar, 0, (ar[0] + 1) % VOCAB), "b": changed(ar, at, baseline)},
         },
     )  # fmt: skip
     assert {label: counts["verdict"] for label, counts in graded.items()} == {

@@ -1,4 +1,4 @@
-"""The machine is looked at before, between and behind stretches, on no request's clock, and it stays in the folder."""
+"""The machine is looked at before, between and after stretches, on no request's clock, and it stays in the folder."""
 
 from __future__ import annotations
 

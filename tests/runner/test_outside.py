@@ -69,8 +69,8 @@ def test_an_engine_that_counts_nothing_has_no_tokens_per_forward() -> None:
 
 
 def test_its_own_figures_are_kept_under_its_own_names() -> None:
-    told = EngineCounters(draft_tokens=3, accepted_tokens=1, own={"mean_acceptance_length": 4.07})
-    record = answer(Script([[1], [2, 3], [STOP]], told))
+    reported = EngineCounters(draft_tokens=3, accepted_tokens=1, own={"mean_acceptance_length": 4.07})
+    record = answer(Script([[1], [2, 3], [STOP]], reported))
     assert record.measures == {"mean_acceptance_length": 4.07}
     assert record.tree_rows == 5
 
@@ -127,8 +127,8 @@ def test_text_alone_is_tokenised_anew() -> None:
     [
         ([[1], [2]], "ended an answer after 2 of 8 tokens"),
         ([], "ended an answer after 0 of 8 tokens"),
-        ([[1], [STOP], [4]], "went on behind the token that ends an answer"),
-        ([[n] for n in range(1, 7)] + [[8], [9], [9]], "went on behind its budget"),
+        ([[1], [STOP], [4]], "went on after the token that ends an answer"),
+        ([[n] for n in range(1, 7)] + [[8], [9], [9]], "went on after its budget"),
         ([[1], [50]], "sent '50' for a token id of a vocabulary of 50"),
         ([[1], [-1]], "sent '-1' for a token id"),
         ([[1], [True]], "sent 'True' for a token id"),

@@ -23,7 +23,7 @@ from specbench.decoding.tree import Branch, StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.runner import Runner
 
-KEPT = "; what was finished is kept, mend it or leave it out"
+KEPT = "; finished requests are kept; fix it or leave it out"
 
 
 @pytest.fixture(autouse=True)
@@ -56,21 +56,21 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "a usage error": ("draft", raising(UsageError("give me more")), "failed in draft (give me more)"),
     "an assertion": ("observe", raising(AssertionError()), "failed in observe (AssertionError at"),
     "too deep": ("draft", lambda self: self.draft(), "failed in draft (RecursionError: maximum recursion depth"),
-    "no tree": ("draft", returning(None), "it returned NoneType, where a TokenTree is needed"),
-    "too many rows": ("draft", returning(TokenTree.chain([1000, 1, 2])), "its tree has 3 rows, its max_rows said 2"),
+    "no tree": ("draft", returning(None), "it returned NoneType, not a TokenTree"),
+    "too many rows": ("draft", returning(TokenTree.chain([1000, 1, 2])), "its tree has 3 rows, and its max_rows is 2"),
     "another root": ("draft", returning(TokenTree.chain([7])), "its tree has root 7, and the last emitted token is"),
     "a cycle": ("draft", lambda self: TokenTree([1000, 1], [-1, 1]), "failed in draft (ValueError: row 1 has parent 1"),
     "half a token": ("draft", lambda self: TokenTree.chain(cast(Any, [1000, 1.5])), "token 1.5 is no"),
-    "guesses that are none": ("begin", returning([1]), "it returned list, where a TokenTree or None is needed"),
+    "guesses that are none": ("begin", returning([1]), "it returned list, not a TokenTree or None"),
     "a prompt that is emitted": (
-        "begin", returning(TokenTree.chain([7, 1000])), "guesses sent along with the prompt must be draft-only rows"
+        "begin", returning(TokenTree.chain([7, 1000])), "guesses sent with the prompt must be draft-only rows"
     ),
     "the prompt changed": ("begin", lambda self, prompt: prompt.append(3), "failed in begin (AttributeError: 'tuple'"),
     "measures are none": ("measures", returning(3), "failed in measures or branches (TypeError: 'int'"),
-    "a measure is NaN": ("measures", returning({"luck": math.nan}), "its measure luck is nan, which is no number"),
-    "branches are none": ("branches", returning([3]), "it returned int, where a Branch is needed"),
-    "forwards are NaN": ("draft_forwards", math.nan, "its draft_forwards is nan, which is no count"),
-    "forwards below zero": ("draft_forwards", -2, "its draft_forwards is -2, which is no count"),
+    "a measure is NaN": ("measures", returning({"luck": math.nan}), "its measure luck is nan, which is not a number"),
+    "branches are none": ("branches", returning([3]), "it returned int, not a Branch"),
+    "forwards are NaN": ("draft_forwards", math.nan, "its draft_forwards is nan, which is not a count"),
+    "forwards below zero": ("draft_forwards", -2, "its draft_forwards is -2, which is not a count"),
 }  # fmt: skip
 
 
@@ -179,7 +179,7 @@ class _Last(decoders.Decoder):
         self.last = result.emitted[-1]
 
 
-#: What it drafts behind the last token, and what is said of it; the model has 97 tokens.
+#: What it drafts after the last token, and what is said of it; the model has 97 tokens.
 TREES: dict[str, tuple[Callable[[int], TokenTree], str]] = {
     "beyond": (lambda last: TokenTree.chain([last, 97]), "its tree has token 97, the model has 97"),
     "negative": (lambda last: TokenTree.chain([last, -1]), "its tree has token -1, the model has 97"),
@@ -190,7 +190,7 @@ TREES: dict[str, tuple[Callable[[int], TokenTree], str]] = {
 @pytest.mark.parametrize("case", TREES)
 def test_a_tree_that_the_model_cannot_take(case: str, together: int, engine: Engine) -> None:
     draft, _ = TREES[case]
-    guest = decoders.toy(
+    plugin = decoders.toy(
         rows=3, label="guest", decoder=type("Guest", (_Last,), {"draft": lambda self: draft(self.last)})
     )
     runner = Runner(engine, lambda label, request: Context(97, 0, random.Random(0)), together)
@@ -198,7 +198,7 @@ def test_a_tree_that_the_model_cannot_take(case: str, together: int, engine: Eng
     good = decoders.toy(rows=1, decoder=type("Good", (_Last,), {"draft": lambda self: TokenTree.chain([self.last])}))
     before = [record.output_ids for record in runner.segment(good, requests)]
     with pytest.raises(PluginFault, check=wording):
-        list(runner.segment(guest, requests))
+        list(runner.segment(plugin, requests))
     assert [record.output_ids for record in runner.segment(good, requests)] == before
 
 

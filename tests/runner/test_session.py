@@ -39,7 +39,7 @@ class Prepares(decoders.Decoder):
     """Brings what ``make`` gives it."""
 
     @staticmethod
-    def make(told: Any) -> Any:
+    def make(reported: Any) -> Any:
         return None
 
     @classmethod
@@ -80,22 +80,22 @@ def test_drafts_repeat_with_seed_prompt_and_repeat(model: Any) -> None:
 
 
 def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     brought = MagicMock(notes=["flash-attn is left out"])
 
     def make(model: Any, **how: Any) -> Any:
-        told.append({"model": model, **how})
+        reported.append({"model": model, **how})
         return brought
 
     monkeypatch.setattr(target, "Engine", make)
     kernels = Kernels(backend="reference", graphs=False, compile=False, native=False)
-    method = bringing(lambda told: (told.engine("draft", 3), told.attention, told.name))
+    method = bringing(lambda reported: (reported.engine("draft", 3), reported.attention, reported.name))
     with Session(model, [method], Sampling(seed=4), capacity=32, slots=2, kernels=kernels, name="as typed") as session:
         assert session.methods[0].shared == (brought, "reference", "as typed")
         assert session.notes == brought.notes
         brought.close.assert_not_called()
     brought.close.assert_called_once()
-    assert told == [
+    assert reported == [
         {
             "model": "draft", "slots": 2, "capacity": 32, "max_rows": 3, "sampling": Sampling(seed=4),
             "backend": "reference", "graphs": False, "compile": False, "native": False,
@@ -106,9 +106,9 @@ def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypat
 
 def test_what_is_refused_leaves_the_model_free(model: Any) -> None:
     with pytest.raises(UsageError, check=wording):
-        Session(model, [bringing(lambda told: told.load("tiny-draft"))], capacity=32)
+        Session(model, [bringing(lambda reported: reported.load("tiny-draft"))], capacity=32)
 
-    def refuse(told: Any) -> Any:
+    def refuse(reported: Any) -> Any:
         raise UsageError("no head for this model")
 
     with pytest.raises(UsageError, check=wording):
@@ -121,7 +121,7 @@ def test_what_is_refused_leaves_the_model_free(model: Any) -> None:
 
 def test_closed_it_holds_no_memory(model: Any) -> None:
     gc.collect()
-    gc.disable()  # what waits for the collector keeps its cache beside the next one
+    gc.disable()  # what waits for the collector keeps its cache next to the next one
     try:
         session = Session(model, plan_methods(["jacobi"], ["n=4"]), capacity=32)
         assert list(session.decode(session.methods[1], requests(2)))

@@ -90,11 +90,15 @@ def model() -> Any:
     return decoders.loaded(models.tiny_llama(VOCAB), name="tiny", tokenizer=Small())
 
 
-DIARY, TWIN, COLD = toy(label="diary", decoder=Diary), toy(label="diary#2", decoder=Diary), toy(label="c", decoder=Cold)
+DIARY, BASELINE_ROW, COLD = (
+    toy(label="diary", decoder=Diary),
+    toy(label="diary#2", decoder=Diary),
+    toy(label="c", decoder=Cold),
+)
 
 
 def open_session(model: Any, *methods: Any, slots: int = 1, **more: Any) -> Session:
-    return Session(model, methods or (DIARY, TWIN, COLD), capacity=48, slots=slots, **more)
+    return Session(model, methods or (DIARY, BASELINE_ROW, COLD), capacity=48, slots=slots, **more)
 
 
 def test_places_are_those_of_starting_and_not_of_ending_where_several_run_together(model: Any) -> None:
@@ -117,7 +121,7 @@ def test_a_cold_row_has_no_place_and_says_nothing_of_one(model: Any) -> None:
 def test_two_rows_of_one_method_learn_each_for_itself(model: Any) -> None:
     with open_session(model) as session:
         mine = [*session.decode(DIARY, asked(5, 6))]
-        theirs = [*session.decode(TWIN, asked(7, 8))]
+        theirs = [*session.decode(BASELINE_ROW, asked(7, 8))]
         mine += session.decode(DIARY, asked(9))
     assert found(theirs) == {"p7": [], "p8": [7]}
     assert found(mine) == {"p5": [], "p6": [5], "p9": [5, 6]}
@@ -140,7 +144,7 @@ def test_a_row_begins_empty_behind_the_warm_up(model: Any, slots: int) -> None:
     with open_session(model, slots=slots) as session:
         warm = [*session.decode(DIARY, asked(8, 9))]
         session.warm_up(task)
-        first = [*session.decode(DIARY, asked(5)), *session.decode(TWIN, asked(6))]
+        first = [*session.decode(DIARY, asked(5)), *session.decode(BASELINE_ROW, asked(6))]
     assert [record.place for record in warm] == [1, 2], "or there was nothing to forget"
     assert found(first) == {"p5": [], "p6": []}
     assert [record.place for record in first] == [1, 1]

@@ -54,7 +54,7 @@ def run(
 def expected(
     tokens: Sequence[int], stops: Sequence[str], stop_ids: Sequence[int], budget: int
 ) -> tuple[list[int], str | None]:
-    """The definition, told slowly: look at everything so far after every single token."""
+    """The definition, computed slowly: look at everything so far after every single token."""
     for end in range(1, len(tokens) + 1):
         ids = list(tokens[:end])
         if any(stop in decode(ids) for stop in stops):

@@ -1,4 +1,4 @@
-"""How many threads a step gets where nobody says it, and in a run that is resumed."""
+"""How many threads a step gets where no one says it, and in a run that is resumed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_no_thread_has_a_core_that_others_have(cores: float, left: int) -> None:
 
 @pytest.mark.parametrize(
     ("reach", "taken_cores", "left", "why"),
-    [(64, 40.0, 3, "this process gets 3 of 64 cores"), (4, 3.0, 1, "other processes take 3.0 of 4 cores")],
+    [(64, 40.0, 3, "this process gets 3 of 64 cores"), (4, 3.0, 1, "other processes use 3.0 of 4 cores")],
 )
 def test_a_quota_is_no_more_than_its_worth_and_no_others_fault(
     reach: int, taken_cores: float, left: int, why: str, monkeypatch: pytest.MonkeyPatch
@@ -48,7 +48,7 @@ def test_a_quota_is_no_more_than_its_worth_and_no_others_fault(
     said: list[str] = []
     threads.leave_cores(taken_cores, said.append)
     assert torch.get_num_threads() == left
-    assert said == [f"{why}: {left} thread{'' if left == 1 else 's'} and not 4; --threads N decides"]
+    assert said == [f"{why}: {left} thread{'' if left == 1 else 's'} instead of 4; --threads N overrides"]
     assert threads.fewer_than_usual() == (left == 1)
 
 

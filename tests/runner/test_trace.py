@@ -1,4 +1,4 @@
-"""Which characters are whose, whatever the tokenizer does, and what a step leaves behind."""
+"""Which characters are whose, whatever the tokenizer does, and what a step leaves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_whose_a_character_is() -> None:
     assert texts([0x41, 0xE2, 0x82], as_bytes) == ["A", "", "�"]
     assert texts([0xFF, 0x41, 0x42], as_bytes) == ["", "�A", "B"]
     assert texts([1, 2, 3], sentencepiece) == ["w1", " w2", " w3"]
-    # The blank of the first token is gone once the full stop is there: it was nobody's.
+    # The blank of the first token is gone once the full stop is there: it was no one's.
     assert texts([0, 1, 2], merging) == ["a", ".", " b"]
 
 
@@ -134,6 +134,6 @@ def test_scores_are_kept_rounded_with_the_whole_tree_and_leave_no_trace_where_th
         assert "scores" not in found
 
     def never(tree: TokenTree) -> list[float | None]:
-        raise AssertionError("found although nobody traces")
+        raise AssertionError("found although no one traces")
 
     assert drafts(never, whole=False) is None

@@ -32,7 +32,7 @@ def known(value: T | None) -> T:
 
 
 def refusal(error: type[SpecbenchError], call: Callable[..., Any], *arguments: Any, **more: Any) -> str:
-    """What somebody is told whose call is refused with that error, after checking that it is one line."""
+    """The message of that error, after checking that it is one line."""
     with pytest.raises(error) as caught:
         call(*arguments, **more)
     assert "\n" not in str(caught.value)

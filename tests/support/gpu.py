@@ -30,7 +30,7 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import BlockPass, DraftHead
 
 # ------------------------------
-# A step on a GPU that nobody has: tensors without memory say what would run where, and no kernel is launched.
+# A step on a GPU that no one has: tensors without memory say what would run where, and no kernel is launched.
 #
 # The device is torch's "meta". (Fake tensors of a CUDA device cannot be indexed by a torch that is built without
 # CUDA.) What a real card would punish is found here in seconds: a value read on the host (no CUDA graph can hold it),
@@ -154,7 +154,7 @@ def families() -> Sequence[Any]:
 # Draft heads on tensors without memory: what their rounds would launch on a GPU.
 
 
-#: (the target's configuration, what a head is told of it) -> the head's drafting.
+#: (the target's configuration, what a head knows of it) -> the head's drafting.
 Make = Callable[[Any, Any], Any]
 
 

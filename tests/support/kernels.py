@@ -193,7 +193,7 @@ def _choice_cases() -> Iterator[Case]:
         for (mass, floor), launch in product(((False, False), (True, False), (True, True)), (0, 1, 2)):
             absent = ["maxima"] * (not mass) + ["floor"] * (not floor)
             sizes = {"LAUNCH": launch, "MASS": mass, "FLOOR": floor, "PIECES": wide, "BLOCK": filters._BLOCK}
-            words = f"{dtype} {'masses' if mass else 'counts'} launch {launch}" + " behind top-k" * floor
+            words = f"{dtype} {'masses' if mass else 'counts'} launch {launch}" + " after top-k" * floor
             if dtype == "bf16" or (launch == 2 and mass == floor):
                 its = of(filters._weigh, dtype, *absent)
                 sizes |= dict.fromkeys(absent)
@@ -395,7 +395,7 @@ def over_limits(row: Mapping[str, Any]) -> list[str]:
     if row["shared"] > TARGETS[capability].shared:
         found.append("shared memory")
     # Where one more program then fits a multiprocessor, or where all 255 are taken, the assembler keeps a few registers
-    # in memory from before the loops until behind them, once a program.
+    # in memory from before the loops until after them, once a program.
     allowed = 64 if row["kernel"] == "attend" else 0
     if row["spilled"] > allowed:
         found.append("spills")

@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
 def build(recipe: _Recipe, seed: int = 0) -> Any:
     """A float32 model with random weights, the same for the same seed; torch's generator is left as it was."""
     config_name, model_name, options = recipe
-    # GPT-2-like configurations spell the same sizes otherwise, and must not be told twice
+    # GPT-2-like configurations spell the same sizes otherwise, and must not be passed twice
     sizes = {"initializer_range": 0.3, "eos_token_id": None} if "n_layer" in options else _SIZES
     config = getattr(transformers, config_name)(**{**sizes, **options})
     with torch.random.fork_rng():
@@ -455,7 +455,7 @@ def answered(model: LoadedModel, lengths: Sequence[tuple[int, int]], **options: 
 
 
 class _Given(random.Random):
-    """Hands out guesses that are known, and nothing behind them."""
+    """Hands out guesses that are known, and nothing after them."""
 
     def __init__(self, guesses: Sequence[Sequence[int]]) -> None:
         self._left = list(guesses)
@@ -468,7 +468,7 @@ class _Given(random.Random):
 def replayed(engine: Engine, trajectory: Trajectory) -> list[list[list[int]]]:
     """The states that ``jacobi`` goes through, block by block, when blocks begin as those of a trajectory do.
 
-    Of the last block, what is behind the answer is left out.
+    Of the last block, what is after the answer is left out.
     """
     n, end = trajectory.block_size, len(trajectory.answer)
     context = Context(1 << 30, 0, _Given([states[0][1:] for states in trajectory.blocks]))

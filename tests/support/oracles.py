@@ -29,7 +29,7 @@ from specbench.decoding.tree import StepResult, TokenTree
 # EAGLE-3 heads written down a second time: tiny checkpoints in each producer's form, and what such a head says.
 #
 # From the description of the formats alone: plain functions over dicts of tensors, float64, every row computed anew
-# from the first one on, nothing cached. Whoever misreads a format in one of the ways of :data:`WRONG` gets other
+# from the first one on, nothing cached. Anyone who misreads a format in one of the ways of :data:`WRONG` gets other
 # numbers, and the oracle can take each of these ways itself. The original reads the outputs of layers 1, L // 2 - 1
 # and L - 4 and has one ``midlayer``, as SpecForge has, whose ids are of layers whose outputs are read. speculators'
 # are of layers whose inputs are read; its layers are ``layers.i``, and what it says of them is a level deeper.
@@ -46,7 +46,7 @@ WRONG: Mapping[str, str] = {
     "fed back": "normed where it is not, and not where it is",
     "norm_output": "the key in the sense of the other producer, its default too",
     "order": "the hidden part before the embedding",
-    "shift": "the embedding of the token whose features these are, not of the one behind it",
+    "shift": "the embedding of the token whose features these are, not of the one after it",
     "position": "a draft at the position of the row it hangs under",
     "eps": "1e-6, which most files say",
     "theta": "10000, which is the default",
@@ -59,14 +59,14 @@ WRONG: Mapping[str, str] = {
     "norm_before_fc": "left out",
     "norms the other way": "one norm over the concatenation as one a layer, and the other way round",
     "qk_norm": "left out",
-    "qk_norm late": "behind the rotation",
+    "qk_norm late": "after the rotation",
     "layers": "only the first",
     "verifier_norm": "in place of the head's own last norm",
     "mask token": "its keys tried in the opposite order",
     "mask fed back": "the head's own output in place of mask_hidden, as in EAGLE-3",
     "mask embedding": "the drafts' own, as in EAGLE-3",
     "mask without norms": "mask_hidden straight into fc",
-    "look ahead": "the rows of a pass see those behind them",
+    "look ahead": "the rows of a pass see those after them",
 }
 
 _MASK_KEYS = ("dflash_config.mask_token_id", "mask_token_id", "pard_token", "ptd_token_id")
@@ -207,8 +207,8 @@ def taps(folder: Path, target_layers: int, *, wrong: str = "") -> tuple[int, ...
     inputs = nested != (wrong == "taps")  # ids name the layers whose inputs are read
     named = (config if nested else config.get("eagle_config", {})).get("eagle_aux_hidden_state_layer_ids")
     if named is None:
-        behind = 0 if wrong != "taps" else 1
-        found = [layer + behind for layer in (1, target_layers // 2 - 1, target_layers - 4)]
+        after = 0 if wrong != "taps" else 1
+        found = [layer + after for layer in (1, target_layers // 2 - 1, target_layers - 4)]
     else:
         found = [layer - 1 if inputs else layer for layer in named]
     return tuple(sorted(found) if wrong == "taps sorted" else found)
@@ -309,7 +309,7 @@ def _layer(
 
 
 def _outputs(head: dict[str, Any], embedded: Tensor, before: Tensor, positions: Tensor, wrong: str) -> Tensor:
-    """[n, H] behind the last layer, for the embeddings [n, H] of tokens and what comes before each [n, H]."""
+    """[n, H] after the last layer, for the embeddings [n, H] of tokens and what comes before each [n, H]."""
     sees = torch.ones(len(before), len(before), dtype=torch.bool)
     if wrong != "look ahead":
         sees = sees.tril()
@@ -341,7 +341,7 @@ def _said(head: dict[str, Any], outputs: Tensor, wrong: str) -> Tensor:
 def dense(
     folder: Path, features: Tensor, tokens: Sequence[int], drafts: Sequence[int], embedding: Tensor, *, wrong: str = ""
 ) -> Tensor:
-    """What a head says behind a text and behind each beginning of a path of drafts."""
+    """What a head says after a text and after each beginning of a path of drafts."""
     assert not wrong or wrong in WRONG, wrong
     head = _read(folder, wrong)
     target_own = wrong == "embedding" or "embed_tokens" not in head
@@ -431,7 +431,7 @@ class SuffixTree:
         self.journal: dict[Tokens, list[tuple[int, int]]] = {}  # string -> (+1 or -1, child)
 
     def add(self, owner: int, token: int) -> None:
-        """One more token behind a sequence."""
+        """One more token after a sequence."""
         before = tuple(self.sequences[owner])
         for length in range(1, min(len(before), self.depth - 1) + 1):
             self.journal.setdefault(before[-length:], []).append((1, token))
@@ -463,9 +463,9 @@ class SuffixTree:
                     order.insert([counts[other] for other in order].index(alike), child)
                 counts[child] += 1
             else:
-                behind = max(place for place, other in enumerate(order) if counts[other] == counts[child])
+                after = max(place for place, other in enumerate(order) if counts[other] == counts[child])
                 order.remove(child)
-                order.insert(behind, child)
+                order.insert(after, child)
                 counts[child] -= 1
                 if counts[child] == 0:
                     order.remove(child)
@@ -633,7 +633,7 @@ class Recycling:
 
 
 class Sam:
-    """SAM-Decoding; the corpus is the texts with the separator behind each."""
+    """SAM-Decoding; the corpus is the texts with the separator after each."""
 
     def __init__(self, options: Any, vocab: int, texts: Sequence[Sequence[int]] | None, separator: int) -> None:
         self.options, self.vocab, self.separator = options, vocab, separator
@@ -656,10 +656,10 @@ class Sam:
 
     def draft(self) -> Tree:
         worth, end = self.match(self.text)
-        static, behind = self.match(self.corpus)
+        static, after = self.match(self.corpus)
         if static - self.options.len_bias > worth:
             worth = static - self.options.len_bias
-            copied = self.corpus[behind:]
+            copied = self.corpus[after:]
             if self.separator in copied:
                 copied = copied[: copied.index(self.separator) + 1]
             copied = list(takewhile(lambda token: 0 <= token < self.vocab, copied))
@@ -754,14 +754,14 @@ class Both:
             assert abs(self.decoder.score - self.oracle.score) <= 1e-9, (self.oracle.options, self.text)
         return drafted
 
-    def behind(self, prompt: Sequence[int], result: StepResult) -> Tree:
-        """The first draft, behind the prefill."""
+    def after(self, prompt: Sequence[int], result: StepResult) -> Tree:
+        """The first draft, after the prefill."""
         self.begin(prompt)
         self.observe(prompt[-1:], result)
         return self.draft()
 
     def other(self, tokens: list[int], parents: list[int], result: StepResult) -> Tree:
-        """The draft behind a forward over another decoder's tree."""
+        """The draft after a forward over another decoder's tree."""
         self.decoder.instead(TokenTree(tokens, parents))
         self.observe(tokens, result)
         return self.draft()

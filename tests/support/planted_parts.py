@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu_check.records import Figure
 
-_ROOM = 256 << 20  # bytes of address space behind what is taken already
+_ROOM = 256 << 20  # bytes of address space after what is taken already
 
 
 def device(bench: Any) -> Iterator[Figure]:
@@ -93,4 +93,4 @@ def leaves(bench: Any) -> Iterator[Figure]:
     if not pid:
         time.sleep(600)
         os._exit(0)
-    yield Figure("left behind", float(pid), "pid", key="pid")
+    yield Figure("left over", float(pid), "pid", key="pid")

@@ -273,7 +273,7 @@ def closure() -> list[Distribution]:
 
 
 def _tops(found: Distribution) -> set[str]:
-    """Files and folders of a package, as they lie beside those of others."""
+    """Files and folders of a package, as they lie next to those of others."""
     return {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
 
 
@@ -303,7 +303,7 @@ def _required(found: Distribution) -> Iterator[str]:
 
 
 # ------------------------------
-# a machine with one GPU, which answers as it is told to.
+# a machine with one GPU, which answers as configured.
 
 
 UUID = "11111111-2222-3333-4444-555555555555"

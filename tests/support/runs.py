@@ -72,7 +72,7 @@ from specbench.training.data.trajectory_folder import Trajectory
 # Workers of a sweep without a model, and the records they make. No torch: processes that begin from nothing import
 # it.
 #
-# A toy cell ``toy n=4`` emits one to four tokens a forward, drawn from (label, prompt, turn) alone; so whoever
+# A toy cell ``toy n=4`` emits one to four tokens a forward, drawn from (label, prompt, turn) alone; so anyone who
 # decodes a request, and whenever, its counts are the same. Its seconds are those of a clock that only the decoding
 # moves.
 
@@ -96,7 +96,7 @@ def record(
 
 
 def worker_config(labels: Sequence[str], prompts: int, requests: int = 0, **options: Any) -> RunConfig:
-    """Of a sweep with these cells; what a label says, ``toy n=4``, is in its options beside ``options``."""
+    """Of a sweep with these cells; what a label says, ``toy n=4``, is in its options next to ``options``."""
     specs = []
     for label in (BASELINE, *labels):
         name, *said = label.split()
@@ -851,7 +851,7 @@ def memory() -> bytes:
 
 
 def watch() -> bytes:
-    """What the machine would have done beside such a run."""
+    """What the machine would have done next to such a run."""
     return json.dumps(WATCH.json(Watch(looks=[_LOOK] * 5))).encode()
 
 
@@ -887,7 +887,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def beside(read: Callable[[RunFolder], Any], *names: str) -> Callable[[Path], None]:
+def alongside(read: Callable[[RunFolder], Any], *names: str) -> Callable[[Path], None]:
     """What reads one file of a run, with these others there as they are in a good one."""
 
     def reader(path: Path) -> None:

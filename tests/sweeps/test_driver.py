@@ -40,7 +40,7 @@ from specbench.sweeps.table import read_sweep
 
 
 class Heard(Silent):
-    """Keeps what progress was told."""
+    """Keep the calls that a progress gets."""
 
     def __init__(self) -> None:
         self.started, self.requests = list[tuple[int, int, int]](), 0
@@ -148,8 +148,8 @@ def test_only_a_worker_that_has_the_machine_to_itself_is_asked_what_goes_on_ther
 def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
     narrow, _ = sweep(tmp_path, CELLS[:2])
     before = {record.request_id: record for record in records(narrow)}
-    told = Heard()
-    path, worker = sweep(tmp_path, CELLS, progress=told)
+    reported = Heard()
+    path, worker = sweep(tmp_path, CELLS, progress=reported)
     assert path == narrow
     prompts = [f"p{at}" for at in range(8)]
     assert Counter(worker.decoded) == Counter(request_key(c, p, 1) for c in ("ar", *CELLS[2:]) for p in prompts)
@@ -159,8 +159,8 @@ def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(t
     assert run["passes"] == {CELLS[0]: 0, CELLS[1]: 0, CELLS[2]: 1, CELLS[3]: 1}
     assert list(head(path)["cells"]) == CELLS
     assert (path / "c1" / "DONE").exists()
-    assert told.started == [(1, 24, 24 + 24)], "done and, at most, all"
-    assert told.requests == 24
+    assert reported.started == [(1, 24, 24 + 24)], "done and, at most, all"
+    assert reported.requests == 24
     path, worker = sweep(tmp_path, [*CELLS, "toy n=32"])
     assert {key.split("|")[0] for key in worker.decoded} == {"ar", "toy n=32"}
     assert {key.split("|")[2] for key in worker.decoded} == {"2"}
@@ -203,10 +203,10 @@ def test_a_command_with_nothing_to_do_does_nothing(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, **given)
     folder = path / "c1"
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
-    told = Heard()
-    again, worker = sweep(tmp_path, progress=told, **given)
+    reported = Heard()
+    again, worker = sweep(tmp_path, progress=reported, **given)
     assert again == path
-    assert (worker.decoded, worker.graded, told.requests) == ([], 0, 0)
+    assert (worker.decoded, worker.graded, reported.requests) == ([], 0, 0)
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()} == before
 
 
@@ -224,15 +224,15 @@ def test_one_label_with_other_options_beside_it_is_refused(tmp_path: Path) -> No
     with pytest.raises(UsageError, check=wording):
         sweep(tmp_path, options={"window": "sliding"})
     assert (path / "c1" / "run.json").read_bytes() == before
-    _, worker = sweep(tmp_path, options={"window": "block"})  # no lock was left behind
+    _, worker = sweep(tmp_path, options={"window": "block"})  # no lock was left over
     assert worker.decoded == []
 
 
 def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
-    told = Heard()
-    path, worker = sweep(tmp_path, CELLS[:2], concurrency=(1, 4), progress=told)
+    reported = Heard()
+    path, worker = sweep(tmp_path, CELLS[:2], concurrency=(1, 4), progress=reported)
     assert head(path)["concurrency"] == [1, 4]
-    assert told.started == [(1, 0, 24), (4, 0, 24)]
+    assert reported.started == [(1, 0, 24), (4, 0, 24)]
     assert counts(records(path, 1)) == counts(records(path, 4))
     for count in (1, 4):
         assert json.loads((path / f"c{count}" / "run.json").read_text())["concurrency"] == count
@@ -257,9 +257,9 @@ class Elsewhere(Silent):
 
 
 def test_a_sweep_in_use_is_refused_and_a_refused_one_leaves_no_lock(tmp_path: Path) -> None:
-    beside = Elsewhere(tmp_path)
-    path, worker = sweep(tmp_path, progress=beside)
-    assert beside.refused == len(worker.decoded) == 40
+    alongside = Elsewhere(tmp_path)
+    path, worker = sweep(tmp_path, progress=alongside)
+    assert alongside.refused == len(worker.decoded) == 40
     counts(records(path))
     sweep(tmp_path, concurrency=(1, 2))
     with RunFolder.reopen(path / "c2"), pytest.raises(EnvironmentRefused, check=wording):

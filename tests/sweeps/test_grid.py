@@ -88,7 +88,7 @@ def test_where_no_cell_fits_the_smallest_says_why() -> None:
 
 
 def test_an_aliass_default_gives_way_to_what_is_swept() -> None:
-    # As a model's alias sets them: nobody can leave them out, and they say nothing of the options that are swept.
+    # As a model's alias sets them: no one can leave them out, and they say nothing of the options that are swept.
     alias = ["jf.block_size=64", "jf.pool_size=7"]
     grid = made("jf", "n=16,32", settings=alias, asked=[])
     assert [c.method.options.model_dump()["block_size"] for c in grid.cells] == [16, 32]
@@ -129,7 +129,7 @@ def test_yaml_makes_no_number_of_a_range(tmp_path: Path, text: str) -> None:
         pytest.param("jf", ["n=4,04"], [], ["--grid n has the value 04 twice"], id="a value in two spellings"),
         pytest.param("jf", ["n=4", "n=8"], [], ["--grid n is given twice"], id="an axis twice"),
         pytest.param("jf", ["n=4,8", "block-size=16"], [], ["n and block-size are one option"], id="two names"),
-        pytest.param("jf", ["n=4,8", "jf.n=16"], [], ["--grid n is for no method"], id="an axis that is outdone"),
+        pytest.param("jf", ["n=4,8", "jf.n=16"], [], ["--grid n applies to no method"], id="an axis that is outdone"),
         pytest.param("jf", ["n=4"], ["jf.block-size=8"], ["block-size of jf", "set and swept"], id="set and swept"),
         pytest.param("jf", ["r=0.5,3"], [], ["'activation_ratio' of jf", "less than or equal to 1"], id="r of 3"),
         pytest.param("jf", ["preset=M,X"], [], ["unknown preset of jf 'X'"], id="no such preset"),

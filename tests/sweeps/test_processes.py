@@ -120,7 +120,7 @@ def test_an_error_of_the_users_reaches_the_parent_as_it_is(capfd: pytest.Capture
 
 def test_a_worker_that_cannot_begin_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(EnvironmentRefused, check=wording):
-        Processes(refuse, [CORE, Place(CORE.cores, {"LATE": "0.7"})])  # nobody listens to the second one any more
+        Processes(refuse, [CORE, Place(CORE.cores, {"LATE": "0.7"})])  # no one listens to the second one any more
     assert "Traceback" not in capfd.readouterr().err
     with pytest.raises(SpecbenchError, check=wording):
         Processes(crash, [CORE])

@@ -166,7 +166,7 @@ def test_a_cell_stops_at_the_first_look_at_which_its_interval_is_narrow() -> Non
     rounds = run(search, noisy, measured)
     found = lengths(rounds)
     assert set(search.stopped.values()) == {"interval"}
-    assert found["ar"] == max(found[label] for label in CELLS)  # beside whatever runs, and no longer
+    assert found["ar"] == max(found[label] for label in CELLS)  # next to whatever runs, and no longer
     for label in CELLS:
         looks = range(LOOK_EVERY, len(PROMPTS) + 1, LOOK_EVERY)
         narrow = []

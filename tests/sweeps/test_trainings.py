@@ -95,11 +95,11 @@ def go(plan: TrainedSweepPlan, trainer: Trainer) -> tuple[Path, list[Due], list[
     due: list[Due] = []
     said: list[str] = []
 
-    def told(each: Sequence[Due]) -> None:
-        assert not trainer.trained, "told before the first is trained"
+    def reported(each: Sequence[Due]) -> None:
+        assert not trainer.trained, "reported before the first is trained"
         due.extend(each)
 
-    return sweep_trainings(plan, told, said.append, cast(Any, trainer)), due, said
+    return sweep_trainings(plan, reported, said.append, cast(Any, trainer)), due, said
 
 
 def test_every_training_is_swept_and_the_untrained_model_first(tmp_path: Path, swept: list[Any]) -> None:
@@ -120,7 +120,7 @@ def test_weights_that_are_no_model_go_into_the_methods_options(tmp_path: Path, s
     trainer = Trainer(done=done, option="head")
     go(asked(tmp_path, "texts=2"), trainer)
     assert not trainer.trained
-    assert swept == [("config:tiny", ("jetspec.head=h",))], "a head that nobody trained does not exist"
+    assert swept == [("config:tiny", ("jetspec.head=h",))], "a head that no one trained does not exist"
 
 
 def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path: Path, swept: list[Any]) -> None:

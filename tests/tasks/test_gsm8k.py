@@ -162,7 +162,7 @@ HAND_WRITTEN = [
     ("The answer is 18 dollars.", True, False, True),
     ("She makes $18.00.", False, False, True),  # flexible keeps the point of "18.00."
     ("She makes $18.", True, False, True),
-    ("#### $18", True, False, True),  # strict wants a digit behind the hashes
+    ("#### $18", True, False, True),  # strict wants a digit after the hashes
     ("#### 18.0", False, False, True),
     ("#### 18.00 dollars", False, False, True),
     ("She makes 18 dollars a day..", False, False, True),  # flexible takes ".." for a number

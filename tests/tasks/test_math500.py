@@ -205,7 +205,7 @@ WRONG = {
 # Where our verdict is not the human's: problem, answer, what the human says.
 MISJUDGED = [
     ("whole", "\\boxed{nine}", True),  # math-verify reads no words
-    ("whole", "\\boxed{9 \\text{ or 10}}", False),  # math-verify takes a text behind a number for its unit
+    ("whole", "\\boxed{9 \\text{ or 10}}", False),  # math-verify takes a text after a number for its unit
     ("whole", "\\boxed{9\\%}", False),  # both normalisers drop the percent sign
     ("pair", "\\boxed{(5, 90^\\circ)}", True),  # math-verify drops the degree sign
     ("set", "\\boxed{1} and \\boxed{-2}", True),  # ours: only the last box is looked at

@@ -141,3 +141,14 @@ def test_a_bad_line_is_named_in_one_line(tmp_path: Path, row: Any) -> None:
         made(path)
     assert "\n" not in str(error.value)
     assert f"{path} line 2" in str(error.value)
+    assert "fetch it" not in str(error.value)
+    assert "prompt, messages, turns, conversations, id, category, system" in str(error.value) or row == RAW | {
+        "id": "1"
+    }
+
+
+def test_a_misspelt_field_is_named(tmp_path: Path) -> None:
+    for row, field in (({"promt": "x"}, "promt"), ({"instruction": "a", "output": "b"}, "instruction")):
+        with pytest.raises(UsageError, check=wording) as error:
+            made(write(tmp_path / "x.jsonl", row))
+        assert f"field '{field}'" in str(error.value)

@@ -27,14 +27,14 @@ def model() -> LoadedModel:
 
 
 def test_they_are_greedy_answers_in_the_order_of_the_prompts(model: LoadedModel, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    texts = ask(model, PROMPTS, ASKING, tmp_path, lambda *at: told.append(at))
+    progress: list[tuple[int, int]] = []
+    texts = ask(model, PROMPTS, ASKING, tmp_path, lambda *at: progress.append(at))
     assert [text.id for text in texts] == [prompt.id for prompt in PROMPTS]
     with attached(model.model, capacity=60) as engine:
         for text, asked in zip(texts, PROMPTS, strict=True):
             assert list(text.prompt) == list(asked.text.encode())
             assert list(text.answer) == autoregressive(engine, list(text.prompt), 10)
-    assert told == [(done, 5) for done in range(6)]
+    assert progress == [(done, 5) for done in range(6)]
     assert {text.id: text for text in read(tmp_path)} == {text.id: text for text in texts}
 
 

@@ -40,7 +40,7 @@ def test_more_texts_than_a_finished_training_had_take_longer(tmp_path: Path) -> 
 
 @pytest.fixture
 def probed(monkeypatch: pytest.MonkeyPatch) -> list[TrainPlan]:
-    """Plans of trainings of two steps, which nobody makes."""
+    """Plans of trainings of two steps, which are not run."""
     found: list[TrainPlan] = []
 
     def run_training(plan: TrainPlan, say: Any) -> dict[str, Any]:

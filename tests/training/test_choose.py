@@ -1,4 +1,4 @@
-"""Options of a recipe: a publication's by name, a file's, and what is set beside them."""
+"""Options of a recipe: a publication's by name, a file's, and those that ``--set`` changes."""
 
 from __future__ import annotations
 

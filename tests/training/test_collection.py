@@ -43,9 +43,9 @@ def kept(folder: Path) -> list[Trajectory]:
 
 
 def test_every_answer_is_kept_in_blocks(model: LoadedModel, texts: list[Text], tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    found = collected(model, texts, tmp_path, told=lambda *at: told.append(at))
-    assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
+    calls: list[tuple[int, int]] = []
+    found = collected(model, texts, tmp_path, progress=lambda *at: calls.append(at))
+    assert calls == [(0, 5), (2, 5), (4, 5), (5, 5)]
     made = kept(tmp_path)
     assert [(each.id, each.prompt, each.answer) for each in made] == [(t.id, t.prompt, t.answer) for t in texts]
     for each in made:
@@ -72,7 +72,7 @@ def test_killed_and_resumed_it_leaves_the_same(model: LoadedModel, texts: list[T
             raise Killed
 
     with pytest.raises(Killed):
-        collected(model, texts, tmp_path / "cut", told=kill)
+        collected(model, texts, tmp_path / "cut", progress=kill)
     assert [shard_path(tmp_path / "cut", number).exists() for number in range(3)] == [True, True, False]
     with pytest.raises(UsageError, check=wording):
         read(tmp_path / "cut")

@@ -63,7 +63,7 @@ def test_operations_are_those_of_the_products_forward_and_back(tiny: Any, tmp_pa
     cost = learn(tmp_path, tiny).cost
     seen = 2 * (3 + 5 + 4 + 6) * 2  # two visits; the fifth step is of a third
     assert seen < cost.tokens_seen <= seen + 2 * (5 + 6)
-    # A row is multiplied once forward and once for the gradient of the weights; its own gradient nobody asks for.
+    # A row is multiplied once forward and once for the gradient of the weights; its own gradient is not computed.
     assert cost.flops == pytest.approx(cost.tokens_seen * 2 * (2 * IN * OUT))
     assert cost.hours > 0
     assert (cost.energy_j, cost.processes, cost.device) == (None, 1, "cpu")

@@ -148,10 +148,10 @@ def test_an_interrupted_training_ends_where_a_whole_one_does(method: str, own: d
     train(method, options, job(tmp_path / "whole"))
     with pytest.raises(Cut):
         train(method, options, job(tmp_path / "parts", cut))
-    said: list[str] = []
-    train(method, options, job(tmp_path / "parts", said.append))
-    assert said[0].startswith("going on from")
-    assert said[1].startswith("step 7/8")
+    printed: list[str] = []
+    train(method, options, job(tmp_path / "parts", printed.append))
+    assert printed[0].endswith("checkpoint-6")
+    assert printed[1].startswith("step 7/8")
     one, other = (load_file(next((tmp_path / name).glob("*/*model.safetensors"))) for name in ("whole", "parts"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -187,9 +187,9 @@ def test_half_a_checkpoint_is_none_and_no_other_training_is_mixed_into_one(
     settings.write_text(json.dumps(before))
     with pytest.raises(UsageError, check=wording):
         train("jf", {**PARTS, "distance": "reverse"}, job(tmp_path / "parts"))
-    said: list[str] = []  # these are no part of what is learnt
-    train("jf", {**PARTS, "log_every": 7, "watched": 1}, job(tmp_path / "parts", said.append))
-    assert said[0].endswith("checkpoint-6")
+    printed: list[str] = []  # these are no part of what is learnt
+    train("jf", {**PARTS, "log_every": 7, "watched": 1}, job(tmp_path / "parts", printed.append))
+    assert printed[0].endswith("checkpoint-6")
     assert_same(whole, tmp_path / "parts")
 
 
@@ -239,7 +239,7 @@ def _no_number(found: Any) -> Any:
 
 
 def test_weights_that_are_not_finite_are_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poison(found: Any) -> Any:  # a gradient that is no number, behind a loss that is one
+    def poison(found: Any) -> Any:  # a gradient that is NaN, although the loss is finite
         loss = found["loss"]
         return {**found, "loss": loss + (loss - loss.detach()).sqrt()}
 
@@ -294,9 +294,9 @@ def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
     for figures in (card["before"], card["after"]):
         assert figures.keys() >= {"looping", "loop_share", "distinct_4", "agreement", "log_likelihood_per_token"}
     assert card["options"]["lora_rank"] == 4
-    said = (whole / "adapter" / "README.md").read_text()
-    assert all(part in said for part in (f"{card['before']['tpf']:.3f}", f"{card['after']['tpf']:.3f}"))
-    assert f"{card['answer_tokens']}" in said
+    readme = (whole / "adapter" / "README.md").read_text()
+    assert all(part in readme for part in (f"{card['before']['tpf']:.3f}", f"{card['after']['tpf']:.3f}"))
+    assert f"{card['answer_tokens']}" in readme
     config = json.loads((whole / "adapter" / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["r"]) == ("tiny", 4)
     assert {tensor.dtype for tensor in learnt(whole).values()} == {torch.bfloat16}

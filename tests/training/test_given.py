@@ -1,4 +1,4 @@
-"""Given answers: the published forms of rows, what a text of them is, and what is said of those that are none."""
+"""Files of given answers: published formats of rows, their texts, and errors of invalid rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_published_rows_are_chats_that_end_as_the_template_ends_an_answer(tmp_pa
     assert [prompt for prompt, _ in found] == CHAT
     raw = len(PUBLISHED) - 1  # goes through no template: the tokenizer's own stop token
     assert [answer for _, answer in found] == [
-        f"{said}{'' if at == raw else '!'}</s>" for at, said in enumerate(ANSWERS)
+        f"{answer}{'' if at == raw else '!'}</s>" for at, answer in enumerate(ANSWERS)
     ]
 
 

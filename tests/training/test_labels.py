@@ -1,4 +1,4 @@
-"""``labels=target``: rows of a text learn what the target said of them before training, in place of its tokens."""
+"""``labels=target``: rows of a text learn the target's distributions before training, instead of its tokens."""
 
 from __future__ import annotations
 

@@ -79,12 +79,12 @@ def test_answers_of_a_round_are_those_of_the_weights_at_its_first_step(
 
     def checked(target: Any, model: Any, asked: Sequence[Text], sampling: Sampling, budget: int) -> Any:
         assert budget == 15  # the longest answer's
-        twin = copy.deepcopy(model).eval()
+        copied = copy.deepcopy(model).eval()
         found = own_answers(target, model, asked, sampling, budget)
         assert {name: list(ids) for name, ids in found.items()} == {
-            text.id: by_transformers(twin, text.prompt, budget) for text in asked
+            text.id: by_transformers(copied, text.prompt, budget) for text in asked
         }
-        own = [value for name, value in twin.named_parameters() if "lora_" not in name]
+        own = [value for name, value in copied.named_parameters() if "lora_" not in name]
         made.append(all(torch.equal(a, b) for a, b in zip(own, base.parameters(), strict=True)))
         return found
 
@@ -116,9 +116,9 @@ def test_an_interrupted_training_takes_the_same_steps(method: str, own: dict[str
         train(method, options, job(tmp_path / "parts", cut))
     before = rounds(tmp_path / "parts")
     assert list(before) == ["0000000", "0000003"]
-    said: list[str] = []
-    assert train(method, options, job(tmp_path / "parts", said.append))["own_answers"] == card["own_answers"]
-    assert said[0].endswith("checkpoint-4")
+    printed: list[str] = []
+    assert train(method, options, job(tmp_path / "parts", printed.append))["own_answers"] == card["own_answers"]
+    assert printed[0].endswith("checkpoint-4")
     one, other = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert rounds(tmp_path / "whole") == rounds(tmp_path / "parts")
@@ -236,8 +236,8 @@ def test_the_loss_is_the_distance_from_the_frozen_target_behind_each_own_token(
         for text in OWN:
             ids = torch.tensor([[*text.prompt, *text.answer]])
             rows = slice(len(text.prompt) - 1, -1)
-            said, heard = weights.model(input_ids=ids).logits[0, rows], target(input_ids=ids).logits[0, rows]
-            expected += distance(said, heard).tolist()
+            student, teacher = weights.model(input_ids=ids).logits[0, rows], target(input_ids=ids).logits[0, rows]
+            expected += distance(student, teacher).tolist()
     assert len(expected) == 7
     assert float(found["loss"].detach()) == pytest.approx(sum(expected) / 7, rel=1e-4)
     found["loss"].backward()

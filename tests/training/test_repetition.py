@@ -42,10 +42,10 @@ def test_sentences_end_at_marks_with_a_blank_behind_and_at_line_breaks() -> None
     chinese = "这是一个很长的句子它有十六个字以上。"
     text = f"  {long}. 3.14 {long}?{long}!  Yes.  {long}  {long}\n\n  {long}\n}}\n{chinese}{long}"
     found = list(sentences(text))
-    assert [said for _, said in found] == [
+    assert [sentence for _, sentence in found] == [
         f"{long}.", f"3.14 {long}?{long}!", f"{long} {long}", long, chinese, long
     ]  # fmt: skip
-    assert all(text[start:].split()[0] == said.split()[0] or "。" in said for start, said in found)
+    assert all(text[start:].split()[0] == sentence.split()[0] or "。" in sentence for start, sentence in found)
     assert list(sentences("")) == list(sentences(" \n ")) == []
 
 

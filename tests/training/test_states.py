@@ -90,8 +90,8 @@ def test_an_answer_that_is_not_the_targets_loses_the_blocks_where_it_is_not(mode
     (text,) = answered(model, [(7, 8)])
     before = [*text.answer[:7], (text.answer[7] + 1) % VOCAB]
     with attached(model.model, capacity=60, max_rows=8) as engine:
-        behind = autoregressive(engine, [*text.prompt, *before], 12)
-    given = Text("a", text.prompt, [*before, *behind])
+        rest = autoregressive(engine, [*text.prompt, *before], 12)
+    given = Text("a", text.prompt, [*before, *rest])
     found = run(model, [given])["a"]
     assert found.ties == [7]
     assert [states is None for states in found.states] == [False, True, False, False]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.learning.attention_mask import AttentionMask
 from specbench.methods.jetspec.learning.blocks import Blocks, all_of, drawn
 from specbench.methods.jetspec.learning.divergence import forward_kl
-from specbench.methods.jetspec.learning.sight import Sight
 from specbench.training import HeadLesson
 
 
@@ -71,7 +71,7 @@ class Lesson(HeadLesson):
         fused = self.head.fuse(features.to(self.head.dtype))
         positions = torch.arange(length, device=ids.device).expand(texts, -1)
         context: list[tuple[Tensor, Tensor]] = self.head.project_context(fused, positions)
-        sight = Sight(blocks, length, rows, config.causal, self._flex)
+        sight = AttentionMask(blocks, length, rows, config.causal, self._flex)
 
         def attend(layer: int, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return sight(query, *context[layer], key, value, module.scaling).transpose(1, 2)

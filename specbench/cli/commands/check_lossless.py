@@ -1,4 +1,4 @@
-"""``specbench check-lossless``: does every method that says so emit exactly what AR emits."""
+"""``specbench check-lossless``: check that every lossless method emits exactly AR's tokens."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Sampled: TypeAlias = dict[tuple[str, float], dict[str, dict[str, list[Sequence[i
 
 
 class CheckPlan(Concurrent):
-    """What ``check-lossless`` takes: few short answers, at several temperatures and seeds."""
+    """Options of ``check-lossless``: few short answers, at several temperatures and seeds."""
 
-    limit: int = flag(4, "--limit", help="N prompts of each task, drawn by lot.", ge=1)
+    limit: int = flag(4, "--limit", help="N prompts of each task, sampled at random.", ge=1)
     max_new_tokens: int | None = flag(64, "--max-new-tokens", help="Per answer.", ge=1)
     temperatures: str = flag("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy.")
     seeds: str = flag("0,1,2", "--seeds", help="Comma-separated, or FIRST:LAST; greedy needs one only.")
 
 
-_SEEDS = 10_000  # at most: more are a slip of the pen, and memory
+_SEEDS = 10_000  # at most; more are a typing mistake, and need memory
 
 
 @options.takes(
@@ -36,7 +36,7 @@ _SEEDS = 10_000  # at most: more are a slip of the pen, and memory
     without=("temperature", "seed", "simulate", "no_score", "out"),
 )
 def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
-    """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
+    """Compare every method with AR, token for token; exits 4 when a method declared lossless is not."""
     from specbench.planning import check_ready, resolve
     from specbench.profiling import check_device
     from specbench.runner import notes_of, printing_to
@@ -73,7 +73,7 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
                     for prompt, ids in answers.items():
                         sampled[name, sampling.temperature][label][prompt].append(ids)
     claims = {m.label for m in runs[0].everyone if m.lossless}
-    # Another engine adds up in another order: of it, a tie is no more than that on a CPU either.
+    # Another engine sums in another order, so ties are allowed for it on a CPU, too.
     theirs = {row.label for row in runs[0].rows}
     allowed = {m: {"exact"} if strict and m not in theirs else {"exact", "numeric-tie"} for m in claims}
     broken = [row for row in rows if row["method"] in claims and row["verdict"] not in allowed[row["method"]]]
@@ -104,7 +104,7 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
 
 
 def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Grades of prompts by method; a prompt counts by the worst of its answers at all temperatures and seeds."""
+    """Grades of prompts by method; the worst answer over all temperatures and seeds decides a prompt's grade."""
     from specbench.analysis import grade_rates, prompt_of
 
     found = {}
@@ -117,7 +117,7 @@ def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]
 
 
 def _references(resolved: Resolved) -> dict[str, list[str]]:
-    """Whose texts a method's are held against: AR's, and of another engine's speculation its own plain decoding's."""
+    """The row that a method is compared with: AR, or another engine's own plain decoding for its speculation."""
     from specbench.analysis import plain_of
     from specbench.results import BASELINE
 
@@ -127,7 +127,7 @@ def _references(resolved: Resolved) -> dict[str, list[str]]:
 
 
 def _distributions(sampled: Sampled, references: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """The two-sample test of each method that draws noise of its own, the answers of all seeds together."""
+    """The two-sample test of each method with its own noise, over the answers of all seeds."""
     from specbench.analysis import two_sample
     from specbench.results import BASELINE
 
@@ -142,14 +142,14 @@ def _distributions(sampled: Sampled, references: Mapping[str, Sequence[str]]) ->
 
 
 def _left(row: Mapping[str, Any], allowed: Collection[str]) -> str:
-    """Where a method that should not have left AR first did, otherwise than it may."""
+    """The first divergence of a lossless method from AR that is not a tie."""
     from specbench.analysis import prompt_of
 
     first = next(each for each in row["divergences"] if each["grade"] not in allowed)
     name, turn = prompt_of(first["prompt"])
     gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
     return (
-        f"{row['method']} says it is lossless but left AR at token {first['at']} of {name}{turn and f', turn {turn}'} "
+        f"{row['method']} is declared lossless but left AR at token {first['at']} of {name}{turn and f', turn {turn}'} "
         f"(T={row['temperature']:g}, seed {row['seed']}, AR's top-2 gap there {gap})"
     )
 
@@ -158,11 +158,11 @@ def _temperatures(text: str) -> list[float]:
     try:
         return [float(part) for part in split_names(text)] or [0.0]
     except ValueError as error:
-        raise UsageError(f"'{text}' is no list of numbers; write them as 0,0.7,1") from error
+        raise UsageError(f"'{text}' is not a list of numbers; write them as 0,0.7,1") from error
 
 
 def _seeds(text: str) -> list[int]:
-    """The seeds, each once: the same noise drawn again is no further sample."""
+    """The seeds, each once, because repeating a seed adds no sample."""
     found: dict[int, None] = {}
     try:
         for part in split_names(text):
@@ -172,7 +172,7 @@ def _seeds(text: str) -> list[int]:
             if len(found) > _SEEDS:
                 raise UsageError(f"--seeds {text}: {_SEEDS:,} at most; each is a run of its own")
     except ValueError as error:
-        raise UsageError(f"'{text}' is no list of seeds; write them as 0,1,2 or 0:49") from error
+        raise UsageError(f"'{text}' is not a list of seeds; write them as 0,1,2 or 0:49") from error
     if not found:
-        raise UsageError(f"'{text}' names no seed; write them as 0,1,2 or 0:49")
+        raise UsageError(f"'{text}' has no seed; write seeds as 0,1,2 or 0:49")
     return list(found)

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from specbench.cli import options, output
+from specbench.common import UsageError
 
 
 def claims(
@@ -15,17 +16,20 @@ def claims(
     task: str = typer.Option(None, "--task", help="only this task's rows"),
     check: Path = options.folder_option(
         "--check",
-        "Instead: which of them this finished run repeats, which not, and why others cannot be compared.",
+        "A finished run: which figures it agrees with, which not, and why others cannot be compared.",
         "RUN",
     ),
+    whole: bool = typer.Option(False, "--all", help="With --check: every figure with its reasons."),
     as_json: bool = typer.Option(
         False, "--json", help="JSON to stdout: one object per row, with its id; with --check one per figure."
     ),
 ) -> None:
-    """List published speedups: what was measured on which GPU, over which baseline, and what to bear in mind.
+    """List published speedups with their GPU, baseline and caveats.
 
-    With --check a run is held against them.
+    With --check a run is held against them; --method and --task choose rows in both.
     """
+    if whole and check is None:
+        raise UsageError("--all goes with --check RUN; add it, or leave --all out")
     from specbench.report import claim_data, claims_report, published_claims, render_terminal, select_claims
 
     known = published_claims()
@@ -33,11 +37,14 @@ def claims(
     if check is None:
         found: Any = [claim_data(known, claim) for claim in chosen] if as_json else claims_report(known, chosen)
     else:
-        from specbench.report import check_claims, check_data, check_report
+        from specbench.report import check_brief, check_claims, check_data, check_report
 
         known = known.model_copy(update={"claims": tuple(chosen)})
         checks = check_claims(known, check)
-        found = [check_data(known, each) for each in checks] if as_json else check_report(checks, check.name)
+        if as_json:
+            found = [check_data(known, each) for each in checks]
+        else:
+            found = check_report(checks, check.name) if whole else check_brief(known, checks, check.name)
     if as_json:
         output.emit_json(found)
     else:

@@ -14,7 +14,7 @@ from specbench.common import EnvironmentRefused, NotQuiet
 if TYPE_CHECKING:
     from specbench.profiling import Check
 
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "yellow"}
 
 
 def doctor(
@@ -24,7 +24,7 @@ def doctor(
         "--watch",
         min=5.0,  # fewer say nothing, and after an hour a machine is another one
         max=3600.0,
-        help="Watch the machine for so many seconds; exits 1 when it is not quiet.",
+        help="Watch the machine for SECONDS, 5 or more; exits 1 when it is not quiet, 3 when that is unknown.",
         metavar="SECONDS",
     ),
     model: str | None = typer.Option(
@@ -35,7 +35,7 @@ def doctor(
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout."),
 ) -> None:
     """Check software, model, data, sandbox, load and disk; exits 3 when a run cannot work."""
-    from specbench.profiling import doctor_checks, model_checks
+    from specbench.profiling import OTHER_WORK, doctor_checks, model_checks
 
     checks = [*doctor_checks(out), *(model_checks(model) if model is not None else [])]
     watched = [] if watch is None else _watched(watch)
@@ -57,21 +57,26 @@ def doctor(
     failed = [check for check in checks if check.status == "fail"]
     if failed:
         raise EnvironmentRefused(f"not ready: {', '.join(check.name for check in failed)}; see the advice above")
-    if loud := [check for check in watched if check.status != "ok"]:
+    if loud := [check for check in watched if check.status == "warn"]:
         raise NotQuiet(f"not quiet: {', '.join(check.name for check in loud)}; see the advice above")
+    if watched and not any(check.name in OTHER_WORK and check.status == "ok" for check in watched):
+        raise EnvironmentRefused(
+            "cannot tell whether this machine is quiet: it reports neither the time of other processes nor its load; "
+            "use a machine that does"
+        )
 
 
 def _watched(seconds: float) -> list[Check]:
     from specbench.profiling import quiet_checks
 
-    said = f"watching for {seconds:g} s"
-    with output.stderr().status(said) as status:  # where nobody looks, rich shows none
-        return quiet_checks(seconds, lambda line: status.update(f"{said}, {line}"), on_gpu=_on_gpu())
+    text = f"watching for {seconds:g} s"
+    with output.stderr().status(text) as status:  # rich shows no status without a terminal
+        return quiet_checks(seconds, lambda line: status.update(f"{text}, {line}"), on_gpu=_on_gpu())
 
 
 def _on_gpu() -> bool:
     try:
         import torch
-    except (ImportError, OSError):  # the checks have said so
+    except (ImportError, OSError):  # the checks have text so
         return False
     return torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""``specbench export-model``: a model's weights in the files that llama.cpp, vLLM and transformers read."""
+"""``specbench export-model``: write a model's weights for llama.cpp, vLLM and transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specbench.planning import Loading, Noting
 
 
 class ExportModelPlan(Noting, Loading):
-    """What ``export-model`` takes."""
+    """Options of ``export-model``."""
 
     model: str = flag(..., "MODEL", help="Alias, hub id, folder, .gguf file or config:NAME.")
     to: Literal["gguf", "hf"] = flag(
@@ -26,13 +26,11 @@ class ExportModelPlan(Noting, Loading):
     vocabulary: Literal["tokenizer", "placeholders"] | None = flag(
         None,
         "--vocabulary",
-        help="Of a gguf: the tokenizer, or placeholders, none of which ends an answer, for ids in and ids out.",
+        help="For gguf: the tokenizer, or placeholders without stop tokens, for ids in and ids out.",
         metavar="S",
         shown="tokenizer",
     )
-    out: Path | None = flag(
-        None, "--out", help="File or folder; must not be there.", shown="exported/MODEL-DTYPE[.gguf]"
-    )
+    out: Path | None = flag(None, "--out", help="File or folder; must not exist.", shown="exported/MODEL-DTYPE[.gguf]")
 
     @field_validator("dtype")
     @classmethod
@@ -42,7 +40,7 @@ class ExportModelPlan(Noting, Loading):
         return DTYPES[dtype]
 
     def into(self, name: str) -> Path:
-        """The file or folder that is made of a model of this name."""
+        """The default file or folder for a model of this name."""
         return self.out or Path("exported", safe_name(f"{name}-{self.dtype}") + (".gguf" if self.to == "gguf" else ""))
 
 
@@ -50,7 +48,7 @@ class ExportModelPlan(Noting, Loading):
 def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
     """Write a model's weights for other engines, unchanged, and compare the copy with the model bit for bit.
 
-    An adapter is merged into its base. Of a gguf, norms and biases are float32 in either precision.
+    An adapter is merged into its base. In a gguf, norms and biases are always float32.
     """
     from specbench.common import check_can_make
     from specbench.models import names
@@ -76,7 +74,7 @@ def export_model(plan: ExportModelPlan, as_json: bool = options.JSON) -> None:
     if as_json:
         output.emit_json(figures)
         return
-    # Not through the console: it would break a path and sums that are to be copied.
+    # Not through the console, which would wrap paths and hashes that users copy.
     typer.echo(
         "\n".join(
             f"{name:<12}{value:,}" if name == "bytes" else f"{name:<12}{value}" for name, value in figures.items()

@@ -1,4 +1,4 @@
-"""``specbench list``: what is registered, without importing any of it."""
+"""``specbench list``: show what is registered, without importing it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import annotated_types
 import typer
 
 from specbench.cli import output
-from specbench.common import EngineFault, option_names, registry, unknown_name
+from specbench.common import EngineFault, UsageError, one_line, option_names, registry, unknown_name
 
 if TYPE_CHECKING:
     from specbench.backends import Backend, Mode
 
-# What would make a table wider than a terminal.
+# Columns that would make a table wider than a terminal.
 _ONLY_JSON = {"options", "paper", "broken"}
 
 _KINDS = ("methods", "engines", "tasks", "presets", "models", "gpus")
@@ -27,7 +27,7 @@ def list_(
 ) -> None:
     """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
 
-    engines are others beside ours, whose modes are rows of a run: list vllm:ngram has the options of one.
+    engines are other engines, whose modes can be rows of a run: list vllm:ngram has the options of one.
     """
     if kind == "models":
         from specbench.cli.commands.list_models import list_models
@@ -45,13 +45,15 @@ def list_(
 
 
 def _options_of(name: str) -> list[dict[str, Any]]:
-    """The options of a method or a task, a row each; those that several tasks share come last."""
+    """The options of a method or a task, one row each; options shared by several tasks come last."""
     methods, tasks = registry.methods(), registry.tasks()
-    if ":" in name:  # as rows of other engines are named
+    if ":" in name:  # a row of another engine
         from specbench.backends import engine_mode  # every command imports this module
 
         owner: Any = engine_mode(name)[2].options
     elif name not in methods and name not in tasks:
+        if meant := registry.suggestion(name):
+            raise UsageError(f"unknown listing '{one_line(name, 80)}'; {meant}")
         raise unknown_name("listing", name, [*_KINDS, *methods, *tasks])
     else:
         owner = (methods[name] if name in methods else tasks[name]).load().Options
@@ -68,7 +70,7 @@ def _options_of(name: str) -> list[dict[str, Any]]:
 
 
 def _range(info: Any) -> str:
-    """Its limits or its words, in brackets."""
+    """Its limits or its allowed words, in brackets."""
     if get_origin(info.annotation) is Literal:
         return f" ({', '.join(map(str, get_args(info.annotation)))})"
     low = next((limit.ge for limit in info.metadata if isinstance(limit, annotated_types.Ge)), None)
@@ -83,7 +85,7 @@ def _cell(value: Any) -> str:
 
 
 def _broken(each: registry.Broken, column: str) -> dict[str, Any]:
-    """The cells of what cannot work; ``column`` has the reason."""
+    """The cells of a broken plug-in; ``column`` has the reason."""
     return {"from": each.origin, column: f"broken: {each.error}", "options": None, "broken": str(each.error)}
 
 
@@ -144,14 +146,14 @@ def _engines(full: bool) -> list[dict[str, Any]]:
         for name, backend in engines().items()
         for mode, kind in backend.modes.items()
     ]
-    # A table has no room for the rest, and a version is long where a build is named.
+    # The table has no space for more, and a version with a build name is long.
     return (
         rows if full else [{**dict(list(row.items())[:3]), "here": str(row["here"]).partition(" ")[0]} for row in rows]
     )
 
 
 def _installed(backend: type[Backend], kind: Mode) -> str:
-    """The version that is installed here; empty where it is not, or is only known of a server."""
+    """The installed version; empty if it is not installed, or known only to a server."""
     if backend.by_url == "has to be":
         return ""
     try:

@@ -1,4 +1,4 @@
-"""``specbench list models``: the aliases, what each loads, and draft heads that go with it."""
+"""``specbench list models``: show the aliases, what each loads, and its draft heads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from specbench.cli import output
 from specbench.common import UsageError, read_json_object, registry
 
-_WIDE = 140  # columns from which on what a model is and what it loads stand side by side
+_WIDE = 140  # terminal width from which title and source are separate columns
 _SMALL = 0.1  # GB
 _LEGEND = (
-    "(METHOD) runs beside ar where --method is not given. An indented line is the draft head that this method takes "
+    "(METHOD) runs with ar if --method is not given. An indented line is the draft head that this method takes "
     "with this model; --head wins. GB: the weights in bfloat16. here: on this machine. untried: never loaded by us. to "
     "be converted: a pickle, which METHOD refuses; download it, and python -m specbench.methods.METHOD.convert FOLDER."
 )
 
 
 def list_models(as_json: bool) -> None:
-    """Prints every alias with what it loads, as a table or, with more about it, as JSON."""
+    """Print every alias with what it loads, as a table or, in more detail, as JSON."""
     rows = _rows()
     if as_json:
         output.emit_json(rows)
@@ -37,7 +37,7 @@ def list_models(as_json: bool) -> None:
 
 
 def _two(line: tuple[str, str, str]) -> list[tuple[str, str]]:
-    """What a model is, and below it what it loads; either may be empty."""
+    """A model's title, and below it what it loads; either may be empty."""
     name, *texts = line
     return [(name if at == 0 else "", text) for at, text in enumerate(filter(None, texts))]
 
@@ -54,7 +54,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: Path | None) -> dict[str, Any]:
-    """All about an alias or a shape."""
+    """All facts about an alias or a shape."""
     from specbench.models import names
 
     base = _weights(entry, known)
@@ -84,7 +84,7 @@ def _row(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], config: 
 
 
 def _weights(entry: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The alias whose weights are read: an adapter's base, else its own."""
+    """The alias whose weights are read: an adapter's base, or itself."""
     return dict(known.get(entry["base"], entry) if "adapter" in entry else entry)
 
 
@@ -95,7 +95,7 @@ def _cached(entry: Mapping[str, Any]) -> Path | None:
 
 
 def _head(method: str, head: str | None, untried: bool, pickled: bool) -> dict[str, Any]:
-    """A head by its hub id; None is one that comes with specbench."""
+    """A head by its hub id; None for a shipped head."""
     from specbench.models import names
 
     here = head is None or names.hub_files(head) is not None
@@ -103,40 +103,40 @@ def _head(method: str, head: str | None, untried: bool, pickled: bool) -> dict[s
 
 
 def _shipping(alias: str) -> list[str]:
-    """The methods that bring a head for an alias."""
+    """The methods with a head for an alias."""
     cards = registry.methods().items()
     return [name for name, card in cards if (card.folder / "heads" / alias / "config.json").is_file()]
 
 
 def _shape(name: str, entry: Mapping[str, Any], known: Mapping[str, Any], configs: Mapping[str, Path]) -> Path | None:
-    """The configuration of an alias's weights: a shape that comes with specbench, or the hub cache's."""
+    """The configuration of an alias's weights: a shipped shape, or from the hub cache."""
     base = _weights(entry, known)
-    # A shape has the name of an alias that it is of; others may be of the same weights.
+    # A shape has the name of one alias; other aliases may have the same weights.
     same = [name, *(alias for alias, other in known.items() if other.get("hub", "") == base.get("hub"))]
     folder = _cached(base)
     return next((configs[alias] for alias in same if alias in configs), folder / "config.json" if folder else None)
 
 
 def _bf16_gb(config: Path | None) -> float | None:
-    """10^9 bytes of weights in bfloat16; None where a model's size does not follow from its configuration alone.
+    """GB (10^9 bytes) of weights in bfloat16; None if the size does not follow from the configuration.
 
-    What :func:`specbench.models.configured_shape` counts, without a step's figures and numpy, which that brings along.
+    Like :func:`specbench.models.configured_shape`, but without importing numpy.
     """
     if config is None:
         return None
     try:
         parameters = _parameters(read_json_object(config, ""))
-    except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # whoever loads it says what is wrong
+    except (UsageError, KeyError, TypeError, ValueError, ZeroDivisionError):  # loading it gives the error
         return None
     return None if parameters is None else round(2 * parameters / 1e9, 3)
 
 
 def _parameters(config: Mapping[str, Any]) -> int | None:
-    """Weights of a dense model of a family that is known here, tied ones once."""
+    """Number of weights of a dense model of a known family; tied weights count once."""
     hidden, layers, heads = (int(config[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
     size = int(config.get("head_dim") or hidden // heads)
     queries, both = heads * size, 2 * int(config.get("num_key_value_heads") or heads) * size
-    # Biases of queries, keys and values, or norms of queries and keys.
+    # biases of queries, keys and values, or norms of queries and keys
     extra = {"llama": 0, "mistral": 0, "qwen2": queries + both, "qwen3": 2 * size}.get(config["model_type"])
     if extra is None or any(config.get(name) for name in ("attention_bias", "mlp_bias", "use_sliding_window")):
         return None
@@ -146,7 +146,7 @@ def _parameters(config: Mapping[str, Any]) -> int | None:
 
 
 def _lines(row: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """A model, then its heads, as lines of a table: name, what it is, what it loads."""
+    """Table lines of a model and its heads: name, what it is, what it loads."""
     method = f" ({row['method']})" if row["method"] else ""
     size = row["bf16 GB"]
     gb = None if size is None else f"{size:.3g} GB" if size >= _SMALL else f"under {_SMALL} GB"
@@ -154,7 +154,7 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str, str]]:
         return [(row["model"], ", ".join(filter(None, [row["what it is"], gb])), "")]
     weights = f"adapter of {row['base']}" if row["hub id"] is None else row["wheel"] or row["hub id"]
     loads = ", ".join(filter(None, [weights, gb, row["licence"], *_state(row)]))
-    heads = [", ".join([head["head"] or "a head that comes with it", *_state(head)]) for head in row["heads"]]
+    heads = [", ".join([head["head"] or "a shipped head", *_state(head)]) for head in row["heads"]]
     return [
         (row["model"], row["what it is"] + method, loads),
         *((f"  {head['method']}", "", text) for head, text in zip(row["heads"], heads, strict=True)),
@@ -162,5 +162,5 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _state(found: Mapping[str, Any]) -> list[str]:
-    """Whether weights or a head are here, and whether we have ever loaded them."""
+    """Whether weights or a head are on this machine, and whether we ever loaded them."""
     return [word for word in ("here", "untried", "to be converted") if found.get(word)]

@@ -1,4 +1,4 @@
-"""``specbench new-method``: writes a method that runs from the start, into a checkout or as a package of its own."""
+"""``specbench new-method``: write a method that works from the start, into a clone or as a package."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ def new_method(
     into: Path = typer.Option(
         None,
         "--into",
-        help="Folder for a package of its own. Without it: methods/NAME in a clone, else a package here.",
+        help="Folder for a separate package. Default: methods/NAME in a clone, else a package here.",
     ),
     as_json: bool = options.JSON,
 ) -> None:
-    """Write a working method with its test, to be made your own."""
+    """Write a working method with its test, as a start for your own."""
     planned = plan(name, into)
     written = planned.write()
     if as_json:
         output.emit_json({"method": name, "wrote": [str(path) for path in written], "next": list(planned.next)})
         return
-    # Not through the console: it would break commands and paths that are to be copied.
+    # Not through the console, which would wrap commands and paths that users copy.
     typer.echo("\n".join(["Wrote", *(f"  {path}" for path in written), "", "Next", *(f"  {c}" for c in planned.next)]))
 
 
 _DISTRIBUTION = "specbench-llm"
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")  # a module's name, and without the ends that a package may not have
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")  # a module name without suffixes that a package may not have
 _LONGEST = 30  # it is a column of every table
 
-# File of a method's folder -> template; None is an empty file.
+# File in a method's folder -> template; None is an empty file.
 _FOLDER = {"__init__.py": None, "method.toml": "method.toml", "decoder.py": "decoder.py", "README.md": "README.md"}
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """A method to be written.
+    """A new method.
 
     Attributes:
-        root: folder that all its files go into.
+        root: folder for all its files.
         files: text by path within ``root``.
-        owned: paths within ``root`` that must not be there yet.
-        next: command lines that try it.
+        owned: paths within ``root`` that must not exist yet.
+        next: commands that try it.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Scaffold:
     next: tuple[str, ...]
 
     def write(self) -> list[Path]:
-        """Write the files and return their paths, all of them or, where something is in the way, none."""
+        """Write all files and return their paths, or none if one exists already."""
         for owned in self.owned:
             if (self.root / owned).exists() or (self.root / owned).is_symlink():
                 raise UsageError(f"cannot write {self.root / owned}: it exists; choose another name or move it away")
@@ -75,16 +75,15 @@ class Scaffold:
                     file.write(text)
             except OSError as error:
                 raise EnvironmentRefused(
-                    f"cannot write {path} ({error.strerror}); mend that, remove what was written, and try again"
+                    f"cannot write {path} ({error.strerror}); fix that, remove the written files, and try again"
                 ) from error
         return paths
 
 
 def plan(name: str, into: Path | None = None) -> Scaffold:
-    """What ``specbench new-method`` would write: into the checkout of the working directory, else a package ``into`` a
-    folder.
+    """The files of a new method: in the clone around the working directory, or a package in the folder ``into``.
 
-    Raises UsageError for a name that cannot be a method's, or is taken.
+    Raises UsageError for an invalid or existing name.
     """
     _check(name)
     root = _checkout(Path.cwd()) if into is None else None
@@ -99,16 +98,16 @@ def _check(name: str) -> None:
         )
     taken = registry.methods().get(name)
     if taken:
-        raise UsageError(f"method '{name}' is registered by {taken.origin} already ({taken.folder}); choose another")
+        raise UsageError(f"method '{name}' is already registered by {taken.origin} ({taken.folder}); choose another")
 
 
 def _checkout(start: Path) -> Path | None:
-    """The nearest folder from ``start`` upwards that is a checkout of specbench."""
+    """The nearest folder at or above ``start`` that is a clone of specbench."""
     for folder in (start, *start.parents):
         if (folder / "methods").is_dir() and (folder / "tests" / "methods").is_dir():
             try:
                 project = toml.read(folder / "pyproject.toml", "mend it").get("project", {})
-            except UsageError:  # somebody else's folders of these names
+            except UsageError:  # another project with folders of these names
                 continue
             if isinstance(project, dict) and project.get("name") == _DISTRIBUTION:
                 return folder
@@ -132,14 +131,14 @@ def _package(name: str, into: Path) -> Scaffold:
         metadata.distribution(distribution)
     except metadata.PackageNotFoundError:
         pass
-    else:  # our own is one of them: a method named llm
+    else:  # specbench's own is one of them: a method named llm
         raise UsageError(f"a package {distribution} is installed already; choose another name")
     words = {"name": name, "package": package, "distribution": distribution, "version": __version__}
     files = {"pyproject.toml": _fill("pyproject.toml", words)}
     files |= {f"{package}/{file}": _fill(template, words) for file, template in _FOLDER.items()}
     files[f"tests/test_{name}.py"] = _fill("test.py", words)
     root = into / distribution
-    where = shlex.quote(str(root) if into.is_absolute() else f"./{root}")  # pip takes a bare word for a name
+    where = shlex.quote(str(root) if into.is_absolute() else f"./{root}")  # pip takes a bare word for a package name
     return Scaffold(name, root, files, ("",), (f"pip install -e {where}", f"python -m pytest {where}", _try(name)))
 
 
@@ -148,7 +147,7 @@ def _try(name: str) -> str:
 
 
 def _shown(root: Path) -> Path:
-    """``root`` as short as it can be said from the working directory."""
+    """The shortest spelling of ``root`` from the working directory."""
     here = Path.cwd()
     return Path(*[".."] * len(here.relative_to(root).parts))
 

@@ -14,12 +14,12 @@ from specbench.planning import Loading, Stepping, split_names
 if TYPE_CHECKING:
     from specbench.hardware import Profile, Settings
 
-# Beyond so many rows of a step a number is a slip; those that do not fit in memory are left out.
+# More rows than this are a typing mistake; row counts that do not fit in memory are left out.
 _MOST_ROWS = 1 << 16
 
 
 class ProfilePlan(Loading, Stepping):
-    """What ``profile`` takes."""
+    """Options of ``profile``."""
 
     rows: str | None = flag(None, "--rows", help="Rows of a step, comma-separated; 1 is added.", shown="1 to 512")
     contexts: str | None = flag(
@@ -27,7 +27,7 @@ class ProfilePlan(Loading, Stepping):
     )
     slots: str | None = flag(None, "--slots", help="Sequences stepped together, comma-separated.", shown="1 to 16")
     seconds: float | None = flag(
-        None, "--seconds", help="Time to measure for; what it does not cover is named.", shown="120", ge=1.0
+        None, "--seconds", help="Seconds to measure; what they do not cover is listed.", shown="120", ge=1.0
     )
     out: Path = flag(options.PROFILES, "--out", help="Folder that receives the profile's folder.")
     gpu: str = flag("auto", "--gpu", help="Refuse to run on any other GPU. See list gpus.")
@@ -91,16 +91,16 @@ def _settings(plan: ProfilePlan) -> Settings:
 
 
 def _counts(flag: str, text: str, most: int | None = None, add: int | None = None) -> tuple[int, ...]:
-    """Ascending whole numbers of a comma-separated list."""
+    """Ascending integers of a comma-separated list."""
     found = {add} if add else set()
     for word in split_names(text):
         number = parse_count(word)
         if not number or (most is not None and number > most):
             upper = f"to {most}" if most is not None else "up"
-            raise UsageError(f"{flag} {word}: give whole numbers from 1 {upper}, comma-separated, as {flag} 1,16,64")
+            raise UsageError(f"{flag} {word}: give integers from 1 {upper}, comma-separated, as {flag} 1,16,64")
         found.add(number)
     if not split_names(text):
-        raise UsageError(f"{flag} names nothing; give whole numbers, comma-separated, as {flag} 1,16,64")
+        raise UsageError(f"{flag} is empty; give integers, comma-separated, as {flag} 1,16,64")
     return tuple(sorted(found))
 
 

@@ -30,22 +30,22 @@ _ROWS = (
 @options.takes(
     QualityPlan,
     shown=(
-        "models", "tasks", "include", "limit", "shots", "chat", "out", "text", "base", "context", "stride", "tokens",
+        "models", "tasks", "include", "limit", "shots", "chat", "out", "text", "base", "context", "stride", "max_words",
+        "tokens",
     ),
     without=("model", "data_dir"),
 )  # fmt: skip
 def quality(
     plan: QualityPlan,
     card: bool = typer.Option(
-        False, "--card", help="Put the figures on the card of the trained folder that the last MODEL is."
+        False, "--card", help="Add the figures to the model card of the last MODEL, a trained folder."
     ),
     as_json: bool = options.JSON,
 ) -> None:
     """Measure accuracy on tasks of lm-evaluation-harness, or the perplexity of a text with --text.
 
-    The weights run as they are decoded here. Two models get the difference of
-    their answers too, document by document. With --text, an adapter is compared
-    with the model that it was made for.
+    Weights are loaded as for decoding. A second model is compared with the first,
+    document by document. With --text, an adapter is compared with its base.
     """
     from specbench.runner import notes_of, printing_to
 
@@ -53,7 +53,7 @@ def quality(
     if plan.text is not None:
         plan.check()
         if card:
-            raise UsageError("--card holds figures of --tasks, not of --text; leave one of them out")
+            raise UsageError("--card needs figures of --tasks, not of --text; leave one of them out")
         _rate_text(plan, say, as_json)
         return
     if card:
@@ -85,7 +85,7 @@ def quality(
 
 
 def _rate_text(plan: QualityPlan, say: Callable[[str], None], as_json: bool) -> None:
-    """Print how probable a text is to each model, in windows that roll over it."""
+    """Print the perplexity of a text under each model, in rolling windows."""
     from specbench.common import check_writable, progress_lines, write_text_atomic
     from specbench.models import names
     from specbench.quality import assert_windows, rate_text, read_passage
@@ -99,9 +99,9 @@ def _rate_text(plan: QualityPlan, say: Callable[[str], None], as_json: bool) -> 
         check_writable(plan.tokens.parent)
     assert_windows(plan.context, plan.stride)
     assert plan.text is not None
-    passage = read_passage(plan.text)
+    passage = read_passage(plan.text, plan.max_words)
     scored, lines = [], []
-    for model in models:  # one at a time is in memory
+    for model in models:  # only one model is in memory
         revision = plan.revision if model == plan.models[0] else None
         loaded = load_model(plan.model_copy(update={"model": model, "revision": revision}), say)
         scored.append(rate_text(loaded, passage, plan.context, plan.stride, progress_lines(say, "tokens")))
@@ -117,7 +117,7 @@ def _rate_text(plan: QualityPlan, say: Callable[[str], None], as_json: bool) -> 
 
 
 def _lines(rated: ScoredPassage, loaded: LoadedModel) -> list[str]:
-    """A line of JSON for each rated token, in the text's order."""
+    """A line of JSON for each scored token, in the order of the text."""
     first = len(rated.ids) - len(rated.nats)
     return [
         json.dumps({"model": rated.model, "at": at, "id": token, "token": loaded.decode([token]), "nats": nats}) + "\n"
@@ -131,8 +131,8 @@ def _print(passage: Passage, found: Sequence[ScoredPassage]) -> None:
     console = output.stdout()
     console.print(output.table(["", *(each["model"] for each in figures)], rows))
     ways = dict.fromkeys(f"windows of {each.context} tokens, {each.stride} rated in each" for each in found)
-    said = f"{passage.file}: {passage.words:,} words, {passage.bytes:,} bytes; {' and '.join(ways)}."
-    console.print(f"\n{said}", markup=False)
+    caption = f"{passage.file}: {passage.words:,} words, {passage.bytes:,} bytes; {' and '.join(ways)}."
+    console.print(f"\n{caption}", markup=False)
 
 
 def _shown(value: Any, form: str) -> str:

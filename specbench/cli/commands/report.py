@@ -1,4 +1,4 @@
-"""``specbench report``: runs, sweeps and profiles as a page that people can show each other, or as one table."""
+"""``specbench report``: write runs, sweeps and profiles as a page to share, or as one table."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from specbench.planning import split_names
 
 
 def report(
-    runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS"),
+    runs: list[Path] = options.folders(
+        "Folders of runs, sweeps or profiles, or folders that contain them.", "RUNS", many=True
+    ),
     out: Path | None = typer.Option(
         None, "--out", help="Folder for report.html, .md and .csv; with --to a file.", show_default="reports, or stdout"
     ),
-    claims: bool = typer.Option(False, "--claims", help="With the published rows of the same methods."),
+    claims: bool = typer.Option(False, "--claims", help="Add published figures of the same methods."),
     to: str | None = typer.Option(
         None, "--to", help="One table instead of a page, a row per request: csv, json, md or latex.", metavar="FORMAT"
     ),
     summary: bool = typer.Option(False, "--summary", help="With --to: a row per method instead of one per request."),
     positions: bool = typer.Option(
-        False, "--positions", help="With --to: a row per method and window of the answer: speed over the place in it."
+        False, "--positions", help="With --to: a row per method and window of the answer: speed over the position."
     ),
     columns: str | None = typer.Option(
-        None, "--columns", help="With --to: these columns only, comma-separated.", show_default="all"
+        None, "--columns", help="With --to: only these columns, comma-separated.", show_default="all"
     ),
     as_json: bool = options.JSON,
 ) -> None:
     """Write runs, sweeps and profiles as one HTML page, Markdown and CSV; or runs as one table with --to. No torch."""
     if to is not None:
         if claims or as_json:
-            raise UsageError("--claims and --json go with the page; leave them out for --to")
+            raise UsageError("--claims and --json need the page; leave them out with --to")
         _export(runs, to, summary, positions, columns, out)
         return
     if summary or positions or columns is not None:
@@ -60,11 +62,15 @@ def _export(runs: list[Path], to: str, summary: bool, positions: bool, columns: 
     """Write runs as one table in long format to a file or to stdout."""
     from specbench.report import export_tables
 
+    if out is not None and out.is_dir():
+        raise UsageError(
+            f"--out {out} is a folder, and --to {to} writes one file; name one, as in {out / f'runs.{to}'}"
+        )
     if summary and positions:
         raise UsageError("--summary and --positions are two tables; write them one after the other")
     wanted = [] if columns is None else split_names(columns)
     if columns is not None and not wanted:
-        raise UsageError("--columns names nothing; leave it out for all")
+        raise UsageError("--columns is empty; leave it out for all columns")
     export_tables(
         runs, to, out, rows="positions" if positions else "methods" if summary else "requests", columns=wanted
     )

@@ -1,8 +1,8 @@
-"""``specbench run``: methods on tasks, timed and scored."""
+"""``specbench run``: run methods on tasks, timed and graded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench.cli import options, output
@@ -12,14 +12,14 @@ from specbench.planning import Plan
 @options.takes(
     Plan,
     shown=(
-        "method", "task", "model", "limit", "max_new_tokens", "temperature", "settings", "preset", "gpu", "concurrency",
-        "repeats", "project", "out",
+        "method", "task", "data_file", "model", "head", "limit", "max_new_tokens", "temperature", "seed", "settings",
+        "preset", "gpu", "concurrency", "repeats", "project", "out", "verbose",
     ),
 )  # fmt: skip
 def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
-    """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
+    """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs with them.
 
-    Repeating an interrupted command goes on where it stopped; repeating a finished one shows its run.
+    Repeating an interrupted command continues it; repeating a finished one shows its run.
     specbench list METHOD has the options of a method.
     """
     if dry:
@@ -28,14 +28,16 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         resolved = resolve(plan, by_machine=True)
         show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
         return
+    from specbench.cli.latest import remember
     from specbench.common import EngineFault, PluginFault, SpecbenchError
-    from specbench.report import finding, projection_table, render_terminal, run_report
+    from specbench.report import finding, projection_table, render_terminal, run_brief, run_report
     from specbench.runner import run_plan
 
     finished, failed = [], []
     fault: type[SpecbenchError] = EngineFault
     for done in run_plan(plan):
         folder, summary = done.folder, done.folder.summary()
+        remember(folder.path)
         assert summary is not None
         for row in summary.rows:
             if row.failed:
@@ -46,21 +48,30 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         if not as_json:
             console = output.stdout()
             console.print()
-            console.print(render_terminal(run_report(folder.run, summary)))
+            blocks, lines = run_brief(folder.run, summary, str(folder.path), new=True)
+            if plan.verbose:
+                blocks, lines = run_report(folder.run, summary), [finding(summary), "", lines[-1]]
+            console.print(render_terminal(blocks))
             if done.projection:
                 console.print()
                 console.print(render_terminal([projection_table(done.projection)]))
-            if said := finding(summary):
-                console.print(f"\n{said}", markup=False)
-            console.print(f"\nrun: {folder.path}", soft_wrap=True)
+            console.print()
+            show_lines(lines)
     if as_json:
         output.emit_json(finished)
     if failed:
         raise fault("; ".join(failed))
 
 
+def show_lines(lines: Sequence[str]) -> None:
+    """Print the lines below a run's table; that of its folder may be longer than the terminal is wide."""
+    console = output.stdout()
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=line.startswith("run: "))
+
+
 def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:
-    """Prints what :func:`specbench.planning.dry_runs.dry_run` predicted."""
+    """Print the prediction of :func:`specbench.planning.dry_runs.dry_run`."""
     if as_json:
         output.emit_json(content)
         return

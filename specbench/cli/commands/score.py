@@ -1,4 +1,4 @@
-"""``specbench score``: verdicts on the answers of a run, or ratings of them by a judge model."""
+"""``specbench score``: grade the answers of a run, or let a judge model rate them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S = 300.0
 
 def score(
     run: Path = options.folders("A folder that specbench run wrote.", "RUN"),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Answers judged at a time; default all cores."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Answers graded at a time; default all cores."),
     judge: str | None = typer.Option(
         None, "--judge", help="Rate by this model instead: as for --model, or one of --base-url.", metavar="MODEL"
     ),
@@ -44,11 +44,11 @@ def score(
     data_dir: Path | None = options.of("data_dir"),
     as_json: bool = options.JSON,
 ) -> None:
-    """Score the answers of a run, finished or not; with --judge, rate them from 1 to 10 with FastChat's prompts.
+    """Grade the answers of a run, finished or not; with --judge, rate them from 1 to 10 with FastChat's prompts.
 
-    Nothing is generated again. Scoring never imports torch. Ratings are kept as
-    they come, and answers equal to AR's take its rating; repeating an
-    interrupted command goes on.
+    No answer is generated again, and grading never imports torch. Ratings are
+    stored as they come, and answers equal to AR's share its rating; repeating an
+    interrupted command continues it.
     """
     if judge is None:
         local = {
@@ -60,20 +60,20 @@ def score(
         remote = {"--base-url": base_url, "--api-key-env": api_key_env, "--timeout": timeout}
         more = {"--judge-workers": workers_of_judge > 1, "--max-new-tokens": max_new_tokens}
         if unused := [name for name, given in {**local, **remote, **more}.items() if given]:
-            raise UsageError(f"{unused[0]} goes with --judge MODEL; add it, or leave it out")
+            raise UsageError(f"{unused[0]} needs --judge MODEL; add it, or leave {unused[0]} out")
         _score(run, workers, data_dir, as_json)
         return
     if workers is not None:
-        raise UsageError("--workers is for scoring without --judge; use --judge-workers")
+        raise UsageError("--workers is for grading without --judge; use --judge-workers")
     if base_url is not None and (dtype != "auto" or device != "auto" or revision or trust_remote_code):
         raise UsageError(
-            "--dtype, --device, --revision and --trust-remote-code are of a judge that runs here; "
-            "leave them out for --base-url"
+            "--dtype, --device, --revision and --trust-remote-code are for a local judge; "
+            "leave them out with --base-url"
         )
     if base_url is None and timeout is not None:
-        raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
+        raise UsageError("--timeout needs --base-url; a local judge has no time limit")
     if base_url is None and workers_of_judge > 1:
-        raise UsageError("--judge-workers goes with --base-url; a judge that runs here takes one question at a time")
+        raise UsageError("--judge-workers needs --base-url; a local judge takes one question at a time")
     key, most = _key(base_url, api_key_env), max_new_tokens or 2048
     from specbench.analysis import read_run
     from specbench.evals import JudgePrompts, judge_all, judge_questions, judged_answers
@@ -134,9 +134,9 @@ def _key(base_url: str | None, variable: str | None) -> str | None:
     if variable is None:
         return None
     if base_url is None:
-        raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
+        raise UsageError("--api-key-env needs --base-url; a local judge needs no key")
     key = os.environ.get(variable, "").strip()
-    # What is not written as variables are may be the key itself, given by mistake.
+    # A text that does not look like a variable may be the key itself, given by mistake.
     name = f"environment variable {variable}" if keys.is_variable(variable) else "what --api-key-env names"
     if not key:
         raise UsageError(f"{name} is not set; put the key of --base-url into a variable, and give its name")

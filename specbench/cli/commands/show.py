@@ -1,4 +1,4 @@
-"""``specbench show``: a run, a sweep, a profile, or how the tokens of an answer came, from files alone."""
+"""``specbench show``: show a run, a sweep, a profile, or how the tokens of an answer were drafted, from files."""
 
 from __future__ import annotations
 
@@ -19,28 +19,34 @@ def show(
     run: Path = options.folders("A folder that specbench run, sweep or profile wrote.", "RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
     request: str | None = typer.Option(
-        None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"
+        None,
+        "--request",
+        help="How each token of an answer was drafted: prompt id, or METHOD|PROMPT|REPEAT.",
+        metavar="ID",
     ),
-    method: str | None = typer.Option(None, "--method", help="With --request: of this method only."),
+    method: str | None = typer.Option(None, "--method", help="With --request: only this method."),
     trajectory: bool = typer.Option(
-        False, "--trajectory", help="With --request, of a run with --trace: what each forward was fed at each position."
+        False,
+        "--trajectory",
+        help="With --request, for a run with --trace: the input of each forward at each position.",
     ),
     number: int | None = typer.Option(
-        None, "--round", help="With --request, of a run with --trace: the tree that this forward verified.", metavar="K"
+        None, "--round", help="With --request, for a run with --trace: the tree that forward K verified.", metavar="K"
     ),
     race: str | None = typer.Option(
         None,
         "--race",
-        help="Methods side by side as their tokens came, on --request ID or a typical one.",
+        help="Replay methods side by side, on --request ID or a typical prompt.",
         metavar="A,B",
     ),
-    speed: float = typer.Option(1.0, "--speed", help="With --race: times as fast as it was."),
+    speed: float = typer.Option(1.0, "--speed", help="With --race: speed factor."),
     out: Path | None = typer.Option(
         None,
         "--out",
-        help="A file instead: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
+        help="Write a file: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
         dir_okay=False,
     ),
+    verbose: bool = typer.Option(False, "--verbose", help="Every table and note."),
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
@@ -57,7 +63,7 @@ def show(
     if as_json and out is not None:
         raise UsageError("--json prints and --out writes a file; leave one of them out")
     if race is None and speed != 1.0:
-        raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
+        raise UsageError("--speed needs --race A,B; add it, or leave --speed out")
     if (race is not None or request is not None) and is_sweep(run):
         raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
     if race is not None:
@@ -68,10 +74,10 @@ def show(
     if request is not None:
         show_request(read_run(run), request, method, seen, as_json)
         return
-    if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
+    if is_sweep(run):  # first, because a sweep may contain the profile of its predictions
         from specbench.sweeps import read_sweep
 
-        show_sweep(read_sweep(run), as_json)
+        show_sweep(read_sweep(run), as_json, verbose=verbose)
         return
     if is_trainings(run):
         show_trainings(run, as_json)
@@ -84,18 +90,25 @@ def show(
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None
         judged = {"judged": read.judged} if read.judged else {}
         projected = {"projections": read.projections} if read.projections else {}
-        told = {"run": read.run, "summary": read.summary.written(), **judged, **projected}
-        output.emit_json({**told, **({"requests": lines} if requests else {})})
+        data = {"run": read.run, "summary": read.summary.written(), **judged, **projected}
+        output.emit_json({**data, **({"requests": lines} if requests else {})})
         return
     console = output.stdout()
     if requests:
         columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
         console.print(output.table(columns, _rows(read)))
         return
-    from specbench.report import projection_table, render_terminal, run_report
+    from specbench.report import projection_table, render_terminal, run_brief, run_report
 
-    blocks = [*run_report(read.run, read.summary, read.judged), *map(projection_table, read.projections)]
-    console.print(render_terminal(blocks))
+    blocks, below = run_brief(read.run, read.summary, str(run), read.judged, new=False)
+    if verbose:
+        blocks, below = run_report(read.run, read.summary, read.judged), []
+    console.print(render_terminal([*blocks, *map(projection_table, read.projections)]))
+    if below:
+        from specbench.cli.commands.run import show_lines
+
+        console.print()
+        show_lines(below)
 
 
 def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
@@ -119,8 +132,8 @@ def _rows(read: ReadRun) -> list[list[str]]:
     speeds = {record.request_id: record.decode_tok_s(read.config.concurrency > 1) for record in read.records}
     rows = []
     for record in read.records:
-        mine, twin = speeds[record.request_id], request_key(BASELINE, record.prompt_id, record.repeat, record.turn)
-        speedup = quotient(mine, speeds.get(twin))
+        mine, baseline = speeds[record.request_id], request_key(BASELINE, record.prompt_id, record.repeat, record.turn)
+        speedup = quotient(mine, speeds.get(baseline))
         rows.append(_row(record, mine, speedup, read.verdicts, record.method in read.config.simulated))
     return rows
 

@@ -1,4 +1,4 @@
-"""``specbench show RUN --request ID``: how an answer came, step by step, as states, or one forward's tree."""
+"""``specbench show RUN --request ID``: show an answer step by step, as states, or one forward's tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class View:
-    """What to show of a request: step by step, states over positions, or the tree of a forward; ``out`` draws it."""
+    """A view of a request: step by step, states over positions, or the tree of a forward; ``out`` draws it."""
 
     trajectory: bool = False
     round: int | None = None
@@ -26,18 +26,18 @@ class View:
 def view(
     request: str | None, method: str | None, race: str | None, trajectory: bool, number: int | None, out: Path | None
 ) -> View:
-    """The view that the options of ``show`` ask for."""
+    """The view chosen by the options of ``show``."""
     asked = {"--method": method is not None, "--trajectory": trajectory, "--round": number is not None}
     for flag, there in asked.items():
         if there and request is None:
-            raise UsageError(f"{flag} goes with --request ID; add it, or leave {flag} out")
+            raise UsageError(f"{flag} needs --request ID; add it, or leave {flag} out")
     if race is not None and method is not None:
         raise UsageError("--race already names the methods; remove --method")
     views = [flag for flag, there in {"--race": race is not None, **asked}.items() if there and flag != "--method"]
     if len(views) > 1:
         raise UsageError(f"{' and '.join(views)} cannot be combined; use one at a time")
     if out is not None and not views:
-        raise UsageError("--out goes with --race A,B, --trajectory or --round K; add one of them, or leave --out out")
+        raise UsageError("--out needs --race A,B, --trajectory or --round K; add one of them, or leave --out out")
     if out is not None and race is None and out.suffix.lower() != ".svg":
         raise UsageError(f"--out of {views[0]} draws SVG; give {out.name} the suffix .svg")
     return View(trajectory, number, out)
@@ -49,7 +49,7 @@ def show_request(read: ReadRun, request: str, method: str | None, seen: View, as
     if not (seen.trajectory or seen.round is not None):
         _show_steps(read, found, as_json)
         return
-    if method is None and len(found) > 1:  # a prompt: plain decoding has nothing to show here
+    if method is None and len(found) > 1:  # a prompt id: AR has no drafts to show
         found = [record for record in found if _drafts(record)] or found
     if (seen.round is not None or seen.out is not None) and len(found) > 1:
         names = ", ".join(dict.fromkeys(record.method for record in found))
@@ -75,7 +75,7 @@ def _drafts(record: RequestRecord) -> bool:
 
 
 def _made(record: RequestRecord, seen: View) -> tuple[Any, Any]:
-    """A view's data, and what prints it."""
+    """A view's data, and the function that prints it."""
     if seen.round is not None:
         from specbench.analysis import round_of
         from specbench.report import RoundTree
@@ -119,7 +119,7 @@ def _say_simulated(read: ReadRun, record: RequestRecord) -> None:
 
 
 def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]:
-    """The records of a key, or of a prompt: of one method where it is named, else of all."""
+    """The records of a key or a prompt, of one method or of all."""
     labels = [spec.label for spec in read.config.methods]
     if method is not None and method not in labels:
         raise unknown_name("method in this run", method, labels)

@@ -1,4 +1,4 @@
-"""``specbench sweep``: options of methods as a grid; with ``--tune`` the best options of one method."""
+"""``specbench sweep``: measure a grid of options; with ``--tune``, recommend the options of one method."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specbench.sweeps import TrainedSweepPlan, TunePlan
 @options.takes(
     TrainedSweepPlan,
     shown=(
-        "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
-        "settings", "out", "train", "train_grid", "max_hours",
+        "method", "grid", "grid_file", "task", "data_file", "model", "head", "limit", "held_out", "search", "until_ci",
+        "max_new_tokens", "seed", "settings", "out", "verbose", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(
     plan: TrainedSweepPlan,
     tune: bool = typer.Option(
-        False, "--tune", help="Recommend options of one method: halving over its own list, or --grid."
+        False, "--tune", help="Recommend options of one method, by halving over its own list or --grid."
     ),
     as_json: bool = options.JSON,
     dry: bool = options.DRY_RUN,
@@ -30,18 +30,20 @@ def sweep(
     """Compare settings of methods: which is best, and which are as good.
 
     Every prompt is decoded by all configurations, one right after the other, and by ar.
-    Repeating the command goes on where it stopped; a wider grid decodes only its
-    new configurations. With --train the grid is swept once for each of several
-    trainings. With --tune the winner is judged on other prompts.
+    Repeating the command continues it; a wider grid decodes only its new
+    configurations. With --train the grid is measured for each of several
+    trainings. With --tune the winner is measured on other prompts.
     """
     if tune:
         _tune(plan, as_json, dry)
         return
     if plan.train is None and plan.only_trained:
-        raise UsageError(f"{plan.only_trained[0]} goes with --train METHOD; add it, or leave it out")
+        raise UsageError(f"{plan.only_trained[0]} needs --train METHOD; add it, or leave {plan.only_trained[0]} out")
     if dry:
         if plan.train is not None:
-            raise UsageError("--dry-run says nothing of trainings, whose cost is told before they begin; leave one out")
+            raise UsageError(
+                "--dry-run does not cover trainings, whose cost is printed before they start; leave one out"
+            )
         from specbench.cli.commands.run import show_dry_run
         from specbench.sweeps import predict
 
@@ -52,24 +54,27 @@ def sweep(
     if plan.train is not None:
         show_trainings(_trained(plan), as_json, write=True)
         return
+    from specbench.cli.latest import remember
+
     read = read_sweep(run_sweep(plan))
-    show_sweep(read, as_json, write=True)
+    remember(read.path)
+    show_sweep(read, as_json, write=True, verbose=plan.verbose)
     refuse_failed(read.cells)
 
 
-#: What tuning decides itself: options of a sweep that it does not take.
+#: Options of a sweep that tuning sets itself.
 _NOT_TUNED = (
     "search", "until_ci", "profile", "executor", "workers", "yes", "simulate",
 )  # fmt: skip
 
 
 def _tune(plan: TrainedSweepPlan, as_json: bool, dry: bool) -> None:
-    """Print which options of a method are best here, in a sentence with its evidence."""
+    """Print the best options of a method here, in a sentence with its evidence."""
     given = plan.model_fields_set
     own = TrainedSweepPlan.model_fields.keys() - TunePlan.model_fields.keys()
     unused = sorted(flag_of(TrainedSweepPlan, name).name for name in given & {*own, *_NOT_TUNED})
     if dry or unused:
-        raise UsageError(f"{'--dry-run' if dry else unused[0]} does not go with --tune; leave one of them out")
+        raise UsageError(f"{'--dry-run' if dry else unused[0]} cannot be used with --tune; leave one of them out")
     if "method" not in given:
         raise UsageError("--tune takes one method; name it with --method")
     tuning = parse_flags(TunePlan, {name: getattr(plan, name) for name in given})
@@ -103,7 +108,7 @@ def refuse_failed(cells: Any) -> None:
 
 
 def _trained(plan: TrainedSweepPlan) -> Path:
-    """Train, and sweep what was trained."""
+    """Train, and sweep the trained models."""
     from specbench.report import render_terminal, training_costs
     from specbench.runner import notes_of, printing_to
     from specbench.sweeps import sweep_trainings
@@ -137,7 +142,7 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
     console.print(f"\ntrainings: {path}", soft_wrap=True)
 
 
-def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
+def show_sweep(read: Any, as_json: bool, write: bool = False, verbose: bool = False) -> None:
     """Print a sweep; ``write`` also writes the CSV and the pictures into its folder."""
     from specbench.report import render_terminal, sweep_report
 
@@ -155,14 +160,14 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
         return
     console = output.stdout()
     console.print()
-    console.print(render_terminal(sweep_report(run, read.cells)))
+    console.print(render_terminal(sweep_report(run, read.cells, verbose)))
     if not read.finished:
         console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
 
 
 def write_cells(read: Any) -> None:
-    """Writes ``cells.csv`` into a sweep's folder."""
+    """Write ``cells.csv`` into a sweep's folder."""
     from specbench.common import write_text_atomic
     from specbench.report import frame_csv
 

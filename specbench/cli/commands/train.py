@@ -1,4 +1,4 @@
-"""``specbench train``: train what a method drafts with; with ``--collect`` only the Jacobi states to learn from."""
+"""``specbench train``: train heads, draft models or adapters; with ``--collect``, only collect Jacobi states."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SHARED = TrainPlan.model_fields.keys() & TrajectoriesPlan.model_fields.keys()
 
 
 class _TrainCommand(TrainPlan, TrajectoriesPlan):
-    """The options of a training, and those of a collection."""
+    """The options of a training and of a collection."""
 
     method: str | None = flag(None, "METHOD", help=str(TrainPlan.model_fields["method"].description))  # type: ignore[assignment]
     collect: bool = flag(
-        False, "--collect", help="Only collect trajectories: Jacobi states of the model's own answers, in --out."
+        False, "--collect", help="Only collect trajectories (Jacobi states of the model's own answers) in --out."
     )
 
     def narrowed(self, to: type[P], other: type[Flags]) -> P:
-        """The options of one of the two; an option that only the other has is refused."""
+        """The options of one of the two; options of the other are refused."""
         for name in sorted(self.model_fields_set & (other.model_fields.keys() - _SHARED)):
-            how = "does not go with" if self.collect else "goes with"
+            how = "cannot be used with" if self.collect else "goes with"
             raise UsageError(f"{flag_of(_TrainCommand, name).name} {how} --collect; leave one of them out")
         return to.model_validate({name: getattr(self, name) for name in to.model_fields})
 
@@ -39,10 +39,11 @@ class _TrainCommand(TrainPlan, TrajectoriesPlan):
     ),
 )  # fmt: skip
 def train(plan: _TrainCommand, as_json: bool = options.JSON) -> None:
-    """Train what a method drafts with, on the model's own answers to training prompts.
+    """Train a draft head, draft model or adapter on the model's own answers to training prompts.
 
-    First the answers are made, then the recipe runs; with --collect, the states
-    of all blocks instead. Repeating an interrupted command goes on with both.
+    First the answers are generated, then the recipe runs; with --collect, Jacobi
+    states are collected instead. Repeating an interrupted command continues it.
+    specbench train METHOD; --set OPTION=VALUE sets options of its recipe.
     """
     from specbench.runner import notes_of, printing_to
     from specbench.training import run_collection, run_training

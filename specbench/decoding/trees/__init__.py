@@ -1,11 +1,10 @@
-"""Trees from a head that scores several positions at once: per-depth top-k marginals in, a tree within a budget out.
+"""Build token trees within a row budget from a parallel draft head's scores: the top-k tokens of each depth.
 
-A parallel draft head gives every position its own distribution, whatever was chosen before it, so all parents of a
-depth share one list of candidates and a path's probability is the product of its tokens'. What is left to decide is
-which of the many paths are worth a row of the target's forward. Every builder here answers with its own order, best
-first; :mod:`.builders` has them by name.
+A parallel draft head gives every position a distribution that does not depend on the tokens chosen before it. So all
+parents at a depth share one list of candidates, and a path's probability is the product of its tokens' probabilities.
+Builders differ in the order in which they add paths to the tree; :mod:`.builders` has them by name.
 
-A budget counts **rows of the target's forward, the root included**, everywhere. The papers count otherwise:
+A budget counts **rows of the target's forward, root included**, everywhere. The papers count differently:
 
 ========================  =================  ===================  ===================
 source                    its budget         rows of its forward  here

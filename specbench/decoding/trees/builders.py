@@ -1,4 +1,4 @@
-"""The builders by name, called alike: what a method needs whose option names a tree."""
+"""Tree builders by name, all with the same signature, for methods with an option that names a tree."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from specbench.decoding.trees.prefixes import StepSeconds, auto, chain, optimal
 
 @dataclass(frozen=True)
 class Knobs:
-    """Settings of all builders; each reads its own and leaves the rest.
+    """Settings of all builders; each builder reads only its own.
 
     Attributes:
-        width: children of a row at most, of ``accum-logp`` and ``top2gap``.
-        beta: sharpness of ``top2gap``'s caps, per nat.
-        g0: gap of ``top2gap`` at which half the width is left, in nats.
-        spine: whether ``optimal`` holds the greedy spine whatever it is worth.
-        step_seconds: rows -> seconds of a whole step, which ``auto`` chooses a budget by and cannot do without.
+        width: most children of a row, for ``accum-logp`` and ``top2gap``.
+        beta: for ``top2gap``, how steeply the number of children falls with the gap, per nat.
+        g0: for ``top2gap``, the gap in nats at which half of the width remains.
+        spine: whether ``optimal`` always includes the greedy chain.
+        step_seconds: rows -> seconds of a whole step; ``auto`` requires it to choose a budget.
     """
 
     width: int = WIDTH
@@ -32,7 +32,7 @@ class Knobs:
 
 
 class Builder(Protocol):
-    """Marginals and a budget in rows, root included (``auto``: the most it may take), to a tree of no more rows."""
+    """Builds a tree from marginals and a budget, which is the most rows that the tree may have, root included."""
 
     def __call__(self, marginals: Marginals, budget: int, knobs: Knobs = ..., /) -> TokenTree: ...
 
@@ -59,7 +59,7 @@ def _optimal(marginals: Marginals, budget: int, knobs: Knobs = _DEFAULTS, /) -> 
 
 def _auto(marginals: Marginals, budget: int, knobs: Knobs = _DEFAULTS, /) -> TokenTree:
     if knobs.step_seconds is None:
-        raise ValueError("the auto tree chooses its budget by step times; give it step_seconds")
+        raise ValueError("cannot choose the budget of an auto tree: step_seconds is missing; give it")
     return auto(marginals, knobs.step_seconds, budget).tree
 
 

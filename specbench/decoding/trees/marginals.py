@@ -1,4 +1,4 @@
-"""Marginals: the best tokens of each depth, as a head scored them."""
+"""Data class for a parallel head's scores: the best tokens of each depth with their log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import ge
 
 from specbench.decoding.tree import TokenTree
 
-_ROUNDING = 1e-3  # a log-probability that rounding made positive; a raw logit is further off
+_ROUNDING = 1e-3  # largest log-probability that rounding can explain; raw logits are usually larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Marginals:
         root: the last emitted token.
         tokens: candidates of each depth, best first, shape [D][K]; those of depth 1 follow the root. K may differ
             between depths.
-        logp: their natural log-probabilities, shape [D][K]. Normalised over the whole vocabulary, not over the K, at
-            temperature 1: sampling does not rescale them (JetSpec). -inf is a token that cannot come.
+        logp: natural log-probabilities of the candidates, shape [D][K], normalised over the whole vocabulary (not over
+            the K) at temperature 1: sampling does not rescale them (JetSpec). -inf marks an impossible token.
 
     Raises:
-        ValueError: shapes differ, a depth has no candidate that can come, or one twice, or its log-probabilities are
-            not normalised, not highest first, or not numbers.
+        ValueError: shapes differ, a depth has no possible candidate or a duplicate, or its log-probabilities are not
+            normalised, not descending, or NaN.
     """
 
     root: int
@@ -44,14 +44,14 @@ class Marginals:
             if not -math.inf < logp[0] <= _ROUNDING:
                 raise ValueError(f"the best log-probability of depth {depth} is {logp[0]}; apply log_softmax first")
             if not all(map(ge, logp, islice(logp, 1, None))):
-                raise ValueError(f"the log-probabilities of depth {depth} are not highest first")
+                raise ValueError(f"the log-probabilities of depth {depth} are not in descending order")
             if len(set(tokens)) != len(tokens):
                 raise ValueError(f"a token occurs twice at depth {depth}")
 
     def scores(self, tree: TokenTree) -> list[float | None]:
-        """The log-probability of each row's token at its depth, [rows], as :attr:`TokenTree.scores`.
+        """Return the log-probability of each row's token at its depth, [rows], for :attr:`TokenTree.scores`.
 
-        None are the root's, and that of a token which is not among the candidates of its depth or cannot come.
+        None for the root, and for tokens that are impossible or not among the candidates of their depth.
         """
         likely = [dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(self.tokens, self.logp, strict=True)]
         depths = [0]
@@ -65,6 +65,6 @@ class Marginals:
 
 
 def check_budget(budget: int) -> None:
-    """Refuses a budget that has no place for the root."""
+    """Refuse a budget below 1, which leaves no row for the root."""
     if budget < 1:
-        raise ValueError(f"a budget of {budget} rows has no place for the root; 1 is the least")
+        raise ValueError(f"a budget of {budget} rows leaves none for the root; give 1 or more")

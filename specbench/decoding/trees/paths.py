@@ -1,4 +1,4 @@
-"""Paths of a scored tree: what each is worth to the drafter that made it."""
+"""Compute path probabilities of a scored tree, its expected accepted drafts, and its best path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specbench.decoding.tree import TokenTree
 
 
 def totals(tree: TokenTree) -> list[float]:
-    """Total log-probability of the path to each row; the root's is 0, and -inf where a token has no score."""
+    """Return the log-probability of the path to each row: 0 for the root, -inf if a token on the path has no score."""
     found = [0.0]
     for parent, score in zip(tree.parents[1:], (tree.row_scores() or [None] * len(tree))[1:], strict=True):
         found.append(found[parent] + (-math.inf if score is None else score))
@@ -16,19 +16,19 @@ def totals(tree: TokenTree) -> list[float]:
 
 
 def expected_accepted(tree: TokenTree) -> float:
-    """Expected number of accepted drafts; the target's own next token, which always comes, is not counted.
+    """Return the expected number of accepted drafts, without the bonus token.
 
-    A row is accepted when the target says its whole path, so the expectation is the sum of the rows' path
-    probabilities (DDTree). It is exact for targets that draw each position from what the drafter says, and for real
-    ones as good as the drafter is calibrated. No path may stand in the tree twice.
+    A row is accepted if the target emits its whole path, so the expectation is the sum of the rows' path probabilities
+    (DDTree). It is exact if the target samples each position from the drafter's distribution; for real targets it is as
+    accurate as the drafter is calibrated. The tree must not contain a path twice.
     """
     return math.fsum(map(math.exp, totals(tree)[1:]))
 
 
 def best_path(tree: TokenTree) -> tuple[list[int], float]:
-    """Tokens of the path that takes the best-scored child each time, down to a leaf, and its log-probability.
+    """Return the tokens of the path that follows the best-scored child down to a leaf, and its log-probability.
 
-    No tokens of a tree that is its root alone.
+    A tree with only a root has no tokens.
     """
     children: dict[int, list[int]] = {}
     for row in range(1, len(tree)):

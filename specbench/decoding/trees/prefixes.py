@@ -1,4 +1,4 @@
-"""Prefix trees: the greedy spine, the tree of the most probable prefixes, and how many rows are worth their step."""
+"""Build the greedy chain, the tree of the most probable prefixes, and that tree with the fastest number of rows."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from specbench.decoding.trees.marginals import Marginals, check_budget
 
 
 def chain(marginals: Marginals, budget: int) -> TokenTree:
-    """The greedy spine: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B)."""
+    """Return the greedy chain: the best token of each depth, as many as fit (DFlash; a block of B is a budget of B)."""
     check_budget(budget)
     spine = [tokens[0] for tokens in marginals.tokens[: budget - 1]]
     return TokenTree.chain([marginals.root, *spine], origins="head", scores=marginals.scores)
 
 
 def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
-    """The most probable prefixes (DDTree, ``build_ddtree_tree``), by default around the greedy spine. Our default.
+    """Return the tree of the most probable prefixes (DDTree, ``build_ddtree_tree``); the default builder.
 
-    Without a spine no tree of as many rows has a larger :func:`expected_accepted
-    <specbench.decoding.trees.paths.expected_accepted>`, among the given candidates; over the whole
-    vocabulary, if no row takes the last candidate of its depth, as with K >= budget it cannot.
+    Without ``spine``, no tree with the same number of rows and the given candidates has a larger
+    :func:`expected_accepted <specbench.decoding.trees.paths.expected_accepted>`. This holds for the whole vocabulary if
+    no row uses the last candidate of its depth, which cannot happen for K >= budget.
 
-    The expectation trusts the head. With ``spine`` the first rows are :func:`chain`'s, however improbable the head
-    finds their end, and the best prefixes get what is left: never fewer accepted than the chain of the same budget. A
-    budget of at most D + 1 is then the chain itself; the guarantee is cheap only where the spine fits well inside.
+    The expectation relies on the head's scores. With ``spine``, the first rows are those of :func:`chain`, even if the
+    head finds its end improbable, and the most probable prefixes fill the rest: the tree never has fewer accepted
+    drafts than the chain of the same budget. For budgets up to D + 1 the tree is the chain itself, so the guarantee is
+    cheap only if the budget is much larger.
 
-    ``budget``: rows at most, root included: one more than DDTree's number. The spine comes first, then the rows most
-    probable first; equal ones by their parent's row, then by rank. The tree of a smaller budget is the beginning of it.
+    ``budget``: most rows, root included; one more than DDTree's number. The spine comes first, then rows by descending
+    probability; ties are ordered by parent row, then by rank. The tree of a smaller budget is a prefix of the tree.
     """
     tokens, parents, _ = best_prefixes(marginals, budget, spine)
     return TokenTree(tokens, parents, origins="head", scores=marginals.scores)
 
 
 def best_prefixes(marginals: Marginals, budget: int, spine: bool) -> tuple[list[int], list[int], list[float]]:
-    """The rows of :func:`optimal` with their scores.
+    """Return the rows of :func:`optimal` as tokens, parents and negative path log-probabilities, each of shape [rows].
 
-    Of the prefixes that are not in the tree, only two can be next behind one that just went in: its next sibling and
-    its first child. So the heap holds one candidate per parent and never sees the other K - 1 (DDTree).
-
-    Returns tokens, parents and negative log-probabilities of the paths, each of shape [rows].
+    Adding a row creates only two new candidates: its next sibling and its first child. So the heap holds one candidate
+    per parent instead of K (DDTree).
     """
     check_budget(budget)
     ranked, logp = marginals.tokens, marginals.logp
@@ -87,7 +86,7 @@ StepSeconds = Callable[[int], float] | Mapping[int, float]
 
 
 class Sized(NamedTuple):
-    """A tree of the size that was found best: ``budget`` rows, root included; ``expected`` accepted drafts."""
+    """A tree of the best size: ``budget`` rows, root included; ``expected`` accepted drafts; ``seconds`` of a step."""
 
     tree: TokenTree
     budget: int
@@ -96,28 +95,28 @@ class Sized(NamedTuple):
 
 
 def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Sized:
-    """The tree that emits most tokens per second, by the head's probabilities and measured step times.
+    """Return the tree with the most tokens per second, according to the head's probabilities and measured step times.
 
-    Maximises ``(1 + expected accepted) / step_seconds(rows)`` over the rows. The tree is :func:`optimal
-    <specbench.decoding.trees.prefixes.optimal>` without a spine: a row that the expectation did not choose would
-    not pay by it. Trees of all sizes are beginnings of the largest, so one heap run answers for every budget.
+    Maximises ``(1 + expected accepted) / step_seconds(rows)`` over the number of rows. The tree is :func:`optimal
+    <specbench.decoding.trees.prefixes.optimal>` without a spine, because spine rows could lower the expectation.
+    Smaller trees are prefixes of the largest one, so it is built only once.
 
     Args:
-        step_seconds: rows -> seconds of a **whole** step: drafting and the host too, or small trees look better than
-            they are. A mapping has the measured row buckets (``dict`` of (rows, seconds) pairs); a tree is padded to
-            the next larger one, and none is larger than the largest. A function is asked about every number of rows.
-        max_budget: rows at most, root included.
+        step_seconds: rows -> seconds of a **whole** step, including drafting and host time; otherwise small trees seem
+            faster than they are. A mapping holds the measured row buckets: a tree is padded to the next larger bucket,
+            and cannot be larger than the largest. A function is called for every number of rows.
+        max_budget: most rows, root included.
 
     Returns:
-        The tree and its size. Of equally good buckets (numbers of rows, with a function) the smallest.
+        The tree and its size. Of equally good sizes the smallest.
     """
     check_budget(max_budget)
     if isinstance(step_seconds, Mapping):
         if not step_seconds:
-            raise ValueError("no step times to choose a budget by; measure at least one row bucket")
-        max_budget = min(max_budget, max(step_seconds))  # beyond it nothing is measured, so nothing is chosen
+            raise ValueError("cannot choose a budget: there are no step times; measure at least one row bucket")
+        max_budget = min(max_budget, max(step_seconds))  # larger trees have no measured time
     tokens, parents, costs = best_prefixes(marginals, max_budget, spine=False)
-    expected = list(accumulate((math.exp(-cost) for cost in costs[1:]), initial=0.0))  # of trees of 1, 2, ... rows
+    expected = list(accumulate((math.exp(-cost) for cost in costs[1:]), initial=0.0))  # for trees of 1, 2, … rows
     sizes = _sizes(step_seconds, len(tokens))
     rows, seconds = max(sizes, key=lambda size: (1 + expected[size[0] - 1]) / size[1])
     tree = TokenTree(tokens[:rows], parents[:rows], origins="head", scores=marginals.scores)
@@ -125,7 +124,7 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
 
 
 def _sizes(step_seconds: StepSeconds, most: int) -> Iterator[tuple[int, float]]:
-    """The numbers of rows that can be best, least first, each with its step time."""
+    """Yield the candidate numbers of rows, ascending, each with its step time."""
     if not isinstance(step_seconds, Mapping):
         for rows in range(1, most + 1):
             yield rows, _measured(rows, step_seconds(rows))
@@ -133,12 +132,12 @@ def _sizes(step_seconds: StepSeconds, most: int) -> Iterator[tuple[int, float]]:
     rows = 0
     for bucket, seconds in sorted(step_seconds.items()):
         _measured(bucket, seconds)
-        if rows < most:  # padding costs what a row costs, and a row may be accepted: a bucket is best when full
+        if rows < most:  # padding costs as much as a row, which may be accepted: only full buckets can be best
             rows = min(bucket, most)
             yield rows, seconds
 
 
 def _measured(rows: int, seconds: float) -> float:
     if rows < 1 or not 0 < seconds < math.inf:
-        raise ValueError(f"a step of {rows} rows in {seconds} seconds is no measurement")
+        raise ValueError(f"invalid step time: {rows} rows in {seconds} seconds; both must be positive")
     return seconds

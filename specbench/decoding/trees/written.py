@@ -1,7 +1,7 @@
-"""A tree's paths as people write them: Medusa's lists of ranks, or names of a digit per rank; in a file or as they are.
+"""Parse a tree option: Medusa's lists of ranks, or names with one digit per rank, given directly or in a file.
 
-However they are written, the option's value becomes the names, one behind the other: a record says which tree it was,
-and a file that was changed since makes another run.
+The option's value is always replaced by the names of all nodes, so that a record contains the tree itself, and a
+changed file counts as another run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from specbench.common import UsageError, damaged, one_line, parse_json, read_text
 
-#: A node by its ranks from the root down: ``(0, 2)`` is the third best guess under the best guess.
+#: The ranks on the path to a node: ``(0, 2)`` is the third best guess under the best guess.
 Node = tuple[int, ...]
 
 _LARGEST = 256 << 10  # bytes; a tree of ten thousand nodes has half of it
@@ -25,19 +25,19 @@ _AS_JSON = str.maketrans("()", "[]")
 
 
 def parse_nodes(names: str) -> list[Node]:
-    """The nodes of names with white space between them: ``0 1 00``."""
+    """Parse names separated by whitespace, such as ``0 1 00``."""
     return [tuple(map(int, name)) for name in names.split()]
 
 
 @dataclass(frozen=True)
 class TreeOption:
-    """Tree option: the option of a method whose value is a tree of ranks.
+    """An option ``tree`` of a method, whose value is a tree of ranks.
 
     Attributes:
-        owner: the method, for errors.
-        ranks: guesses of a position; ranks are below it.
-        known: names that stand for a tree.
-        others: values that are no tree and have a meaning of their own.
+        owner: name of the method, for error messages.
+        ranks: guesses per position; ranks must be smaller.
+        known: predefined trees by name.
+        others: further allowed values that are not trees.
     """
 
     owner: str
@@ -46,40 +46,41 @@ class TreeOption:
     others: tuple[str, ...] = ()
 
     def named(self, tree: str) -> str:
-        """What a value stands for: a known name as it is, or the names of all nodes of a file or of the value itself.
+        """Normalise a value: return a known name unchanged, otherwise the names of all nodes in the value or its file.
 
         Raises:
-            UsageError: it is none of these, or no tree: a node without its parent, one that is there twice, or a rank
-                that no guess has.
+            UsageError: the value is not a known name, a file or a tree, or the tree has a node without its parent, a
+                duplicate node, or a rank that is too large.
         """
         if tree in self.known or tree in self.others:
             return tree
         here, file = f"option 'tree' of {self.owner}", os.path.expanduser(tree)
-        if os.path.isfile(file):  # unlike Path's, of any text it says only yes or no
+        if os.path.isfile(file):  # Path.is_file raises for some texts
             return _written(self._nodes(read_text(Path(file), _TODO, _LARGEST).strip(), file), file)
         if _NAMES.fullmatch(tree.strip()) or tree.lstrip().startswith(("[", "(")):
             return _written(self._nodes(tree.strip(), here), here)
         known = ", ".join([*self.known, *self.others])
         raise UsageError(
-            f"{here}: {one_line(tree, 80)!r} is none of {known}, and no such file is there; name one, or {_TODO}"
+            f"cannot use {here}: {one_line(tree, 80)!r} is not a file and not one of {known}; give one of these, or "
+            f"{_TODO}"
         )
 
     def nodes_of(self, tree: str) -> list[Node]:
-        """The nodes of what :meth:`named` returned."""
+        """Return the nodes of a value that :meth:`named` returned."""
         return self.known[tree] if tree in self.known else parse_nodes(tree)
 
     def _nodes(self, text: str, where: object) -> list[Node]:
         if _NAMES.fullmatch(text):
             content: Any = [list(map(int, name)) for name in re.split(r"[\s,]+", text.rstrip(","))]
-        else:  # tuples and a comma behind the last entry, as Python writes them; the rest is JSON
+        else:  # JSON, or Python's syntax with tuples and trailing commas
             content = parse_json(re.sub(r",(\s*\])", r"\1", text.translate(_AS_JSON)), where, _TODO)
         if not isinstance(content, list):
-            raise damaged(where, "no list of paths", _TODO)
+            raise damaged(where, "it is not a list of paths", _TODO)
         return [self._node(path, where) for path in content]
 
     def _node(self, path: Any, where: object) -> Node:
         if not isinstance(path, list) or not path:
-            raise damaged(where, f"{path!r} is no path of ranks"[:80], _TODO)
+            raise damaged(where, f"{path!r} is not a list of ranks"[:80], _TODO)
         for rank in path:
             if type(rank) is not int or not 0 <= rank < self.ranks:
                 most = f"the {self.ranks} best guesses have the ranks 0 to {self.ranks - 1}"
@@ -88,17 +89,17 @@ class TreeOption:
 
 
 def _written(nodes: list[Node], where: object) -> str:
-    """The names, each behind its parent's, otherwise in the order of the file: of equal paths the first one counts."""
+    """Return the names of all nodes, each after its parent's and otherwise in the order of the file."""
     if not nodes:
-        raise damaged(where, "no path", _TODO)
+        raise damaged(where, "it has no paths", _TODO)
     there = set[Node]()
     for node in nodes:
         if node in there:
-            raise damaged(where, f"{_name(node)} is there twice", "keep one")
+            raise damaged(where, f"it has {_name(node)} twice", "keep one")
         there.add(node)
     for node in nodes:
         if len(node) > 1 and node[:-1] not in there:
-            raise damaged(where, f"{_name(node)} has no parent", f"add {_name(node[:-1])}")
+            raise damaged(where, f"the parent of {_name(node)} is missing", f"add {_name(node[:-1])}")
     ordered = dict.fromkeys(node[:depth] for node in nodes for depth in range(1, len(node) + 1))
     return " ".join("".join(map(str, node)) for node in ordered)
 

@@ -1,1 +1,1 @@
-"""Export: a model's weights in the files that other engines read, so that they are measured on the same numbers."""
+"""Write a model's weights in the formats of other engines, so that all engines are measured on the same weights."""

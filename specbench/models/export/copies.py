@@ -1,7 +1,7 @@
-"""The weights of a model as another engine of a run reads them, made once on a machine and used again.
+"""Cache exported weights for the other engines of a run, so that each copy is written only once per machine.
 
-They lie in the cache, each in a folder that is named after all that its content hangs on and has that name only once it
-is whole. A copy can be deleted at any time.
+Each copy is a folder whose name contains a hash of everything that its content depends on. It gets this name once it is
+complete, and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from specbench.models.export.gguf_file import export_gguf
 from specbench.models.export.hf_folder import export_hf
 from specbench.models.loaded_model import LoadedModel
 
-#: The file beside a copy that says what was written.
+#: File next to a copy that records sizes and hashes of what was written.
 RECORD = "exported.json"
 
-_VERSION = 1  # of what is written: with another one, copies are made again
+_VERSION = 1  # version of the exported content; a new version makes all copies again
 _NAMES: dict[Format, str] = {"gguf": "weights.gguf", "hf": "checkpoint"}
-_SAID_ELSEWHERE = ("_name_or_path", "architectures", "dtype", "transformers_version")
-_TODO = "delete its folder, it is made again"
+_NOT_IN_KEY = ("_name_or_path", "architectures", "dtype", "transformers_version")
+_TODO = "delete its folder, and it will be written again"
 
 
 class _File(BaseModel):
@@ -57,7 +57,7 @@ class _File(BaseModel):
 
 
 class Record(BaseModel):
-    """The files of a copy, by their paths in its folder; none is hashed again while size and time stay."""
+    """Files of a copy by their paths in its folder; a file is hashed again only if its size or time has changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -65,9 +65,9 @@ class Record(BaseModel):
 
 
 def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
-    """The copy of a model's weights that other engines of a run read: made when missing, checked when there.
+    """Return the copy of a model's weights for other engines: written if missing, checked if it exists.
 
-    A GGUF file has a vocabulary of placeholders, so that ids are all that goes in and out of it.
+    A GGUF file gets a vocabulary of placeholders: its engine exchanges token ids only.
 
     Args:
         kind: "gguf" or "hf".
@@ -77,19 +77,23 @@ def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
     written = str(precision).removeprefix("torch.")
     root = cache_folder("exports")
     if root is None:
-        raise EnvironmentRefused("there is no folder for copies of weights; set XDG_CACHE_HOME to one with room")
+        raise EnvironmentRefused(
+            "cannot export weights: there is no cache folder; set XDG_CACHE_HOME to a folder with enough space"
+        )
     check_writable(root)
     sums = fingerprint(model.model, precision)
     folder = root / f"{kind}-{written}-{_key(model, kind, written, sums)}"
-    with write_lock(root):  # whoever comes second waits, and finds the first one's
-        for draft in root.glob(".*.tmp"):  # of a process that was killed; nobody else writes now
+    with write_lock(root):  # a second process waits here, and then finds the first one's copy
+        for draft in root.glob(".*.tmp"):  # left by a killed process, since this one holds the lock
             remove(draft)
         found = _checked(folder)
         if found is None:
             _make(folder, model, kind, written)
             found = _checked(folder)
     if found is None:
-        raise EnvironmentRefused(f"{folder} was written and holds something else when read again; check its disk")
+        raise EnvironmentRefused(
+            f"cannot export weights to {folder}: it reads back differently from what was written; check its disk"
+        )
     if kind == "gguf":
         whole, size = found[_NAMES[kind]].sha256, found[_NAMES[kind]].bytes
     else:
@@ -100,20 +104,20 @@ def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
 
 
 def _key(model: LoadedModel, kind: Format, dtype: str, sums: str) -> str:
-    """A sum over what a copy's content hangs on; rotary base and heads are no weights, and make another model too."""
-    about: list[Any] = [_VERSION, kind, dtype, sums, _said(model.model.config)]
+    """Return a hash over everything that a copy's content depends on, including configuration such as the rope base."""
+    about: list[Any] = [_VERSION, kind, dtype, sums, _settings(model.model.config)]
     if kind == "hf":
         about += [
             version("transformers"),
             sorted(model.stop_ids),
-            _said(getattr(model.model, "generation_config", None)),
+            _settings(getattr(model.model, "generation_config", None)),
         ]
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def _said(config: Any) -> dict[str, Any]:
+def _settings(config: Any) -> dict[str, Any]:
     values = {} if config is None else config.to_dict()
-    return {name: value for name, value in values.items() if name not in _SAID_ELSEWHERE}
+    return {name: value for name, value in values.items() if name not in _NOT_IN_KEY}
 
 
 def _make(folder: Path, model: LoadedModel, kind: Format, dtype: str) -> None:
@@ -137,14 +141,14 @@ def _file(path: Path) -> _File:
 
 
 def read_record(file: Path) -> Record:
-    """What was written beside a copy."""
+    """Read the record of a copy."""
     return validate(Record, read_json_object(file, _TODO), file, _TODO)
 
 
 def _checked(folder: Path) -> dict[str, _File] | None:
-    """The files of a copy that is as it was written; None where there is none, and one that is not is removed.
+    """Return the files of an intact copy; remove a damaged one and return None.
 
-    Where size or time of a file are others than on the record, its content decides.
+    A file whose size or time differs from the record is compared by its hash.
     """
     try:
         found = read_record(folder / RECORD).files
@@ -155,7 +159,7 @@ def _checked(folder: Path) -> dict[str, _File] | None:
                 continue
             touched = True
             if _file(folder / name).sha256 != wanted.sha256:
-                raise UsageError(f"{folder / name} is not as it was written; {_TODO}")
+                raise UsageError(f"cannot use {folder / name}: it has changed since it was written; {_TODO}")
         if touched:
             _record(folder)
     except (UsageError, OSError):

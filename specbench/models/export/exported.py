@@ -1,4 +1,4 @@
-"""Files with a model's weights as they were written, and how they come to be there whole or not at all."""
+"""Describe exported weights, and write them atomically."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from specbench.models.names import DTYPES, EXPORTED
 
 Format = Literal["gguf", "hf"]
 
-#: How the weight files of a folder are called.
+#: Suffix of the weight files in a folder.
 WEIGHTS = ".safetensors"
 
-_INTEGERS = {2: torch.int16, 4: torch.int32}  # bytes of a value -> what has its bits
+_INTEGERS = {2: torch.int16, 4: torch.int32}  # bytes of a value -> integer type of that size
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Exported:
     """A copy of a model's weights for other engines.
 
     Attributes:
-        path: a GGUF file, or a folder as transformers writes one.
-        sha256: of the file; of a folder :func:`digest_of` its weight files.
-        bytes: of the file; of a folder those of its weight files together.
-        fingerprint: of the weights in that precision, equal for equal values in any format, as ``ModelSpec`` has it.
+        path: a GGUF file, or a folder in transformers' format.
+        sha256: hash of the file; for a folder, :func:`digest_of` its weight files.
+        bytes: size of the file; for a folder, the sum over its weight files.
+        fingerprint: fingerprint of the weights in this precision, as in ``ModelSpec``: the same in every format.
     """
 
     path: Path
@@ -47,30 +47,30 @@ class Exported:
 
 
 def precision_of(model: LoadedModel, dtype: str) -> torch.dtype:
-    """The precision that a model's weights are to be written in."""
+    """Return the precision in which a model's weights are written."""
     found = DTYPES.get(dtype)
     if found not in EXPORTED:
         raise unknown_name("precision of an export", dtype, EXPORTED)
     if model.spec.dtype == "int8":
         raise UsageError(
-            f"{model.spec.name} was loaded with weights of int8, which the formats of other engines hold otherwise; "
-            "load it in float32 or bfloat16 to export it"
+            f"cannot export {model.spec.name} in int8: other engines' formats store 8-bit weights differently; load it "
+            "with --dtype float32 or bfloat16"
         )
     return cast(torch.dtype, getattr(torch, found))
 
 
 @contextmanager
 def drafted(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; what is there takes its place at the end, or is removed after an error."""
+    """Yield a temporary path next to ``path``; rename it to ``path`` at the end, or remove it after an error."""
     check_free(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
     try:
         make_folder(path.parent)
-        remove(draft)  # of a process that was killed and had this one's number
+        remove(draft)  # left by a killed process with the same process id
         yield draft
         for file in [draft, *draft.rglob("*")]:
             _sync(file)
-        check_free(path)  # it took a while
+        check_free(path)  # it may have been created in the meantime
         draft.rename(path)
         sync_folder(path.parent)
     except BaseException as error:
@@ -81,7 +81,7 @@ def drafted(path: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Makes the content of a file, or the names in a folder, survive a power cut."""
+    """Flush a file or folder to disk, so that it survives a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -90,13 +90,13 @@ def _sync(path: Path) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Refuses to write over what is there."""
+    """Refuse to overwrite an existing path."""
     if path.exists() or path.is_symlink():
         raise UsageError(f"cannot write {path}: it exists; choose another name or move it away")
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder as far as that goes; there may be none."""
+    """Remove a file or folder if it exists, ignoring errors."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -105,12 +105,12 @@ def remove(path: Path) -> None:
 
 
 def _with_reason(error: OSError) -> OSError:
-    """numpy says of a write that ended early how many values are missing, and not why; no room is why it does."""
+    """Give numpy's error for an incomplete write its reason: a full disk."""
     return error if error.errno is not None else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def sha256_of(file: Path) -> str:
-    """sha256 of a file's content."""
+    """Return the sha256 of a file's content."""
     digest = hashlib.sha256()  # Python 3.10 has no file_digest
     with file.open("rb") as opened:
         while block := opened.read(1 << 20):
@@ -119,16 +119,18 @@ def sha256_of(file: Path) -> str:
 
 
 def digest_of(sums: Mapping[str, str]) -> str:
-    """One sha256 for a folder's weight files: over the lines ``<sha256>  <name>``, by name, as ``sha256sum`` prints."""
+    """Return one sha256 for several files: over lines ``<sha256>  <name>`` as of ``sha256sum``, sorted by name."""
     return hashlib.sha256("".join(f"{sums[name]}  {name}\n" for name in sorted(sums)).encode()).hexdigest()
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one precision and shape hold the same bits; a NaN equals itself, and 0 is not -0."""
+    """Return whether two tensors have the same type, shape and bits; a NaN equals itself, and 0 differs from -0."""
     bits = _INTEGERS[one.element_size()]
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.view(bits), other.view(bits))
 
 
 def differs(path: Path, name: str) -> EnvironmentRefused:
-    """The error for a file that does not hold what was written to it."""
-    return EnvironmentRefused(f"{path} was written and holds other values of {name} when read again; check its disk")
+    """Return the error for a file that reads back differently from what was written."""
+    return EnvironmentRefused(
+        f"cannot export weights to {path}: {name} reads back differently from what was written; check its disk"
+    )

@@ -1,4 +1,4 @@
-"""A Llama, Qwen2 or Qwen3 as llama.cpp's own converter writes it, read back and compared bit for bit."""
+"""Export a Llama, Qwen2 or Qwen3 to GGUF as llama.cpp's converter does, then read it back and compare all bits."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _FILE_TYPES = {torch.float32: gguf.LlamaFileType.ALL_F32, torch.bfloat16: gguf.L
 
 
 def export_gguf(model: LoadedModel, file: Path, *, dtype: str, vocabulary: Vocabulary) -> Exported:
-    """Writes a model's weights into a GGUF file.
+    """Write a model's weights into a GGUF file.
 
-    All values are rounded to ``dtype``, as :func:`specbench.models.load` rounds them. Norms and biases are then stored
-    as F32, which is how llama.cpp's converter stores them and what its kernels take.
+    All values are rounded to ``dtype``, as :func:`specbench.models.load` does. Norms and biases are then stored as F32,
+    as llama.cpp's converter does and its kernels require.
 
     Args:
         model: a Llama, Qwen2 or Qwen3, see :mod:`specbench.models.export.graph`.
-        vocabulary: the model's own "tokenizer", or "placeholders": no id of theirs ends an answer and none is special,
-            so that ids in and ids out are all there is.
+        vocabulary: the model's own "tokenizer", or "placeholders" without stop or special tokens, for exchanging token
+            ids only.
 
     Raises:
-        UsageError: llama.cpp would compute something else, has no name for the tokenizer, or ``file`` is there.
+        UsageError: llama.cpp would compute a different model, has no name for the tokenizer, or ``file`` exists.
     """
     precision, graph = precision_of(model, dtype), graph_of(model.model, model.spec.name)
     splitting = vocabularies.splitting_of(model) if vocabulary == "tokenizer" else None
@@ -41,7 +41,7 @@ def export_gguf(model: LoadedModel, file: Path, *, dtype: str, vocabulary: Vocab
         writer = gguf.GGUFWriter(draft, gguf.MODEL_ARCH_NAMES[graph.arch])
         try:
             _add_shape(writer, model.model.config, precision)
-            if splitting is None:  # nameless too, so that the file of equal weights is the same whoever they are
+            if splitting is None:  # no name either, so that equal weights give equal files
                 vocabularies.add_placeholders(writer, model.vocab_size)
             else:
                 writer.add_name(model.spec.name)
@@ -79,7 +79,7 @@ def _add_shape(writer: Any, config: Any, precision: torch.dtype) -> None:
 
 
 def _write(writer: Any, weights: list[Named], precision: torch.dtype) -> None:
-    """Header and weights, one of these in memory at a time: the model is there already."""
+    """Write the header, and then the weights with only one converted tensor in memory at a time."""
     for named in weights:
         kind = _stored_as(named.weight, precision)
         nbytes = named.weight.numel() * (2 if kind == gguf.GGMLQuantizationType.BF16 else 4)
@@ -103,7 +103,7 @@ def _stored_as(weight: Tensor, precision: torch.dtype) -> Any:
 
 
 def _compare(file: Path, model: Any, graph: Graph, precision: torch.dtype, name: str) -> None:
-    """Reads a file and holds every value against the model's."""
+    """Read a file and compare every value with the model's."""
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     for named in named_weights(model, graph, name):
         read = _values(found.pop(named.name, None))
@@ -116,7 +116,7 @@ def _compare(file: Path, model: Any, graph: Graph, precision: torch.dtype, name:
 
 
 def _values(tensor: Any) -> Tensor | None:
-    """What a tensor of a file holds, None where it is of no type that is written here."""
+    """Return the values of a tensor in a file, or None if it is missing or has an unexpected type."""
     if tensor is None or tensor.tensor_type not in (gguf.GGMLQuantizationType.BF16, gguf.GGMLQuantizationType.F32):
         return None
     read = torch.from_numpy(np.array(tensor.data))

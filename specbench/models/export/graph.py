@@ -1,7 +1,7 @@
-"""Whether llama.cpp computes of a model's weights what transformers does, and how it calls them.
+"""Check that llama.cpp computes the same model as transformers, and map parameter names.
 
-What is refused here would load and decode other text, or not load: rotary embeddings scaled otherwise than Llama 3's,
-sliding windows, biases that llama.cpp's code of that family does not add.
+Refuses models that llama.cpp would not load or would decode differently: rope scaling other than Llama 3's, sliding
+windows, and biases that llama.cpp does not add in that model family.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from specbench.common import UsageError
 
-_TODO = "take --to hf, or a plain Llama, Qwen2 or Qwen3"
+_TODO = "give --to hf, or choose a plain Llama, Qwen2 or Qwen3"
 
-#: What rotary frequencies are divided by; computed of a model, and no parameter of it.
+#: Tensor of divisors of the rotary frequencies; computed from the model's rope, not one of its parameters.
 FACTORS = "rope_freqs.weight"
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
@@ -26,18 +26,18 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 @dataclass(frozen=True)
 class Graph:
-    """What llama.cpp has for a family.
+    """What llama.cpp supports in a model family.
 
     Attributes:
-        arch: its number in the ``gguf`` package.
-        neighbours: it rotates neighbours of a head where transformers rotates its halves.
-        ropes: rotary embeddings that it has.
-        biased: projections that it adds a bias to where there is one.
-        square: a head's size is the width divided by the heads.
+        arch: number in the ``gguf`` package.
+        adjacent: rope rotates adjacent values of a head, where transformers rotates its two halves.
+        ropes: supported rope types.
+        biased: projections that may have a bias.
+        square: head size must be hidden size divided by the number of heads.
     """
 
     arch: Any
-    neighbours: bool = False
+    adjacent: bool = False
     ropes: tuple[str, ...] = ("default",)
     biased: tuple[str, ...] = ()
     square: bool = False
@@ -46,7 +46,7 @@ class Graph:
 _GRAPHS = {
     "llama": Graph(
         gguf.MODEL_ARCH.LLAMA,
-        neighbours=True,
+        adjacent=True,
         ropes=("default", "llama3"),
         biased=(*_ATTENTION, "o_proj", "gate_proj", "up_proj", "down_proj"),
     ),
@@ -60,8 +60,8 @@ class Named:
     """A parameter under llama.cpp's name.
 
     Attributes:
-        own: transformers'.
-        heads: whose rows are rotated by neighbours; None where none are.
+        own: transformers' name.
+        heads: number of heads whose rows must be reordered for llama.cpp's rope; None if the order is the same.
     """
 
     name: str
@@ -71,17 +71,17 @@ class Named:
 
 
 def head_size(config: Any) -> int:
-    """Values of a head."""
+    """Return the size of an attention head."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def graph_of(model: Any, name: str) -> Graph:
-    """The graph for a model."""
+    """Return llama.cpp's graph of a model; raise a UsageError for models that it would compute differently."""
     config = model.config
     family, graph = config.model_type, _GRAPHS.get(config.model_type)
     if graph is None or not type(model).__module__.startswith("transformers.models."):
         known = ", ".join(_GRAPHS)
-        raise UsageError(f"{name} is of family '{family}', and GGUF is written of {known} here; {_TODO}")
+        raise UsageError(f"cannot export {name} to GGUF: its family '{family}' is not one of {known}; {_TODO}")
     rope = config.rope_parameters
     scaling, full = rope.get("rope_type", "default"), "full_attention"
     for what, found, wanted in (
@@ -92,13 +92,20 @@ def graph_of(model: Any, name: str) -> Graph:
         ("rows of the LM head", model.get_output_embeddings().weight.shape[0], config.vocab_size),
     ):
         if found != wanted:
-            raise UsageError(f"{name} has another {what} ({found}) than llama.cpp's '{family}' ({wanted}); {_TODO}")
+            raise UsageError(
+                f"cannot export {name} to GGUF: its {what} is {found}, and llama.cpp's '{family}' has {wanted}; {_TODO}"
+            )
     if graph.square and head_size(config) * config.num_attention_heads != config.hidden_size:
-        raise UsageError(f"{name} has heads of {head_size(config)}, which llama.cpp's '{family}' has not; {_TODO}")
+        raise UsageError(
+            f"cannot export {name} to GGUF: llama.cpp's '{family}' does not support its head size "
+            f"{head_size(config)}; {_TODO}"
+        )
     for named in named_weights(model, graph, name):
         part, kind = named.own.rsplit(".", 2)[-2:]
         if kind == "bias" and part not in graph.biased:
-            raise UsageError(f"{name} has {named.own}, which llama.cpp's '{family}' does not add; {_TODO}")
+            raise UsageError(
+                f"cannot export {name} to GGUF: llama.cpp's '{family}' does not add its bias {named.own}; {_TODO}"
+            )
     return graph
 
 
@@ -106,11 +113,11 @@ def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
     """Yield the parameters under llama.cpp's names, tied embeddings once, and then :data:`FACTORS`, if any."""
     config = model.config
     names = gguf.get_tensor_name_map(graph.arch, config.num_hidden_layers)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if graph.neighbours else {}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if graph.adjacent else {}
     for own, weight in model.named_parameters():
         theirs = names.get_name(own, try_suffixes=(".weight", ".bias"))
         if theirs is None:
-            raise UsageError(f"{name} has {own}, which llama.cpp's '{config.model_type}' has not; {_TODO}")
+            raise UsageError(f"cannot export {name} to GGUF: llama.cpp's '{config.model_type}' has no {own}; {_TODO}")
         yield Named(theirs, own, weight.detach(), heads.get(own.split(".")[-2]))
     if config.rope_parameters.get("rope_type", "default") != "default":
         steps = torch.arange(0, head_size(config), 2, dtype=torch.float32) / head_size(config)
@@ -119,7 +126,7 @@ def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
 
 
 def interleaved(rows: Tensor, heads: int) -> Tensor:
-    """Rows of a projection in llama.cpp's order, which rotates neighbours: of each head, its halves' rows in turn."""
+    """Return a projection's rows in llama.cpp's order: in each head, the rows of its two halves alternate."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint as transformers writes one, which vLLM loads too; its weights read back and compared."""
+"""Export a model as a transformers checkpoint, which vLLM loads too; read the weights back and compare them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from specbench.models.loaded_model import ByteTokenizer, LoadedModel
 
 
 def export_hf(model: LoadedModel, folder: Path, *, dtype: str) -> Exported:
-    """Writes a model into a folder: configuration, generation configuration, weights and tokenizer.
+    """Write a model into a folder: configuration, generation configuration, weights and tokenizer.
 
-    An adapter is merged into its base when it is loaded, so it needs no file of its own. Dummy weights have no
-    tokenizer: engines are given ids of them.
+    Adapters were merged into their base when loaded, so they need no separate file. Dummy weights have no tokenizer:
+    engines get token ids.
 
     Args:
-        model: of any family whose weights transformers stores under the names that it computes with.
+        model: any family whose weights transformers stores under its parameters' names.
     """
     precision = precision_of(model, dtype)
     if model.model.is_remote_code():
         raise UsageError(
-            f"{model.spec.name} is computed by code that comes with it, which other engines have not; give them its "
-            "own folder"
+            f"cannot export {model.spec.name}: it needs Python code from its folder, which other engines do not have; "
+            "give them that folder"
         )
     with drafted(folder) as draft:
         draft.mkdir()
@@ -60,7 +60,7 @@ def export_hf(model: LoadedModel, folder: Path, *, dtype: str) -> Exported:
 
 
 def _weights(model: Any, precision: torch.dtype) -> dict[str, Tensor]:
-    """What a checkpoint holds of a model, rounded; weights under two names stay one tensor, and are stored once."""
+    """Return a model's rounded weights by name; a weight with two names stays one tensor, which is stored once."""
     rounded: dict[object, Tensor] = {}
 
     def once(tensor: Tensor) -> Tensor:
@@ -72,22 +72,22 @@ def _weights(model: Any, precision: torch.dtype) -> dict[str, Tensor]:
 
 
 def _say_precision(file: Path, precision: torch.dtype) -> None:
-    """The configuration says what the files hold: not what the model was loaded in, or unpacked from."""
+    """Set the precision in the configuration to that of the files, and remove a quantisation that was undone."""
     config = checkpoint.read_config(file)
     config.pop("quantization_config", None)
     write_json_atomic(file, {**config, "dtype": str(precision).removeprefix("torch.")})
 
 
 def _compare(files: list[Path], weights: dict[str, Tensor], model: LoadedModel) -> None:
-    """Reads files and holds every value against the model's."""
+    """Read the files and compare every value with the model's."""
     missing = {id(tensor): name for name, tensor in weights.items()}
     for file in files:
         with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no dict
+            for name in opened.keys():  # noqa: SIM118 - it is not a dict
                 if name not in weights:
                     raise UsageError(
-                        f"transformers stores {name} of {model.spec.name}, which the model holds in another layout, so "
-                        "that the two cannot be compared; give other engines the checkpoint itself"
+                        f"cannot export {model.spec.name}: transformers stores {name} in another layout than the "
+                        "model's, so they cannot be compared; give other engines the original checkpoint"
                     )
                 read, wanted = opened.get_tensor(name), weights[name]
                 if not same_bits(read, wanted.cpu()):

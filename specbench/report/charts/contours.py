@@ -29,6 +29,7 @@ from specbench.report.charts.sweep_cells import (
     Floats,
     bars,
     check,
+    disturbances,
     flags,
     floats,
     methods,
@@ -42,6 +43,7 @@ Scale = Literal["log", "linear"]
 
 MEASURED, SMALL, MISSING = "measured", "stopped early, on fewer prompts", "not measured"
 BEST, ALIKE = "best tok/s", "not told apart from the best"
+BEST_METHOD, PLAIN = "best tok/s of the method, slower than AR", "AR's tok/s"
 
 _QUANTITIES = (("tokens_per_forward", "tokens per forward"), ("decode_tok_s", "tok/s"))
 _STEPS = 16  # of the interpolation, between neighbouring configurations
@@ -105,7 +107,8 @@ def contour(
     If the configurations are not a grid of at least two by two, lines with error bars replace the surface.
 
     Args:
-        cells: the table of :mod:`specbench.report.charts.sweep_cells`; AR and rows without an axis value are left out.
+        cells: the table of :mod:`specbench.report.charts.sweep_cells`. AR's speed is a dashed line, as far as it is on
+            the scale; rows without an axis value are left out.
         x, y: numeric options. Without ``y`` it is a line over ``x``.
         facet: an option; each of its values has a row of panels, on a common colour scale.
         grid: configurations whose ``x`` and ``y`` make up the grid; unmeasured ones are marked. Default: ``cells``.
@@ -119,6 +122,7 @@ def contour(
         raise ValueError(f"several configurations have the same {', '.join(places)}")
     if not np.isfinite(floats(mine, "decode_tok_s")).any():
         raise ValueError("no cell is measured")
+    plain = _baseline_speed(cells, mine)
     around = mine if grid is None else grid
     plane = _Plane(x, _values(around, x), y, _values(around, y))
     slices = [("", mine)]
@@ -133,9 +137,9 @@ def contour(
             panel = axes[row, column]
             panel.set_title(f"{prefix}{name}", loc="left")
             if plane.flat:
-                _surface(panel, part, plane, quantity, levels, norm)
+                _surface(panel, part, plane, quantity, levels, norm, plain)
             else:
-                _line(panel, part, plane, quantity)
+                _line(panel, part, plane, quantity, plain)
             if row == len(slices) - 1:
                 panel.set_xlabel(plane.across)
             if column == 0 or not plane.flat:
@@ -144,10 +148,10 @@ def contour(
             figure.colorbar(
                 ScalarMappable(norm, style.COLOUR_MAP), ax=list(axes[:, column]), pad=0.02, aspect=30 * len(slices)
             )
-    style.titled(figure, _title(mine, x, y, facet, caption), "\n\n" + _note(mine, plane))
+    style.titled(figure, _title(mine, x, y, facet, caption), "\n\n" + _note(mine, plane, plain))
     for row, (_, part) in enumerate(slices):  # after all that moves the panels
         for column, (quantity, _) in enumerate(_QUANTITIES):
-            _best(axes[row, column], part, plane, quantity)
+            _best(axes[row, column], part, plane, quantity, plain)
     _legend(figure)
     return figure
 
@@ -197,7 +201,15 @@ def _range(values: Floats) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.05 * abs(low) - 1e-3, high + 0.05 * abs(high) + 1e-3)
 
 
-def _surface(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, levels: Floats, norm: Normalize) -> None:
+def _baseline_speed(cells: pd.DataFrame, mine: pd.DataFrame) -> float:
+    """AR's tok/s at the concurrency of the picture; nan where it is not in the table."""
+    at = cells[(cells["method"] == BASELINE) & (cells["concurrency"] == mine["concurrency"].iloc[0])]
+    return float(floats(at, "decode_tok_s")[0]) if len(at) else float("nan")
+
+
+def _surface(
+    panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, levels: Floats, norm: Normalize, plain: float
+) -> None:
     """Cells as points in their colours, and colour between them where it is known."""
     measured = cells[np.isfinite(floats(cells, quantity))]
     x, y, z = floats(measured, plane.x), floats(measured, plane.up), floats(measured, quantity)
@@ -212,6 +224,10 @@ def _surface(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, lev
         masked = np.ma.masked_invalid(fine)
         panel.contourf(fine_x, fine_y, masked, levels, norm=norm, cmap=style.COLOUR_MAP, corner_mask=False)
         panel.contour(fine_x, fine_y, masked, levels, colors="white", linewidths=0.4, alpha=0.6, corner_mask=False)
+        if quantity == "decode_tok_s" and np.nanmin(fine) < plain < np.nanmax(fine):
+            dashed: dict[str, Any] = {"colors": style.INK, "linestyles": "--", "linewidths": 1.4, "corner_mask": False}
+            panel.contour(fine_x, fine_y, masked, [plain], **dashed)
+            panel.plot([], [], color=style.INK, linestyle="--", linewidth=1.4, label=PLAIN)
     small = _halved(measured)
     drawn: dict[str, Any] = {"norm": norm, "cmap": style.COLOUR_MAP, "edgecolors": "white", "zorder": 3}
     for which, size, label in ((~small, 46, MEASURED), (small, 16, SMALL)):
@@ -225,13 +241,15 @@ def _surface(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, lev
         _rings(panel, x[alike], y[alike])
 
 
-def _line(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> None:
+def _line(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain: float) -> None:
     """Cells as points with their intervals, joined where neighbours are measured."""
     _axis(panel, "x", plane.along)
     place = np.searchsorted(plane.along, floats(cells, plane.across))
     values = np.full(len(plane.along), np.nan)
     values[place] = floats(cells, quantity)
     panel.plot(plane.along, values, color=style.PALETTE[0], zorder=2)
+    if quantity == "decode_tok_s" and np.isfinite(plain):
+        panel.axhline(plain, color=style.INK, linestyle="--", linewidth=1.4, zorder=1, label=PLAIN)
     measured = cells[np.isfinite(floats(cells, quantity))]
     x, z = floats(measured, plane.across), floats(measured, quantity)
     if f"{quantity}_low" in measured:
@@ -264,7 +282,7 @@ def _rings(panel: Axes, x: Floats, y: Floats) -> None:
     )  # fmt: skip
 
 
-def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> None:
+def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain: float) -> None:
     """A star at the best cell, with its value and interval written beside it.
 
     On a surface, the text is on the side with more space; on a line, it avoids the line.
@@ -272,8 +290,8 @@ def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> Non
     measured = cells[np.isfinite(floats(cells, quantity))]
     up = plane.up if plane.flat else quantity
     for row in measured[flags(measured, "best")].to_dict("records"):
-        at = row[plane.across], row[up]
-        panel.scatter([at[0]], [at[1]], s=230, marker="*", color="white", edgecolors=style.INK, zorder=6, label=BEST)
+        at, label = (row[plane.across], row[up]), BEST_METHOD if row["speedup"] <= 1 else BEST
+        panel.scatter([at[0]], [at[1]], s=230, marker="*", color="white", edgecolors=style.INK, zorder=6, label=label)
         text = f"{row[quantity]:.2f} TPF"
         if quantity == "decode_tok_s":
             text = f"{row['decode_tok_s']:.1f} tok/s"
@@ -314,7 +332,7 @@ def _legend(figure: Figure) -> None:
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    order = [label for label in (MEASURED, SMALL, MISSING, BEST, ALIKE) if label in entries]
+    order = [label for label in (MEASURED, SMALL, MISSING, PLAIN, BEST, BEST_METHOD, ALIKE) if label in entries]
     lines = len(figure.get_supxlabel().strip().splitlines())
     above_note = (1.3 * lines * style.SMALL_SIZE / 72) / figure.get_figheight()
     legend = figure.legend(
@@ -331,7 +349,7 @@ def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, captio
     return f"{methods(cells)[0]} over {x}{f' and {y}' if y else ''} · {' · '.join(where)}\n{caption}"
 
 
-def _note(cells: pd.DataFrame, plane: _Plane) -> str:
+def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
     """What qualifies the picture, a sentence each."""
     measured = cells[np.isfinite(floats(cells, "decode_tok_s"))]
     half = (
@@ -347,6 +365,16 @@ def _note(cells: pd.DataFrame, plane: _Plane) -> str:
             "." if len(known) == len(half) else f"; {len(half) - len(known)} of {len(half)} configurations have none."
         )
     fewest, most = floats(measured, "prompts").min(), floats(measured, "prompts").max()
+    if np.isfinite(plain):
+        best = measured[flags(measured, "best")]
+        wins = len(best) > 0 and float(best["speedup"].iloc[0]) <= 1
+        line = f"Plain decoding (AR): {plain:.1f} tok/s"
+        said.append(
+            f"{line}, the fastest; the best configuration is {best['speedup'].iloc[0]:.2f} of it."
+            if wins
+            else f"{line}."
+        )
+    said += [f"Disturbed: {why}; what is best is unsure." for why in disturbances(cells)]
     said.append(f"Prompts per cell: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
     if plane.flat:
         said.append("Colour is interpolated only between four measured configurations.")

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from specbench.report.charts import style
 from specbench.report.charts.labels import place
-from specbench.report.charts.sweep_cells import FIGURES, HALVED, check, floats
+from specbench.report.charts.sweep_cells import FIGURES, HALVED, check, disturbances, floats
 from specbench.results import BASELINE
 
-CROSSING, PREDICTED, OTHERS = "crosses 1", "predicted", "other settings"
+CROSSING, PREDICTED, OTHERS, BARE = "crosses 1", "predicted", "other settings", "no interval"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Crossing:
     """A point between two measured concurrencies where a method's speedup over AR crosses 1.
 
     ``concurrency`` is where the line between them meets 1, linear in speedup over log2 of concurrency; ``stops``
-    whether it stops to pay there; ``sure`` whether the verdicts at both say so.
+    whether it stops to pay there; ``sure`` whether the verdicts at both say so; ``bare`` whether a speedup has no
+    interval.
     """
 
     method: str
@@ -33,10 +34,12 @@ class Crossing:
     concurrency: float
     stops: bool
     sure: bool
+    bare: bool = False
 
     def __str__(self) -> str:
         what = f"{'stops' if self.stops else 'starts'} paying between {self.between[0]} and {self.between[1]}"
-        return f"{what} (at about {self.concurrency:.3g}{'' if self.sure else ', within noise'})"
+        doubt = "" if self.sure else ", not all with an interval" if self.bare else ", within noise"
+        return f"{what} (at about {self.concurrency:.3g}{doubt})"
 
 
 def crossings(cells: pd.DataFrame) -> list[Crossing]:
@@ -49,6 +52,7 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
     for line in _lines(cells):
         at, speedup = floats(line, "concurrency"), floats(line, "speedup")
         shown = line["verdict"].isin(("faster", "slower")).tolist()
+        bare = ~np.isfinite(floats(line, "speedup_low"))
         for i in range(len(line) - 1):
             here, there = float(speedup[i]), float(speedup[i + 1])
             if (here > 1) != (there > 1):
@@ -62,6 +66,7 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
                         concurrency=float(where),
                         stops=here > 1,
                         sure=shown[i] and shown[i + 1],
+                        bare=bool(bare[i] or bare[i + 1]),
                     )
                 )
     return found
@@ -140,6 +145,11 @@ def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any]) -> None:
     at, speedup = floats(line, "concurrency"), floats(line, "speedup")
     low, high = floats(line, "speedup_low"), floats(line, "speedup_high")
     panel.plot(at, speedup, **look, zorder=4, label=str(line["label"].iloc[0]))
+    if (bare := ~np.isfinite(low)).any():
+        panel.scatter(
+            at[bare], speedup[bare], s=64, facecolors="white", edgecolors=look["color"], linewidths=1.6, zorder=4.5,
+            label="_" if BARE in panel.get_legend_handles_labels()[1] else BARE,
+        )  # fmt: skip
     if np.isfinite(low).any():
         panel.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0, zorder=2)
         # A band needs two neighbours; a single point has an error bar instead.
@@ -172,6 +182,9 @@ def _note(
     said = [
         "Bands: 95% intervals over prompts. Where a line crosses 1 is known between two measured concurrencies only."
     ]
+    said += [f"Disturbed: {why}; verdicts are unsure." for line in shown[:1] for why in disturbances(line)]
+    count = sum(int((~np.isfinite(floats(line, "speedup_low"))).sum()) for line in shown)
+    said += [f"{count} hollow point{'s have' if count != 1 else ' has'} no interval: too few prompts."] if count else []
     said += [f"{passed.label} {passed}." for passed in passages]
     said += [aside for line in shown if (aside := _on_one_side(line))]
     if len(predicted):
@@ -194,4 +207,6 @@ def _on_one_side(line: pd.DataFrame) -> str:
     clear = line["verdict"] == ("faster" if above.all() else "slower")
     pays = "pays" if above.all() else "does not pay"
     where = f"where measured, from {at[0]:g} to {at[-1]:g}" if len(at) > 1 else f"at {at[0]:g}"
-    return f"{line['label'].iloc[0]} {pays} {where}{'' if clear.all() else ', in part within noise'}."
+    bare = ~np.isfinite(floats(line, "speedup_low"))
+    doubt = "" if clear.all() else ", not all with an interval" if bare.any() else ", in part within noise"
+    return f"{line['label'].iloc[0]} {pays} {where}{doubt}."

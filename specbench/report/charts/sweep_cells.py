@@ -72,6 +72,13 @@ def flags(cells: pd.DataFrame, column: str) -> Flags:
     return np.asarray(cells[column].eq(True), dtype=np.bool_)
 
 
+def disturbances(cells: pd.DataFrame) -> list[str]:
+    """Why configurations were measured on a disturbed machine, each reason once."""
+    if "disturbed" not in cells:
+        return []
+    return [str(why) for why in cells["disturbed"].dropna().unique() if why]
+
+
 def shown(value: Any) -> str:
     """Format an option's value: 64 rather than 64.0, which pandas stores in a column with gaps."""
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)

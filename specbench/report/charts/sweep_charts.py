@@ -82,7 +82,8 @@ def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Pictur
         *settings, concurrency = values
         name = ["contour", method, *axes, *(f"{o}_{shown(v)}" for o, v in zip(sliced, settings, strict=True))]
         name += [f"c{shown(concurrency)}"] if busy else []
-        draw = partial(contour, part, *axes, facet=facet, grid=mine, caption=caption)
+        plain = cells[(cells["method"] == BASELINE) & (cells["concurrency"] == concurrency)]
+        draw = partial(contour, pd.concat([plain, part]), *axes, facet=facet, grid=mine, caption=caption)
         yield Picture(re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(name)), draw)
 
 

@@ -239,4 +239,10 @@ def _trained_for(here: Setting) -> str | None:
 def _other_options(claim: Claim, spec: MethodSpec) -> dict[str, tuple[Any, Any]]:
     """Options that the publication tells and that are others here: name -> ours and theirs."""
     theirs = {name: float(value) if isinstance(value, Decimal) else value for name, value in claim.options.items()}
-    return {name: (spec.options.get(name), value) for name, value in theirs.items() if spec.options.get(name) != value}
+    return {name: (_option(spec, name), value) for name, value in theirs.items() if spec.options.get(name) != value}
+
+
+def _option(spec: MethodSpec, name: str) -> Any:
+    """A row's option in words; where it is not set, the weights of that name that the row drafted with."""
+    value = spec.options.get(name)
+    return spec.weights.get(name, "not set") if value is None else value

@@ -10,7 +10,7 @@ from specbench.results import BASE, BASELINE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results import MethodSummary, Speedup
+    from specbench.results import MethodSummary
 
 
 def candidates(run: Run) -> list[MethodSummary]:
@@ -26,13 +26,6 @@ def best(run: Run) -> MethodSummary | None:
     if run.summary.unsure:
         return None
     return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
-
-
-def chosen(speedup: Speedup | None) -> Speedup | None:
-    """A speedup with the interval that allows for its having been chosen among others."""
-    if speedup is None or speedup.among is None:
-        return speedup
-    return speedup.model_copy(update={"low": speedup.among.low, "high": speedup.among.high})
 
 
 def as_good(run: Run, first: MethodSummary | None) -> str:

@@ -26,7 +26,7 @@ from specbench.report.document import (
     Words,
 )
 from specbench.report.gathering import Gathered, Skipped, cannot
-from specbench.report.page.best import as_good, best, chosen
+from specbench.report.page.best import as_good, best
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run_section import run_section
@@ -223,9 +223,9 @@ def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> 
 
 _FORMULA = (
     "The row with the highest speedup over its AR twin, by decode seconds per token; simulated rows and lossy ones "
-    "without accuracy are left out, and of a disturbed run no row is the best. Its interval holds together with those "
-    "of all rows of its run, so that it allows for the choice; below, the rows that multiple comparisons with the best "
-    "do not rule out."
+    "without accuracy are left out, and of a disturbed run no row is the best. Its interval is that of the row, as in "
+    "all tables; its verdict also allows for the choice among the rows. Below, the rows that multiple comparisons with "
+    "the best do not rule out."
 )
 
 
@@ -267,7 +267,7 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
             figures = [NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
-            figures = [which, cell.figure(row.tokens_per_forward, 2), cell.ratio(chosen(row.speedup)), _verdict(row)]
+            figures = [which, cell.figure(row.tokens_per_forward, 2), cell.ratio(row.speedup), _verdict(row)]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
 

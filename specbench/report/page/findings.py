@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from specbench.analysis import disturbance_line, whole_records
+from specbench.analysis import UNSURE, disturbance_line, whole_records
 from specbench.common import UsageError
 from specbench.report.answers.race import Race, race
 from specbench.report.answers.race_page import race_page
 from specbench.report.document import Finding, Findings, Mark, Page, Section, Source, Tone
-from specbench.report.page.best import as_good, best, candidates, chosen
+from specbench.report.page.best import as_good, best, candidates
 from specbench.report.page.write import RACES
 from specbench.report.tables.cell import number
 from specbench.report.tables.run_table import rating
@@ -26,8 +26,9 @@ _MOST = 8  # findings; the table in the next section has all runs
 _FORMULA = (
     "Of each model, task, length of session, temperature, concurrency and machine the run with most prompts, of equal "
     "ones the latest; disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token "
-    "over the method's, of the row where it is highest; its interval allows for the choice among the rows. Of the "
-    "others ▲ is faster than AR, ▼ slower, and of ◇ no difference is shown. Every run is in the tables below."
+    "over the method's, of the row where it is highest, with that row's interval as in all tables; the verdict also "
+    "allows for the choice among the rows. The others: ▲ is faster than AR, ▼ slower; for ◇ no difference is shown or "
+    "there are too few prompts; ? is unsure, because the run was disturbed. Every run is in the tables below."
 )
 
 _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
@@ -113,7 +114,9 @@ def _finding(run: Run, page: Page | None) -> Finding:
         why = disturbance_line(run.summary) or "no row has a speed that may be shown"
         claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
         return Finding(on, figure, "faint", claim, said, _marks(run, None), links)
-    tone, claim = _VERDICTS.get(row.speedup.verdict, ("", "is the fastest row, and no difference from AR is shown"))
+    tone, claim = _VERDICTS.get(
+        row.speedup.verdict, ("", "is the fastest method, and no difference from plain decoding is shown")
+    )
     if loops := aside(row).strip(" ()"):
         tone, claim = "", f"{claim}; {loops}"
     if row.accuracy_difference and row.accuracy_difference.verdict == "fewer right":
@@ -129,7 +132,7 @@ def _finding(run: Run, page: Page | None) -> Finding:
 
 
 def _interval(run: Run, row: MethodSummary) -> str:
-    speedup, some = chosen(row.speedup), _prompts(run, row)
+    speedup, some = row.speedup, _prompts(run, row)
     if speedup is None or speedup.interval is None:
         return f"No interval: too few for one ({some})."
     low, high = speedup.interval
@@ -138,7 +141,7 @@ def _interval(run: Run, row: MethodSummary) -> str:
 
 def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
     """Of a fine-tuned model, whose AR is plain decoding of the fine-tuned weights: the same over the base model's."""
-    base, speedup = run.config.base, chosen(row.over_base.speedup) if row.over_base else None
+    base, speedup = run.config.base, row.over_base.speedup if row.over_base else None
     if base is None or speedup is None:
         return {}
     interval = f", {number(speedup.low, 2)} to {number(speedup.high, 2)}" if speedup.interval else ""
@@ -207,5 +210,7 @@ def _marks(run: Run, first: MethodSummary | None) -> list[Mark]:
 
 
 def _mark(method: str, speedup: Speedup) -> Mark:
-    sign, tone = _SIGNS.get(speedup.verdict, ("◇", ""))
+    unsure = speedup.verdict.startswith(UNSURE)
+    usual: tuple[str, Tone] = ("?", "faint") if unsure else ("◇", "")
+    sign, tone = _SIGNS.get(speedup.verdict, usual)
     return Mark(f"{sign} {method}", f"{number(speedup.value, 2)}×", tone)

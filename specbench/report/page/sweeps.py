@@ -31,7 +31,10 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     blocks: list[Block] = []
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
-    blocks += [*sweep_blocks(name, sweep.cells), *_drawn(name, sweep.cells, title.caption)]
+    blocks += [
+        *sweep_blocks(name, sweep.cells, first.config.task.model_dump()),
+        *_drawn(name, sweep.cells, title.caption),
+    ]
     return Section(f"sweep-{name}", name, blocks, under=f"{title.task} · {title.line}")
 
 

@@ -7,14 +7,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import pandas as pd
 
 from specbench.analysis import load, load_methods, load_positions
-from specbench.common import check_writable, escape_control, unknown_name, write_text_atomic
+from specbench.common import UsageError, check_writable, escape_control, one_line, unknown_name, write_text_atomic
 from specbench.report.render.csv import csv_cell
 
 _DIGITS = 6  # in Markdown and LaTeX; CSV and JSON have all digits
@@ -43,7 +43,7 @@ def export_tables(
     frame = {"requests": load, "methods": load_methods, "positions": load_positions}[rows](*runs)
     for name in columns:
         if name not in frame.columns:
-            raise unknown_name("column in --columns", name, frame.columns)
+            raise _unknown_column(name, frame.columns)
     frame = frame[list(dict.fromkeys(columns))] if columns else frame
     if out is None:
         EXPORT_FORMATS[to](frame, sys.stdout)
@@ -51,6 +51,36 @@ def export_tables(
     text = io.StringIO()
     EXPORT_FORMATS[to](frame, text)
     write_text_atomic(out, text.getvalue())
+
+
+#: Other names of columns, with letters only.
+_MEANT = {
+    "tokens_per_forward": ("acceptance", "acceptancerate", "acceptancelength", "accepted", "acceptedlength",
+                           "meanacceptedlength", "meanacceptedtokens", "mat", "mal", "tau", "tpf"),
+    "decode_tok_s": ("tps", "toks", "tokenspersecond", "throughput", "speed"),
+    "latency_s": ("latency", "e2e", "e2elatency"),
+    "ttft_s": ("ttft", "timetofirsttoken"),
+    "tpot_s": ("tpot", "itl", "intertokenlatency"),
+    "peak_memory_bytes": ("memory", "gpumemory", "peakmemory", "vram"),
+    "output_tokens": ("tokens", "completiontokens"),
+}  # fmt: skip
+_QUANTILE = re.compile(r"(.*?)_?p(\d{1,2})(_.*)?|(.*?)_?percentile(.*)")
+
+
+def _unknown_column(name: str, columns: Iterable[str]) -> UsageError:
+    """An error that names the column that was meant; a quantile is none, and is computed from a column."""
+    known = list(columns)
+    words, quantile = "".join(each for each in name.lower() if each.isalnum()), _QUANTILE.fullmatch(name.lower())
+    if quantile:
+        share = int(quantile[2] or 95) / 100
+        column = next((each for each in ("ttft_s", "tpot_s") if each[:4] in words), "latency_s")
+        how = f"specbench.load(RUN).groupby('method').{column}.quantile({share:g})"
+        return UsageError(f"unknown column in --columns '{one_line(name, 80)}'; quantiles are computed: {how}")
+    meant = next((column for column, others in _MEANT.items() if words in others and column in known), None)
+    if meant is None:
+        return unknown_name("column in --columns", name, known)
+    note = " (accepted drafts a forward, plus the target's own token)" if meant == "tokens_per_forward" else ""
+    return UsageError(f"unknown column in --columns '{one_line(name, 80)}'; did you mean {meant}{note}?")
 
 
 def _csv(frame: pd.DataFrame, file: TextIO) -> None:

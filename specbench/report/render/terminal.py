@@ -16,6 +16,7 @@ from specbench.report.document import Block, Cell, Column, Row, Table, Title, Wo
 _STYLES: Mapping[str, str] = {"good": "green", "bad": "red", "faint": "dim", "": ""}
 _KINDS: Mapping[str, str] = {"text": "", "notes": "dim", "warning": "yellow"}
 _WORD, _LEAST = 12, 6  # widths that a column of words keeps at first, and where that is too much
+_NAME = 16  # a first column no wider than this is folded last, as "llama.cpp:draft" is
 _BETWEEN = 2  # blanks between columns
 
 
@@ -73,13 +74,15 @@ class _Grid:
         """Column widths; if space is short, words and headings wrap first, then names fold, then figures."""
         cells = [[row[at].plain for row in self._cells] for at in range(len(self._heads))]
         widths = [_widest([head, *texts], "\n") for head, texts in zip(self._heads, cells, strict=True)]
-        for most in (_WORD, _LEAST):
+        names = widths[0] if widths[0] <= _NAME else 0
+        for most, whole in ((_WORD, names), (_LEAST, names), (_LEAST, 0)):
             floors = []
             for at, (head, texts) in enumerate(zip(self._heads, cells, strict=True)):
                 words = at == 0 or self._table.columns[at].words
                 floors.append(
                     min(most, _widest([head, *texts])) if words else max(_widest([head]), _widest(texts, "\n"))
                 )
+            floors[0] = max(floors[0], whole)
             _shrink(widths, floors, room)
         _shrink(widths, [1] * len(widths), room)
         return widths

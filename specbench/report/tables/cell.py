@@ -100,7 +100,7 @@ def verdict(found: Speedup | None) -> Cell:
 def accuracy(found: Accuracy | None) -> Cell:
     """Right answers out of the scored ones, and their share with Wilson's interval."""
     if found is None:
-        return Cell("not scored", tone="faint")
+        return Cell("not scored", tone="faint", line="–")
     under = f"{found.value:.0%}"
     if found.low is not None and found.high is not None:
         under += f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"

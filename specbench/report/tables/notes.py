@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specbench.analysis import FILLINGS, minimum_clusters, prompts_for
@@ -28,9 +29,29 @@ LEGEND = (
 )
 
 
+#: How much a note matters: the figures mean something else, may mislead, are less than they could be, or are explained.
+INVALID, MISLEADING, LIMITED, DETAIL = range(4)
+
+
+class Note(str):
+    """A sentence about a run's table, with how much it matters: INVALID first, DETAIL last."""
+
+    rank: int = DETAIL
+
+    @classmethod
+    def ranked(cls, rank: int, text: str) -> Note:
+        """A sentence with its rank."""
+        note = cls(text)
+        note.rank = rank
+        return note
+
+
 def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) -> list[str]:
-    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend."""
-    found = []
+    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend.
+
+    Those that matter are a :class:`Note` with a rank.
+    """
+    found: list[str] = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary.rows:
         for figure, value in row.measures.items() if alone else ():
@@ -42,11 +63,16 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.method == BASELINE or ratio is None:
             continue
         if row.again:
-            found.append(_again(row, row.again))
+            own = row.again.speedup.interval
+            disturbed = own is not None and not own[0] <= 1 <= own[1]
+            found.append(Note.ranked(INVALID if disturbed else LIMITED, _again(row, row.again)))
             continue
         if row.drafted_as:
             found.append(
-                f"{name(row)} drafted what {row.drafted_as} did, in every forward: as it is set, it is the same."
+                Note.ranked(
+                    MISLEADING,
+                    f"{name(row)} drafted what {row.drafted_as} did, in every forward: as it is set, it is the same.",
+                )
             )
         if row.method in summary.engine.get("calibrated", []):
             found.append(
@@ -64,42 +90,75 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
             found.append(f"{name(row)}:{said}")
         if asked := row.simulated:
             if row.tokens_per_forward is not None and row.tokens_per_forward < 0.9 * asked.mean:
+                short = f"{row.tokens_per_forward:.2f} tokens a forward where {asked.mean:g} were asked for"
                 found.append(
-                    f"{name(row)}: {row.tokens_per_forward:.2f} tokens a forward where {asked.mean:g} were asked for; "
-                    "its trees offer no more here, or answers are too short."
+                    Note.ranked(
+                        MISLEADING,
+                        f"{name(row)}: {short}; its trees offer no more here, or answers are too short.",
+                    )
                 )
             continue  # simulated answers always end at the budget, so their lengths say nothing
         if row.length_changed:
-            found.append(f"{row.method}: {row.length_changed} answers have another length than AR's.")
+            line = f"{row.method}: {row.length_changed} answers have another length than AR's."
+            found.append(Note.ranked(LIMITED, line))
         if row.prompt_changed:
             found.append(f"{row.method}: {row.prompt_changed} later turns follow answers that differ from AR's.")
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
-            found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
+            fewer = row.accuracy_difference.verdict == "fewer right"
+            found.append(
+                Note.ranked(MISLEADING if fewer else DETAIL, f"{row.method}: {gained(row.accuracy_difference)}.")
+            )
     found += _over_base(run, summary)
     found += _calibration(summary)
-    found += [said for row in summary.rows for said in made_by_loops(row)] if alone else []
+    if alone:
+        found += [Note.ranked(MISLEADING, said) for row in summary.rows for said in made_by_loops(row)]
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
-        found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
+        line = f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens."
+        found.append(Note.ranked(LIMITED, line))
     if unverified := TaskSpec.model_validate(run["task"]).unverified:
-        found.insert(0, f"{unverified}.")
+        found.insert(0, Note.ranked(MISLEADING, f"{unverified}."))
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
-    if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"]):
-        found.append(seldom)
-    if few := few_blocks(next((row.speedup.blocks for row in real if row.speedup), None), run["concurrency"]):
-        found.append(few)
-    found += _throttled(summary)
+    supply = prompt_supply(run["task"])
+    if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"], supply):
+        found.append(Note.ranked(LIMITED, seldom))
+    blocks = next((row.speedup.blocks for row in real if row.speedup), None)
+    if few := few_blocks(blocks, run["concurrency"], supply):
+        found.append(Note.ranked(LIMITED, few))
+    found += [Note.ranked(INVALID, line) for line in _throttled(summary)]
     found += _of_losslessness(run, real)
-    found += _of_other_texts(run, real)
+    found += [Note.ranked(MISLEADING, line) for line in _of_other_texts(run, real)]
     if not summary.complete:
-        found.append("This run is not complete; repeat its command to go on.")
+        found.append(Note.ranked(INVALID, "This run is not complete; repeat its command to go on."))
     return [*found, LEGEND] if alone else found
 
 
-def seldom_filled(prompts: int, concurrency: int) -> str:
-    """A sentence where so many prompts say little of a concurrency; empty where they say enough."""
+@dataclass(frozen=True)
+class PromptSupply:
+    """How many prompts a task or a file has, and its name."""
+
+    name: str
+    prompts: int
+
+
+def prompt_supply(task: Mapping[str, Any]) -> PromptSupply:
+    """All prompts of a run's task, or of the file that it read them from."""
+    spec = TaskSpec.model_validate(task)
+    file = spec.options.get("file")
+    return PromptSupply(str(file) if file else spec.name, spec.taken.of if spec.taken else spec.prompts)
+
+
+def more_prompts(needed: int, supply: PromptSupply | None) -> str:
+    """Advice to decode at least ``needed`` prompts, as far as there are so many."""
+    if supply is None or supply.prompts >= needed:
+        return f"use --limit {needed} or more"
+    return f"needs {needed} prompts; {supply.name} has {supply.prompts}"
+
+
+def seldom_filled(prompts: int, concurrency: int, supply: PromptSupply | None = None) -> str:
+    """A sentence where a run has too few prompts for its concurrency; empty where it has enough."""
     if concurrency == 1 or prompts >= FILLINGS * concurrency:
         return ""
     if prompts < concurrency:
@@ -109,19 +168,19 @@ def seldom_filled(prompts: int, concurrency: int) -> str:
         said = f"{prompts} prompts fill {concurrency} slots {often}"
     return (
         f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
-        f"use --limit {FILLINGS * concurrency} or more."
+        f"{more_prompts(FILLINGS * concurrency, supply)}."
     )
 
 
-def few_blocks(blocks: int | None, concurrency: int) -> str:
-    """A sentence where so few blocks of sequences stepped together allow no interval; empty where they do."""
+def few_blocks(blocks: int | None, concurrency: int, supply: PromptSupply | None = None) -> str:
+    """A sentence where too few blocks of sequences were stepped together for an interval; empty where enough were."""
     least = minimum_clusters()
     if concurrency == 1 or blocks is None or blocks >= least:
         return ""
     were = f"{blocks} blocks were" if blocks != 1 else "only 1 block was"
     return (
         f"No interval: {were} timed, {concurrency} sequences together, and an interval takes {least} blocks; "
-        f"use --limit {prompts_for(least, concurrency)}."
+        f"{more_prompts(prompts_for(least, concurrency), supply)}."
     )
 
 

@@ -11,7 +11,7 @@ from specbench.analysis import UNSURE
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words, seen_on
 from specbench.report.tables import cell
 from specbench.report.tables.cell import name, speedup
-from specbench.report.tables.columns import E2E, NAME, SPEEDUP, STEP_RATIO, TOK_S, TOKENS, TPF, VERDICT, cells_of, on
+from specbench.report.tables.columns import E2E, NAME, SPEEDUP, STEP_RATIO, TOK_S, TPF, VERDICT, cells_of, on
 from specbench.report.tables.fair_baseline import engine_blocks
 from specbench.report.tables.notes import LEGEND, notes
 from specbench.report.tables.run_parts import part_blocks
@@ -28,12 +28,10 @@ FORMULA = (
     "cut: answers that ended at the token budget."
 )
 _LOSSY = "not AR's text (lossy): no speed without its quality"
-#: Letters of an engine's row that stand in one line of a terminal.
-_LABEL = 10
 
 
 @dataclass(frozen=True)
-class _Finished:
+class Finished:
     """A run that was just measured or read, for the terminal."""
 
     run: Mapping[str, Any]
@@ -47,23 +45,31 @@ class _Finished:
     def complete(self) -> bool:
         return self.summary.complete
 
+    @classmethod
+    def of(cls, run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> Finished:
+        """From the content of ``run.json`` and the summary."""
+        config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
+        return cls(run, config, summary, judged)
+
 
 def run_report(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """What the terminal shows of one run: title, tables and notes."""
-    config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
-    found = _Finished(run, config, summary, judged)
+    """What the terminal shows of one run with ``--verbose``: title, tables and notes."""
+    found = Finished.of(run, summary, judged)
+    config = found.config
     asked = {label: spec.model_dump() for label, spec in config.simulated.items()}
     blocks: list[Block] = [run_title(found).over_tables(*([simulated_title(asked)] if asked else []))]
     blocks.append(replace(headline("", [found], withholding=False), source=Source()))
     blocks += [*engine_blocks(found), *part_blocks(found, summary.rows)]
-    unjudged = [] if judged or asked or config.task.metric else [_not_judged(config)]
-    blocks.append(Words([*unjudged, *notes(run, summary)], "notes"))
+    blocks.append(Words([*not_judged(found), *notes(run, summary)], "notes"))
     return seen_on("terminal", blocks)
 
 
-def _not_judged(config: RunConfig) -> str:
-    """No figure of a task without a metric stands for quality."""
-    return "Answers are not judged" + ("; specbench score RUN --judge MODEL rates them." if config.task.judge else ".")
+def not_judged(found: Finished) -> list[str]:
+    """That no figure stands for quality: the task has no metric, and no judge rated the answers."""
+    task = found.config.task
+    if found.judged or found.config.simulated or task.metric:
+        return []
+    return ["Answers are not judged" + ("; specbench score RUN --judge MODEL rates them." if task.judge else ".")]
 
 
 def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Table:
@@ -76,7 +82,7 @@ def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Tab
     simulated = any(run.config.simulated for run in runs)
     shown: Medium = "page" if simulated or not (metric or any(run.judged for run in runs)) else ""
     columns = [
-        NAME, *on("terminal", TOKENS), TPF, TOK_S, SPEEDUP, *on("page", VERDICT, STEP_RATIO), E2E,
+        NAME, TPF, TOK_S, SPEEDUP, *on("page", VERDICT, STEP_RATIO), E2E,
         Column("accuracy", metric or "score", only=shown),
         Column("lossless", "lossless", words=True, short="acceptance" if simulated else ""), Column("cut_share", "cut"),
     ]  # fmt: skip
@@ -132,16 +138,8 @@ def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]
         said = Cell("withheld", under="lossy and not scored", tone="bad")
         speeds = [*[NOTHING] * 3, said, *[NOTHING] * 2]
     cut = cell.share(row.truncated / row.requests if row.requests else None)
-    method = Cell(name(row), under=apart, line=_name_line(row, run.summary))
-    return [method, cell.count(row.tokens), *speeds, quality, text, cut]
-
-
-def _name_line(row: MethodSummary, summary: RunSummary) -> str:
-    """A row's name in a terminal, with the size of its trees where nobody has set it."""
-    auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
-    shown = f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else name(row)
-    # An engine and its mode are two words, and two lines where one would take the room of the figures.
-    return shown.replace(":", ":\n", 1) if row.other and len(shown) > _LABEL else shown
+    method = Cell(name(row), under=apart, line=name(row))
+    return [method, *speeds, quality, text, cut]
 
 
 def rating(run: Any, method: str) -> Cell | None:
@@ -153,20 +151,26 @@ def rating(run: Any, method: str) -> Cell | None:
     return None
 
 
-def finding(summary: RunSummary) -> str:
-    """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
-
-    Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty with nothing but AR.
-    """
+def compared_rows(summary: RunSummary) -> list[MethodSummary]:
+    """The methods that a run holds against AR, the fastest first; without failed, repeated and simulated ones."""
     rows = [
         row
         for row in summary.rows
         if row.method != BASELINE and row.speedup and not (row.simulated or row.again or row.failed)
     ]
+    return sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0))
+
+
+def finding(summary: RunSummary) -> str:
+    """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
+
+    Only intervals that exclude 1 are called faster or slower; rows that failed are left out. Empty with nothing but AR.
+    """
+    rows = compared_rows(summary)
     if not rows:
         return ""
     by_verdict: dict[str, list[MethodSummary]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0)):
+    for row in rows:
         assert row.speedup is not None
         by_verdict[row.speedup.verdict].append(row)
     parts = [
@@ -187,8 +191,8 @@ def _as_good(summary: RunSummary) -> str:
         return ""
     others = [method for method in fastest.as_good if method != fastest.method]
     if not others:
-        return f" {fastest.method} is the fastest of {fastest.among}."
-    return f" As good as the fastest, {fastest.method}, by these prompts: {', '.join(others)}."
+        return f" {fastest.method} is the fastest of {fastest.among} methods."
+    return f" As good as the fastest method, {fastest.method}, by these prompts: {', '.join(others)}."
 
 
 _WORDS = {

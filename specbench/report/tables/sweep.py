@@ -14,7 +14,7 @@ from specbench.report.charts.sweep_cells import FAILED, HALVED, LARGE
 from specbench.report.document import NOTHING, Block, Cell, Column, Medium, Row, Source, Table, Words
 from specbench.report.tables import cell
 from specbench.report.tables.columns import PROMPTS, SPEEDUP, TOK_S, TPF
-from specbench.report.tables.notes import few_blocks, seldom_filled
+from specbench.report.tables.notes import PromptSupply, few_blocks, prompt_supply, seldom_filled
 from specbench.report.tables.run_title import sweep_title
 from specbench.results import BASELINE, device_name
 
@@ -24,26 +24,33 @@ SHOWN = 20
 
 SWEPT = (
     "tok/s and TPF as for runs; speedup over AR at the same concurrency on the same prompts, 95% paired bootstrap over "
-    "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; within noise: multiple "
-    "comparisons with the best do not rule it out."
+    "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; fastest: ar, where no "
+    "method has a speedup above 1; within noise: multiple comparisons with the best method do not rule it out."
 )
 
 
-def sweep_report(run: Mapping[str, Any], cells: pd.DataFrame) -> list[Block]:
-    """What the terminal shows of a sweep: its title, the fastest at each concurrency, and what can be said of them."""
-    blocks = sweep_blocks("", cells)
+def sweep_report(run: Mapping[str, Any], cells: pd.DataFrame, verbose: bool = True) -> list[Block]:
+    """What the terminal shows of a sweep: its title, the fastest at each concurrency, and what can be said of them.
+
+    ``verbose`` adds what memory gave, and what the columns mean.
+    """
+    blocks = sweep_blocks("", cells, run["task"], memory=verbose)
     shown = [replace(block, source=Source()) if isinstance(block, Table) else block for block in blocks]
-    return [sweep_title(run).over_tables(), *shown, Words([SWEPT], "notes")]
+    return [sweep_title(run).over_tables(), *shown, *([Words([SWEPT], "notes")] if verbose else [])]
 
 
-def sweep_blocks(name: str, cells: pd.DataFrame) -> list[Block]:
-    """A table for each concurrency, and its sentences."""
+def sweep_blocks(
+    name: str, cells: pd.DataFrame, task: Mapping[str, Any] | None = None, *, memory: bool = True
+) -> list[Block]:
+    """A table for each concurrency, and its sentences; ``task`` is the record of it, which knows all its prompts."""
     blocks: list[Block] = []
+    supply = prompt_supply(task) if task and "prompts" in task else None
     for _, at in cells.groupby("concurrency"):
         blocks.append(_table(name, at, int(at["concurrency"].iloc[0])))
-        memory = [line for line in at["memory"].dropna() if line][:1] if "memory" in at else []
+        read = [line for line in at["memory"].dropna() if line][:1] if memory and "memory" in at else []
         more = len(ranked(at)) - SHOWN
-        lines = [*memory, *sentences(at), *([f"{more} slower configurations are in cells.csv."] if more > 0 else [])]
+        lines = [*read, *sentences(at, supply)]
+        lines += [f"{more} slower configurations are in cells.csv."] if more > 0 else []
         blocks += [Words(lines, "notes")] if lines else []
     return blocks
 
@@ -56,11 +63,23 @@ def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
         Column("accuracy", "accuracy", only="page"), Column("found", "", words=True),
     ]  # fmt: skip
     plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
-    body = [_row(name, row) for row in pd.concat([plain, ranked(at).head(SHOWN), held_out]).to_dict("records")]
+    best = ranked(at).head(SHOWN)
+    faster = best["speedup"] > 1
+    wins = baseline_wins(at)
+    body = [
+        _row(name, row, wins) for row in pd.concat([best[faster], plain, best[~faster], held_out]).to_dict("records")
+    ]
     return Table(f"sweep c{concurrency}", f"Concurrency {concurrency}", columns, body, Source([name], SWEPT))
 
 
-def _row(name: str, row: Mapping[Any, Any]) -> Row:
+def baseline_wins(cells: pd.DataFrame) -> bool:
+    """Whether plain decoding is the fastest at a concurrency: the best method's speedup is not above 1."""
+    best = _measured(cells)
+    best = best[best["best"].astype(bool)]
+    return len(best) > 0 and float(best["speedup"].iloc[0]) <= 1
+
+
+def _row(name: str, row: Mapping[Any, Any], baseline_wins: bool = False) -> Row:
     plain = row["method"] == BASELINE
     figures = [
         cell.known(row["tokens_per_forward"], 2),
@@ -68,7 +87,7 @@ def _row(name: str, row: Mapping[Any, Any]) -> Row:
         cell.ONE if plain else estimate(row, "speedup"),
         cell.known(row["rows_per_step"], 0),
         cell.share(None if pd.isna(row["accuracy"]) else row["accuracy"]),
-        Cell(found(row)),
+        Cell(found(row, baseline_wins)),
     ]
     head = [Cell(str(row["label"])), Cell(str(row["set"])), cell.count(int(row["prompts"]))]
     key = f"{row['label']} / {row['set']}"
@@ -92,9 +111,12 @@ def ranked(cells: pd.DataFrame) -> pd.DataFrame:
     return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
 
 
-def found(row: Mapping[Any, Any]) -> str:
-    """What became of a cell, in words."""
-    said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
+def found(row: Mapping[Any, Any], baseline_wins: bool = False) -> str:
+    """What became of a configuration, in words; with ``baseline_wins`` no method is called best."""
+    if row["method"] == BASELINE:
+        return f"{UNSURE if _why(row) else ''}fastest" if baseline_wins and row["set"] == "tuning" else ""
+    best = "best method" if baseline_wins else "best"
+    said = [row["stopped"], best if row["best"] else "within noise" if row["within_noise"] else ""]
     return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
 
 
@@ -104,8 +126,8 @@ def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
     return "" if pd.isna(why) else str(why)
 
 
-def sentences(cells: pd.DataFrame) -> list[str]:
-    """What one concurrency's cells say, in words."""
+def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[str]:
+    """What one concurrency's cells say, in words; ``supply`` are all the prompts of the task."""
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
     measured, large, failed = _measured(cells), tuning[tuning["stopped"] == LARGE], tuning[tuning["stopped"] == FAILED]
     found = []
@@ -117,7 +139,12 @@ def sentences(cells: pd.DataFrame) -> list[str]:
         concurrency = int(row["concurrency"])
         compared, dropped = compared_cells(measured)
         of = f"{len(compared)} cells" if len(compared) != 1 else "1 cell"
-        found.append(f"Best of {of}: {row['label']}, {_chosen(row, len(compared))}{_near(compared)}.")
+        if baseline_wins(cells):
+            found.append(
+                f"{_plain_wins(row)}: best of {of}, {row['label']}, {_chosen(row, len(compared))}{_near(compared)}."
+            )
+        else:
+            found.append(f"Best of {of}: {row['label']}, {_chosen(row, len(compared))}{_near(compared)}.")
         if len(dropped):
             least, most = int(dropped["prompts"].min()), int(dropped["prompts"].max())
             after = f"{least}" if least == most else f"{least} to {most}"
@@ -129,14 +156,21 @@ def sentences(cells: pd.DataFrame) -> list[str]:
                 f"On {int(other['prompts'])} held-out prompts: speedup {interval(other, 'speedup')}, "
                 f"{other['verdict']}."
             )
-        if seldom := seldom_filled(int(measured["prompts"].max()), concurrency):
+        if seldom := seldom_filled(int(measured["prompts"].max()), concurrency, supply):
             found.append(seldom)
-        if few := few_blocks(None if pd.isna(row["blocks"]) else int(row["blocks"]), concurrency):
+        if few := few_blocks(None if pd.isna(row["blocks"]) else int(row["blocks"]), concurrency, supply):
             found.append(few)
     if len(large):
         found.append(f"Not run because their trees are too large: {_some(list(large['label']))}.")
     found += [f"Failed: {row['label']}: {row['fault']}." for row in failed.to_dict("records")]
     return found
+
+
+def _plain_wins(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """That plain decoding is the fastest at a concurrency, and what share of its speed the best method has."""
+    count = int(row["concurrency"])
+    sequences = "1 sequence" if count == 1 else f"{count} sequences"
+    return f"Plain decoding ({BASELINE}) is fastest at {sequences}; the best method is {row['speedup']:.2f} of it"
 
 
 def _measured(cells: pd.DataFrame) -> pd.DataFrame:
@@ -152,12 +186,11 @@ def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _chosen(row: Mapping[Any, Any] | pd.Series[Any], rows: int) -> str:
-    """The best cell's speedup, with the interval that allows for its having been chosen."""
+    """The best configuration's speedup with its interval, and the verdict, which allows for the choice."""
     if pd.isna(row["chosen_low"]):
         return f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
-    ends = f"{row['speedup']:.2f} [{row['chosen_low']:.2f}, {row['chosen_high']:.2f}]"
-    allows = f" (the interval allows for the choice among {rows})" if rows > 1 else ""
-    return f"{row['verdict']}, speedup {ends}{allows} on {int(row['prompts'])} prompts"
+    allows = f" (the verdict allows for the choice among {rows})" if rows > 1 else ""
+    return f"{row['verdict']}, speedup {interval(row, 'speedup')}{allows} on {int(row['prompts'])} prompts"
 
 
 def _dropped(count: int, when: str) -> str:
@@ -238,6 +271,9 @@ def sweep_advice(
         said.append(
             f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
         )
+    elif judged["speedup"] <= 1:
+        said.append(f"{_plain_wins(judged)}.")
+        said.append(f"Use: specbench run --method {BASELINE}")
     else:
         said.append("No tested configuration is shown to be faster than ar on this machine.")
     return {

@@ -1,7 +1,7 @@
-"""Outside: another engine's rows as a session has them: asked by our clock, ended by our stop rule, in our records.
+"""A row of another engine: timed by our clock, ended by our stop rule, and written in our records.
 
 t0 is when the request is handed over; tokens that arrive together share a time. Definitions are those of
-:mod:`specbench.runner.loop`; where an engine's first arrival has several tokens, they count as none that was decoded.
+:mod:`specbench.runner.loop`; if an engine's first arrival has several tokens, none of them counts as decoded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Encode = Callable[[str], Sequence[int]]
 
 
 class ExternalRow:
-    """One engine, started when asked for; close it when done, or use it as a context manager.
+    """One engine. Close it when done, or use it as a context manager.
 
-    ``clock`` is in nanoseconds, the same as the engines' arrival times; ``facts`` say what it is, once it is started.
+    ``clock`` is in nanoseconds, the same as the engines' arrival times; ``facts`` describe the engine once it has
+    started.
     """
 
     def __init__(self, row: Row, served: Served, sampling: Sampling, clock: Clock = time.perf_counter_ns) -> None:
@@ -43,13 +44,13 @@ class ExternalRow:
         return self._backend
 
     def start(self) -> None:
-        """Start it. Raises EngineFault naming the row where it is not installed, does not start or does not answer."""
+        """Start it. Raises EngineFault naming the row if it is not installed, does not start or does not answer."""
         with self._named():
             self._backend.version(self.row.options)
             self.facts = self._backend.start()
 
     def warm_up(self, ids: Sequence[int], tokens: int) -> None:
-        """Answer a prompt of the tool's own, untimed, twice: what is compiled at the first one is there then."""
+        """Answer a warm-up prompt twice, untimed, so that everything is compiled."""
         assert self.facts is not None, "it is started"
         rule = StopRule(frozenset(), (), tokens, self._served.model.decode)
         for _ in self.decode([Request("warm-up", repeat, ids, rule) for repeat in range(2)], 0):
@@ -58,9 +59,9 @@ class ExternalRow:
             self.facts = self.facts.model_copy(update={"memory_bytes": resident_bytes(processes)})
 
     def decode(self, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
-        """Answer requests, one after the other; yields each as it ends. ``number`` is stored with each record.
+        """Answer requests one after the other; yield each as it ends. ``number`` is stored with each record.
 
-        Raises EngineFault naming the row where the engine died, stalled, or did not do what it was asked.
+        Raises EngineFault naming the row if the engine died, stalled, or returned something unexpected.
         """
         origin, away = self._clock(), 0
         for request in requests:
@@ -84,7 +85,7 @@ class ExternalRow:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except (EngineFault, UsageError) as fault:  # what is wrong with an address is seen when it is connected to
+        except (EngineFault, UsageError) as fault:  # a wrong address is noticed when connecting
             raise EngineFault(f"{self.row.label}: {fault}") from fault
 
     def _answer(self, request: Request, origin: int, number: int) -> RequestRecord:
@@ -100,7 +101,7 @@ class ExternalRow:
                 if answer.take(arrival):
                     break
             if answer.encode is not None and answer.output.reason is None:
-                answer.output.reason = self._backend.told().finish
+                answer.output.reason = self._backend.counters().finish
             if answer.output.reason is None or not answer.at:
                 raise EngineFault(
                     f"it ended an answer after {len(answer.output.ids)} of {rule.budget} tokens, and none of them ends "
@@ -113,10 +114,10 @@ class ExternalRow:
             if close is not None:
                 close()
         counted = self.facts.counts if self.facts else "forwards"
-        return answer.record(self.row.label, request, self._backend.told(), counted, (origin, started), number)
+        return answer.record(self.row.label, request, self._backend.counters(), counted, (origin, started), number)
 
     def _question(self, request: Request) -> Question:
-        said = f"{self.sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"
+        key = f"{self.sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Question(
             ids=request.ids,
             budget=request.rule.budget,
@@ -124,20 +125,20 @@ class ExternalRow:
             temperature=self.sampling.temperature if request.temperature is None else request.temperature,
             top_k=self.sampling.top_k,
             top_p=self.sampling.top_p,
-            seed=int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "big") >> 1,
+            seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") >> 1,
             ended=_ended_by(request.rule),
         )
 
     def _check_ends(self, output: Output, arrivals: Iterator[Arrival]) -> None:
-        """Whether an engine that was told where an answer ends has ended it there; it is not on the clock any more."""
+        """Check that an engine that knows where an answer ends has ended it there; not timed."""
         told = output.reason == "length" or (output.reason == "stop" and self._backend.told_stop_ids)
         if told and any(arrival.ids or arrival.text for arrival in arrivals):
             why = "its budget" if output.reason == "length" else "the token that ends an answer"
-            raise EngineFault(f"it continued after {why}; it does not do what it is asked")
+            raise EngineFault(f"it continued after {why}, which it should not")
 
 
 def _ended_by(rule: StopRule) -> Callable[[Sequence[int]], bool]:
-    """A stop rule asked about one answer again and again as it grows; stop strings are all that it has to say."""
+    """A stop rule applied to one growing answer; only stop strings matter."""
     if not rule.stops:
         return lambda ids: False
     output = Output(rule)
@@ -162,15 +163,15 @@ class _Answer:
     kept: list[int] = field(default_factory=list)
 
     def take(self, arrival: Arrival) -> bool:
-        """Takes what arrived; whether the answer has ended with it."""
+        """Add an arrival; return whether the answer has ended."""
         ids = self._ids(arrival)
         for one in ids:
             if type(one) is not int or not 0 <= one < self.vocabulary:
-                raise EngineFault(f"it sent {str(one)[:40]!r} for a token id of a vocabulary of {self.vocabulary}")
+                raise EngineFault(f"it sent {str(one)[:40]!r} as a token id of a vocabulary of {self.vocabulary}")
         if not ids:
             return False
         if self.at and arrival.at_ns < self.at[-1]:
-            raise EngineFault("its tokens arrived before those in front of them")
+            raise EngineFault("its tokens arrived before earlier ones")
         self.at.append(arrival.at_ns)
         self.kept.append(self.output.extend(ids))
         return self.output.reason is not None
@@ -180,7 +181,7 @@ class _Answer:
             if arrival.text and not arrival.ids:
                 raise EngineFault("it sent text and no token ids")
             return arrival.ids
-        # Text alone: what has arrived is tokenised anew, and an arrival has the ids that came to be with it.
+        # Text only: the text so far is tokenised again, and an arrival gets the ids that are new with it.
         self.text += arrival.text
         known = len(self.output.ids)
         return list(self.encode(self.text))[known:]
@@ -188,7 +189,7 @@ class _Answer:
     def record(
         self, label: str, request: Request, told: EngineCounters, counts: str, since: tuple[int, int], number: int
     ) -> RequestRecord:
-        """The record of it; ``since`` is when its stretch began and when it was asked."""
+        """Its record; ``since``: start of its segment, and time of the request."""
         output, (origin, started), second = self.output, since, 1e-9
         assert output.reason is not None
         first, last = self.at[0], self.at[-1]

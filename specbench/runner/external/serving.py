@@ -1,4 +1,4 @@
-"""Engines: the other engines of a run, from their start to their end; one that fails is marked, and the run goes on."""
+"""Start, use and end the other engines of a run; one that fails is marked, and the run goes on."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _WARM_UP_TOKENS = 24
 
 
 class Says(Protocol):
-    """Where it is said what goes on: :class:`specbench.runner.run_task.Progress`."""
+    """Receives messages: :class:`specbench.runner.run_task.Progress`."""
 
     def phase(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
 
 
 class RunningEngines:
-    """The rows of other engines in a run, as sessions have methods; close it when the run is over."""
+    """The rows of other engines in a run; close it when the run is over."""
 
     def __init__(self, rows: Sequence[Row], session: Session, folder: RunFolder, say: Says) -> None:
         self._session, self._folder, self._say = session, folder, say
         self._outside = {row.label: ExternalRow(row, served(session, row), session.sampling()) for row in rows}
         self._known = folder.read(ENGINES) or Engines()
-        #: One that failed before the run was interrupted has no answers beside the others' any more.
+        #: An engine that failed before the run was interrupted cannot be measured together with the others any more.
         self._failed = dict(self._known.failed)
         self._before = dict(self._failed)
         self._neighbours: IdleGuard | None = None
 
     def start(self, prepared: Prepared) -> list[str]:
-        """Start and warm up all; labels of those that failed, now or before the run was interrupted.
+        """Start and warm up all engines; return the labels of those that failed, now or before an interruption.
 
-        Raises UsageError where one is another version than the run began with.
+        Raises UsageError if one has another version than when the run began.
         """
         for label, why in self._before.items():
             self._say.note(f"{label} failed before this run was interrupted ({why}); --again measures everything anew")
@@ -61,7 +61,7 @@ class RunningEngines:
             assert outside.facts is not None
             self._check_same(label, outside.facts)
             self._keep(rows={**self._known.rows, label: outside.facts})
-        if not self._outside:  # a run of our own rows has no neighbours
+        if not self._outside:  # a run with only our own rows needs no guard
             return list(self._failed)
         there = {label: each.backend for label, each in self._outside.items() if label not in self._failed}
         self._neighbours = IdleGuard(there)
@@ -72,27 +72,27 @@ class RunningEngines:
 
     @contextmanager
     def turn_of(self, label: str) -> Iterator[None]:
-        """A stretch of a row, ours too, while the engines of the others rest."""
+        """A segment of any row, during which the other rows' engines rest."""
         row = label if label in self._outside else None
-        if self._neighbours is None:  # nothing was started, as nothing is left to answer
+        if self._neighbours is None:  # no engine was started, because nothing is left to answer
             yield
             return
         self._neighbours.before(row)
         yield
         if label not in self._failed:
-            self._neighbours.behind(row)
+            self._neighbours.after(row)
 
     def decode(self, label: str, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
-        """Answers requests by one of them, see :meth:`specbench.runner.external.external_row.ExternalRow.decode`."""
+        """Answer requests with one of them, see :meth:`specbench.runner.external.external_row.ExternalRow.decode`."""
         return self._outside[label].decode(requests, number)
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Row -> why it is asked nothing more; also of rows that are no other engine's."""
+        """Row -> why it gets no more requests; also for our own rows."""
         return self._failed
 
     def fail(self, label: str, fault: SpecbenchError) -> None:
-        """Marks a row, and ends its engine where it has one of its own."""
+        """Mark a row, and end its engine if it has its own."""
         self._failed[label] = str(fault)
         self._say.note(f"{fault}; its row is marked, the others go on")
         if label in self._outside:
@@ -100,7 +100,7 @@ class RunningEngines:
         self._keep(failed={**self._known.failed, label: str(fault).removeprefix(f"{label}: ")})
 
     def rest(self) -> None:
-        """Keeps what their processes did while others were timed, when all is answered."""
+        """Store what their processes did while other rows were timed, after the last answer."""
         if self._neighbours is not None:
             for label, facts in self._known.rows.items():
                 if label not in self._failed and self._outside[label].backend.processes():
@@ -109,7 +109,7 @@ class RunningEngines:
                     self._keep(rows={**self._known.rows, label: facts.model_copy(update=update)})
 
     def close(self) -> None:
-        """Ends them all."""
+        """End all engines."""
         if self._neighbours is not None:
             self._neighbours.close()
         for outside in self._outside.values():
@@ -139,7 +139,7 @@ class RunningEngines:
 
 
 def served(session: Session, row: Row) -> Served:
-    """What a row is served with beside a session: its model, at the row's precision."""
+    """The model of a row, in the row's precision."""
     own = session.model.spec.dtype
     return Served(
         label=row.label,

@@ -1,1 +1,1 @@
-"""Grades of a run after its decoding: exactness, likelihoods, branches, verdicts."""
+"""Grade a run after its decoding: exactness, likelihoods, branches, verdicts."""

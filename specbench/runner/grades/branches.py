@@ -1,4 +1,4 @@
-"""Branches of a run's trees, rated by the target behind the clock: does a score promise what the target says?"""
+"""Compare the drafter's scores of branches with the target's log-probabilities, after the clock has stopped."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from specbench.runner.prompts import Prepared
 def rate_branches(
     engine: Engine, prepared: Prepared, records: Sequence[RequestRecord], folder: Path, note: Callable[[str], None]
 ) -> None:
-    """Ask the target about the branches of a run's records and keep its answers in the run's folder.
+    """Compute the target's log-probabilities for the branches of a run's records, and store them in the run's folder.
 
-    Records without branches, or whose branches are in ``branches.jsonl`` already, cost nothing. The engine needs a free
-    slot with room for prompt and answer; ``note`` takes a line where memory does not suffice.
+    Records without branches, or whose branches are already in ``branches.jsonl``, cost nothing. The engine needs a free
+    slot with space for prompt and answer; ``note`` gets a line if memory runs out.
     """
     known = read_branches(folder)
     waiting = [record for record in records if record.branches and not _asked(record, known.get(record.request_id, ()))]
@@ -41,13 +41,13 @@ def rate_branches(
 
 
 def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -> list[RatedBranch]:
-    """The branches of one request with the target's log-probability, without those that it has no number for."""
+    """The branches of one request with the target's log-probability; branches without one are left out."""
     words = int(engine.model.get_output_embeddings().weight.shape[0])
-    # A drafter may make up tokens that the target has not: of these there is nothing to ask.
+    # A drafter may draft tokens that the target does not have: those have no probability.
     branches = [branch for branch in record.branches or () if all(0 <= token < words for token in branch.ids)]
     # The root of a forward's tree is the last token emitted before it.
     roots = [sum(record.accepted_lengths[: branch.step]) for branch in branches]
-    if engine.positions is not None:  # what lies after the last of them says nothing
+    if engine.positions is not None:  # text after the last root is not needed
         reach = engine.positions - len(prompt)
         kept = [(b, root) for b, root in zip(branches, roots, strict=True) if root + len(b.ids) < reach]
         branches, roots = [b for b, _ in kept], [root for _, root in kept]
@@ -56,34 +56,34 @@ def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -
     slot = engine.alloc()
     try:
         text = [*prompt, *record.output_ids]
-        if behind := len(prompt) + max(roots):
-            engine.prefill(slot, text[:behind])
+        if end := len(prompt) + max(roots):
+            engine.prefill(slot, text[:end])
         chains = [
             Chain(slot, len(prompt) + root, [text[len(prompt) + root], *branch.ids[:-1]])
             for root, branch in zip(roots, branches, strict=True)
         ]
-        said: list[float] = []
+        rated: list[float] = []
         at_once = rows_at_once(engine)
         for part in _parts([len(branch.ids) for branch in branches], at_once):
             found = log_probabilities(engine, chains[part], [branch.ids for branch in branches[part]])
-            said += [math.fsum(each) for each in found]
+            rated += [math.fsum(each) for each in found]
     finally:
         engine.free(slot)
     return [
         RatedBranch(tokens=len(branch.ids), promised=branch.log_probability, said=value)
-        for branch, value in zip(branches, said, strict=True)
+        for branch, value in zip(branches, rated, strict=True)
         if math.isfinite(value)
     ]
 
 
 def _asked(record: RequestRecord, rated: Sequence[RatedBranch]) -> bool:
-    """Whether these are a record's own branches, and not those of a request that was decoded anew since."""
+    """Whether these branches belong to this record, and not to an earlier decoding of the request."""
     mine = [(len(branch.ids), branch.log_probability) for branch in record.branches or ()]
     return mine == [(branch.tokens, branch.promised) for branch in rated]
 
 
 def _parts(sizes: Sequence[int], most: int) -> list[slice]:
-    """Neighbours whose sizes add up to no more than ``most``, one at least."""
+    """Group consecutive items whose sizes add up to at most ``most``; at least one per group."""
     found, start, total = [], 0, 0
     for at, size in enumerate(sizes):
         if at > start and total + size > most:

@@ -1,4 +1,4 @@
-"""Grading of a run: every method's answers against AR's, where both were asked the same (DESIGN §6)."""
+"""Grade every method's answers in a run against AR's, for turns with the same input."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def grade(
     rows: Sequence[Row] = (),
     reference: str = BASELINE,
 ) -> Mapping[str, dict[str, Any]]:
-    """Losslessness by method (:func:`specbench.runner.grades.lossless.tally`); only turns that were asked alike count.
+    """Losslessness by method (:func:`specbench.runner.grades.lossless.tally`); only turns with the same input count.
 
-    Sampled answers of a method with noise of its own are left out: they say nothing one by one. The noise floor is
-    measured with rows of the methods' largest tree; ``sampling`` gives how tokens were chosen at a task's temperature;
-    ``rows`` are those of other engines; ``reference`` is whose answers the others are held against.
+    Sampled answers of a method with its own noise are left out: single answers cannot be compared. The noise floor is
+    measured with as many rows as the methods' largest tree. ``sampling`` gives the sampling for a task's temperature;
+    ``rows`` are other engines' rows; ``reference`` is the row that the others are compared with.
     """
     elsewhere = {row.label for row in rows}
     own = {method.label for method in methods if method.own_noise} | elsewhere
     widest = max(method.max_rows for method in methods)
     turns = Turns(prepared, {record.request_id: record.text for record in records})
-    # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
-    twins: dict[tuple[str, int], RequestRecord] = {}
+    # Repeats share seed and prompt, so each must give the same ids as AR's first pass; all repeats are graded.
+    baselines: dict[tuple[str, int], RequestRecord] = {}
     for record in records:
         if record.method == reference:
-            twins.setdefault((record.prompt_id, record.turn), record)
+            baselines.setdefault((record.prompt_id, record.turn), record)
     temperatures: dict[float | None, list[RequestRecord]] = defaultdict(list)
     for record in records:
         temperatures[prepared.prompts[record.prompt_id].temperature].append(record)
@@ -54,9 +54,9 @@ def grade(
                 continue
             item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
             asked = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
-            twin = twins.get((record.prompt_id, record.turn))
-            if twin and asked == turns.request(reference, record.prompt_id, twin.repeat, record.turn).ids:
-                prompts[item], expected[item] = asked, twin.output_ids
+            baseline = baselines.get((record.prompt_id, record.turn))
+            if baseline and asked == turns.request(reference, record.prompt_id, baseline.repeat, record.turn).ids:
+                prompts[item], expected[item] = asked, baseline.output_ids
                 graded.setdefault(record.method, {})[item] = record.output_ids
         for label, tally in lossless.grade_all(engine, widest, prompts, expected, graded, elsewhere).items():
             tallies[label].append(tally)

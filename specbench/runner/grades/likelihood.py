@@ -1,7 +1,7 @@
-"""Likelihood of a run's texts, each different one once, by the engine that is idle when all is decoded.
+"""Compute the log-likelihood of a run's texts, each distinct text once, after the last answer.
 
-Off the clock, like the grading. In a fine-tuned model's run it is the base that is asked. Logarithms are of the plain
-softmax at temperature 1, for sampled texts too.
+Not timed. In a run of a fine-tuned model, the base rates the texts. Log-probabilities are of the plain softmax at
+temperature 1, also for sampled texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specbench.results import LIKELIHOODS, Likelihood, RequestLog, RequestRecord
 from specbench.runner.order import Turns
 from specbench.runner.prompts import Prepared
 
-#: Rows of a forward at most, and logits of it: of a large vocabulary as many as fit into 128 MiB.
+#: Most rows of a forward, and most bytes of its logits: 128 MiB limit the rows with a large vocabulary.
 ROWS, _LOGITS = 512, 1 << 25
 
 _Ids = tuple[int, ...]
@@ -27,10 +27,10 @@ _Ids = tuple[int, ...]
 def rate(
     engine: Engine, prepared: Prepared, records: Sequence[RequestRecord], folder: Path, note: Callable[[str], None]
 ) -> dict[str, Likelihood]:
-    """How likely the answers of a run are to a model, by request key, kept in ``likelihoods.jsonl`` as they are found.
+    """The log-likelihood of a run's answers under a model, by request key, stored in ``likelihoods.jsonl`` as computed.
 
-    The engine needs a free slot with room for prompt and answer. ``note`` takes a line where memory runs out, which
-    costs a run these figures and nothing else.
+    The engine needs a free slot with space for prompt and answer. If memory runs out, ``note`` gets a line and only
+    these figures are missing.
     """
     turns = Turns(prepared, {record.request_id: record.text for record in records})
     asked: dict[_Ids, dict[_Ids, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -64,8 +64,9 @@ def rate(
 
 
 def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[float]:
-    """The log-likelihood (base e) of each answer after a prompt, which is fed once; prompt and answers have one token
-    or more.
+    """The log-likelihood (base e) of each answer after a prompt, which is fed once.
+
+    Prompt and answers have at least one token.
     """
     slot = engine.alloc()
     try:
@@ -77,7 +78,7 @@ def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Seq
 
 
 def token_log_likelihoods(engine: Engine, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
-    """The log-likelihood of each token of an answer behind a prompt; arguments as of :func:`log_likelihoods`."""
+    """The log-likelihood of each token of an answer after a prompt; arguments as of :func:`log_likelihoods`."""
     slot = engine.alloc()
     try:
         if len(prompt) > 1:
@@ -88,7 +89,7 @@ def token_log_likelihoods(engine: Engine, prompt: Sequence[int], answer: Sequenc
 
 
 def _logarithms(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> list[float]:
-    """Of each token of one answer; ``last`` is the prompt's last token, and the slot has those before it."""
+    """The same for one answer; ``last`` is the prompt's last token, and the slot contains the tokens before it."""
     start, fed = engine.length(slot), [last, *answer[:-1]]
     rows = rows_at_once(engine)
     found: list[float] = []
@@ -102,7 +103,7 @@ def _logarithms(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> 
 
 
 def rows_at_once(engine: Engine) -> int:
-    """Rows whose logits are held together."""
+    """Rows whose logits are held at the same time."""
     return max(1, min(ROWS, _LOGITS // int(engine.model.config.get_text_config().vocab_size)))
 
 

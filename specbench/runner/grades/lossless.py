@@ -1,10 +1,10 @@
-"""Losslessness, graded per prompt against AR (DESIGN §6): exact, numeric tie, or lossy.
+"""Grade losslessness per prompt against AR: exact, numeric tie, or lossy.
 
-Two runs of the same arithmetic in another order differ in the last bits, and an argmax between two nearly equal scores
-can then flip. Whether a difference is of that kind is measured, not assumed: how far the two tokens are behind the best
-score at the first divergence is held against the noise of that gap between one-row and many-row forwards on this
-device. Only such a flip is a numeric tie: a token that is no contender there is lossy however close the two best are,
-and so is an answer that ends early or late, because the stop rule reads tokens and has no last bits.
+The same arithmetic in another order differs in the last bits, and then an argmax between two nearly equal scores can
+flip. Whether a difference is of that kind is measured: the distance of the two tokens from the best score at the first
+divergence is compared with the noise of that gap between one-row and many-row forwards on this device. Only such a flip
+is a numeric tie. A token that is not among the near-best ones is lossy however close the two best are; so is an answer
+that ends early or late, because the stop rule reads tokens and has no rounding.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from specbench.analysis import Grade, worst_grade
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
 
-#: The best scores at a place, with their tokens.
+#: The best scores at a position, with their tokens.
 Top = tuple[list[float], list[int]]
 
-# Best scores looked at. Where more tokens than these are within the noise floor, no grade would mean anything.
+# Number of best scores considered. If more tokens are within the noise floor, a grade would mean nothing.
 _CONTENDERS = 8
-# The noise floor is a maximum over a sample of positions; the true maximum is larger. Twice is the margin given.
+# The noise floor is a maximum over a sample of positions, and the true maximum is larger; so it is doubled.
 _MARGIN = 2.0
-# What the noise is measured on: so many answers of AR, so many tokens of each.
+# The noise is measured on this many answers of AR, and this many tokens of each.
 _SAMPLES, _SAMPLE_TOKENS = 4, 64
 
 
 def first_divergence(reference: Sequence[int], other: Sequence[int]) -> int | None:
-    """Index of the first token that differs (or that only one of them has); None when they are equal."""
+    """Index of the first token that differs (or that only one answer has); None if they are equal."""
     for at, (a, b) in enumerate(zip(reference, other, strict=False)):
         if a != b:
             return at
@@ -42,9 +42,9 @@ def first_divergence(reference: Sequence[int], other: Sequence[int]) -> int | No
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a method left AR: token index in the output, AR's top-2 score gap there, and the grade.
+    """A divergence from AR: token index in the output, AR's top-2 score gap there, and the grade.
 
-    ``gap`` is None where top-k or top-p leave one token only.
+    ``gap`` is None if top-k or top-p leave only one token.
     """
 
     prompt_id: str
@@ -55,14 +55,14 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Noise:
-    """How far the same arithmetic in another order moves the gap of the two best scores, and where that was measured.
+    """How much another order of the same arithmetic changes the gap of the two best scores, and where it was measured.
 
     Attributes:
         floor: gaps up to this are ties, in units of the score: twice ``largest``.
         largest: change of the gap between one-row and many-row forwards over the same tokens.
-        flips: positions where the many-row forward's best token was another one: the rate at which even a perfectly
-            lossless method parts from AR here.
-        device, dtype, attention: what did the arithmetic; on others the noise is another.
+        flips: positions where the many-row forward's best token was different: the rate at which even a perfectly
+            lossless method diverges from AR here.
+        device, dtype, attention: where it was measured; elsewhere the noise differs.
     """
 
     floor: float
@@ -76,10 +76,10 @@ class Noise:
 
 
 class Grader:
-    """Grades outputs against AR's with an engine that has a free slot and the sampling of the run.
+    """Grade outputs against AR's, with an engine that has a free slot and the run's sampling.
 
-    The noise floor is measured with ``rows`` rows; for outputs of another engine (``elsewhere``), whose sums have
-    another order, against transformers' own forward too.
+    The noise floor is measured with ``rows`` rows. For outputs of another engine (``elsewhere``), whose sums have
+    another order, it is also measured against transformers' own forward.
     """
 
     def __init__(self, engine: Engine, rows: int, *, elsewhere: bool = False) -> None:
@@ -90,18 +90,18 @@ class Grader:
         self._samples: list[tuple[Sequence[int], Sequence[int]]] = []
 
     def sample(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Offers an AR output to measure the noise on; the first few are used, and only once it is asked for."""
+        """Offer an AR output for measuring the noise; the first few are used, when the noise is needed."""
         if self._noise is None and len(self._samples) < _SAMPLES and len(output) > 1:
             self._samples.append((prompt, output[:_SAMPLE_TOKENS]))
 
     @property
     def strict(self) -> bool:
-        """fp32 on a CPU, where nothing but the very same tokens is lossless (DESIGN §6)."""
+        """Whether only identical tokens are lossless: fp32 on a CPU."""
         return self._engine.device.type == "cpu" and self._engine.model.dtype == torch.float32
 
     @property
     def noise(self) -> Noise:
-        """Noise of the top-2 gap, measured on first use; 0 when nothing was sampled."""
+        """Noise of the top-2 gap, measured on first use; 0 if there was nothing to measure it on."""
         if self._noise is None:
             seen = [self._compared(prompt, output) for prompt, output in self._samples]
             largest = max((change for changes, _ in seen for change in changes), default=0.0)
@@ -120,18 +120,18 @@ class Grader:
     def grade(
         self, prompt_id: str, prompt: Sequence[int], ar: Sequence[int], other: Sequence[int]
     ) -> Divergence | None:
-        """The divergence of ``other`` from AR's output, graded; None when they are token for token the same."""
+        """The graded divergence of ``other`` from AR's output; None if all tokens are equal."""
         at = first_divergence(ar, other)
         if at is None:
             return None
-        behind = self._behind([*prompt, *ar[:at]])
-        gap = sorted(behind.values())[1]
+        distances = self._distances([*prompt, *ar[:at]])
+        gap = sorted(distances.values())[1]
         parted = [ids[at] for ids in (ar, other) if at < len(ids)]
-        flipped = len(parted) == 2 and all(behind.get(token, math.inf) <= self.noise.floor for token in parted)
+        flipped = len(parted) == 2 and all(distances.get(token, math.inf) <= self.noise.floor for token in parted)
         return Divergence(prompt_id, at, gap if math.isfinite(gap) else None, "numeric-tie" if flipped else "lossy")
 
-    def _behind(self, ids: Sequence[int]) -> dict[int, float]:
-        """How far each of the best tokens is behind the best score after ``ids``, from a one-row step as AR runs it."""
+    def _distances(self, ids: Sequence[int]) -> dict[int, float]:
+        """Distance of each of the best tokens from the best score after ``ids``, from a one-row step like AR's."""
         engine, slot = self._engine, self._engine.alloc()
         try:
             if len(ids) == 1:
@@ -150,12 +150,12 @@ class Grader:
         single, _ = self._teacher_forced(prompt, output, 1)
         many, flips = self._teacher_forced(prompt, output, self._rows)
         changes = _changes(single, many)
-        if self._elsewhere and self._engine.sampling.greedy:  # else its scores are none of transformers'
+        if self._elsewhere and self._engine.sampling.greedy:  # otherwise the scores would not be transformers' own
             changes += _changes(single, self._by_transformers(prompt, output))
         return changes, flips
 
     def _by_transformers(self, prompt: Sequence[int], output: Sequence[int]) -> list[Top]:
-        """The best tokens after each of ``output[:-1]`` by the model as it is without this engine."""
+        """The best tokens after each of ``output[:-1]`` from the model without this engine."""
         ids = torch.tensor([[*prompt, *output[:-1]]], dtype=torch.int64, device=self._engine.device)
         with self._engine.detached(), torch.inference_mode():
             logits = self._engine.model(ids).logits[0, len(prompt) :].float()
@@ -163,8 +163,8 @@ class Grader:
         return list(zip(scores.tolist(), tokens.tolist(), strict=True))
 
     def _teacher_forced(self, prompt: Sequence[int], output: Sequence[int], rows: int) -> tuple[list[Top], int]:
-        """(scores, ids) of the best tokens after each of ``output[:-1]``, ``rows`` at a time, and how often a chain was
-        left before its end."""
+        """(scores, ids) of the best tokens after each of ``output[:-1]``, ``rows`` at a time, and how often a chain
+        diverged before its end."""
         engine, slot = self._engine, self._engine.alloc()
         found: list[Top] = []
         at = flips = 0
@@ -174,7 +174,7 @@ class Grader:
                 chain = output[at : min(at + rows, len(output) - 1)]
                 result = engine.step({slot: TokenTree.chain(chain)}, top_k=2 if rows == 1 else _CONTENDERS)[slot]
                 assert result.top is not None
-                # A flip inside the chain: go on from where the tokens still agree.
+                # A flip inside the chain: continue from where the tokens still agree.
                 kept = len(result.path)
                 scores, ids = (column[:kept].tolist() for column in result.top)
                 found += zip(scores, ids, strict=True)
@@ -186,14 +186,14 @@ class Grader:
 
 
 def _changes(ours: Sequence[Top], others: Sequence[Top]) -> list[float]:
-    """How far each gap of our two best scores is from that between the same tokens elsewhere."""
+    """Difference between each gap of our two best scores and the gap of the same tokens elsewhere."""
     changes = []
     for (scores, ids), (other_scores, other_ids) in zip(ours, others, strict=True):
         other = dict(zip(other_ids, other_scores, strict=True))
         first, second = (other.get(token) for token in ids[:2])
         if first is not None and second is not None:
             change = abs(scores[0] - scores[1] - (first - second))
-            # Infinite where the runner-up passes the top-p filter on one side only: that is no noise of a score.
+            # Infinite if the runner-up passes the top-p filter on one side only; that is not noise of a score.
             changes += [change] if math.isfinite(change) else []
     return changes
 
@@ -231,6 +231,6 @@ def grade_all(
     for label, mine in outputs.items():
         grader = graders[label in elsewhere]
         found = [grader.grade(item, prompts[item], reference[item], ids) for item, ids in mine.items()]
-        # Where everything has to be exact and is, the forwards that it takes to measure the noise are spared.
+        # If everything must be exact and is, the noise need not be measured.
         graded[label] = tally(found, grader.noise if any(found) or not grader.strict else None)
     return graded

@@ -1,7 +1,7 @@
-"""The engine against transformers' own ``generate``, once for each model, machine and version of the code.
+"""Compare the engine with transformers' own ``generate``, once per model, machine and version of the code.
 
-All rows of a run go through one engine, so no comparison of rows shows what it gets wrong. This one does: a few tokens
-after one prompt of the run, off the clock.
+All rows of a run use one engine, so comparing rows cannot show the engine's own mistakes. This check can: it compares a
+few tokens after one prompt of the run, untimed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from specbench.runner.prompts import Prepared
 from specbench.runner.session import Session
 
 _TOKENS = 16
-#: Parameters times tokens that a CPU is asked for; more would take it longer than the run's own warm-up.
+#: Most parameters × tokens on a CPU; more would take longer than the run's own warm-up.
 _MOST_WORK = 1e11
-# Two scores are a tie where they are as close as rounding may bring them, in standard deviations of all scores.
+# Two scores are a tie if they are within rounding of each other, in standard deviations of all scores.
 _TIE = 4.0
 
 
@@ -33,8 +33,8 @@ class GenerateCheck:
     """The check's outcome, for ``run.json``.
 
     Attributes:
-        tie: which token differs by a numeric tie, from 0; the rest is then not compared.
-        skipped: why nothing was compared; empty where something was.
+        tie: index of the token that differs by a numeric tie; later tokens are not compared.
+        skipped: why nothing was compared; empty if the comparison was made.
     """
 
     tokens: int = 0
@@ -43,15 +43,16 @@ class GenerateCheck:
     skipped: str = ""
 
     def written(self) -> dict[str, Any]:
-        """JSON-ready, without what does not apply."""
+        """The outcome as JSON, without fields that do not apply."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 def check_generate(
     plan: Plan, session: Session, prepared: Prepared, captured: environment.Environment
 ) -> GenerateCheck:
-    """Compare greedy tokens, unless that was done before on this machine; EnvironmentRefused for others that are no
-    tie.
+    """Compare greedy tokens, unless that was done before on this machine.
+
+    Raises EnvironmentRefused if they differ and it is not a tie.
     """
     if plan.simulate:
         return GenerateCheck(skipped="acceptance is simulated, so that the text means nothing")
@@ -71,12 +72,12 @@ def check_generate(
         folder / f"{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:24]}.json" if folder else None
     )
     known = _stored(place)
-    # What is not committed may change without a trace: nothing is known of it.
+    # Uncommitted code may change without a trace, so earlier results do not count.
     if known is not None and not captured.git_dirty:
         return known
     found = _compared(session, request.ids, count, request.prompt_id)
     if place is not None and not found.skipped:
-        with suppress(OSError, SpecbenchError):  # a cache that cannot be written is none
+        with suppress(OSError, SpecbenchError):  # no cache if it cannot be written
             place.parent.mkdir(parents=True, exist_ok=True)
             write_json_atomic(place, found.written())
     return found
@@ -85,7 +86,7 @@ def check_generate(
 def _stored(place: Path | None) -> GenerateCheck | None:
     try:
         found = GenerateCheck(**json.loads(place.read_bytes())) if place else None
-    except (OSError, ValueError, TypeError):  # nothing there, or damaged: compared again
+    except (OSError, ValueError, TypeError):  # missing or damaged: compare again
         return None
     return found
 
@@ -98,7 +99,7 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
             theirs = _generated(engine.model, ids, count, session.model.pad_id)
     except (torch.OutOfMemoryError, MemoryError):
         return GenerateCheck(skipped="no memory for transformers' own generate")
-    except Exception as error:  # whatever code comes with a model
+    except Exception as error:  # a model's own code may raise anything
         return GenerateCheck(
             skipped=f"its own generate does not run ({one_line(f'{type(error).__name__}: {error}', 160)})"
         )
@@ -106,8 +107,8 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
     if at is None:
         return GenerateCheck(tokens=count, prompt=prompt)
     with engine.detached(), torch.inference_mode():
-        behind = torch.tensor([[*ids, *ours[:at]]], device=engine.device)
-        scores = engine.model(input_ids=behind, use_cache=False).logits[0, -1].float()
+        text = torch.tensor([[*ids, *ours[:at]]], device=engine.device)
+        scores = engine.model(input_ids=text, use_cache=False).logits[0, -1].float()
     gap = float(scores[theirs[at]] - scores[ours[at]])
     if abs(gap) <= _TIE * engine.rounding * float(scores.std()):
         return GenerateCheck(tokens=count, prompt=prompt, tie=at)
@@ -118,7 +119,7 @@ def _compared(session: Session, ids: Any, count: int, prompt: str) -> GenerateCh
 
 
 def _generated(model: Any, ids: Any, count: int, pad: int) -> list[int]:
-    """What transformers writes greedily, without penalties, filters and ends of the model's own."""
+    """transformers' greedy continuation, without the model's own penalties, filters and stop tokens."""
     from transformers import GenerationConfig
 
     own = model.generation_config

@@ -1,4 +1,4 @@
-"""Rescoring: verdicts on the answers of a run that is there already, without generating anything again."""
+"""Grade the answers of an existing run, without generating anything again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.results import MEMORY, RunConfig, RunFolder, RunSummary, read_hea
 
 
 def lacks_verdicts(folder: RunFolder, config: RunConfig) -> bool:
-    """Whether a finished run has answers that could be judged and none is: it was made with ``--no-score``."""
+    """Whether a finished run was made with ``--no-score``, so that its answers could be graded but are not."""
     summary = folder.summary()
     judged = summary is None or any(row.accuracy is not None for row in summary.rows)
     return bool(config.task.metric) and not config.simulated and not judged
@@ -20,17 +20,17 @@ def lacks_verdicts(folder: RunFolder, config: RunConfig) -> bool:
 def rescore(
     folder: RunFolder, data_dir: Path | None, say: Callable[[str], None], workers: int | None = None
 ) -> RunSummary:
-    """Judge the answers of a run, ``workers`` at a time (default: all cores), and return its summary with the new
+    """Grade the answers of a run, ``workers`` at a time (default: all cores), and return its summary with the new
     verdicts.
 
-    A finished run's ``summary.json`` is written anew.
+    The ``summary.json`` of a finished run is rewritten.
     """
     before = folder.summary()
     sweep = before.sweep if before else None
-    # A sweep's summary is of the prompts to choose by, and sweep.json says which these are.
+    # A sweep's summary covers the prompts to choose by, which sweep.json lists.
     chosen_by = None if sweep is None else {*read_head(folder.path.resolve().parent)["tuning"]}
     verdicts = score_in_child(folder.path, data_dir, say, workers)
-    read = read_run(folder.path, scored=False)  # the summary counts the verdicts of before
+    read = read_run(folder.path, scored=False)  # the summary has the former verdicts
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
     held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}

@@ -1,1 +1,1 @@
-"""What a session needs before its first timed step."""
+"""Prepare a session before its first timed step."""

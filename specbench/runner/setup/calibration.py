@@ -1,7 +1,7 @@
-"""Calibration: times that automatic settings are chosen by, measured once on a machine and then the same in every run.
+"""Measure the times for automatic settings once on a machine, and use them in every later run.
 
-They are stored under ``$XDG_CACHE_HOME/specbench/times``, by all that they depend on, and a run keeps those that it
-used in its own folder, for when it is resumed.
+They are stored under ``$XDG_CACHE_HOME/specbench/times``, keyed by everything that they depend on. A run keeps the
+times that it used in its own folder, for when it is resumed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Stored(BaseModel):
 class Calibration:
     """The times of one model on one machine.
 
-    ``of`` is all that they depend on, JSON-ready; ``known`` times come before those stored in ``folder``; ``used`` are
-    those asked for so far.
+    ``of``: everything that they depend on, as JSON; ``known`` times are preferred to those stored in ``folder``;
+    ``used``: the times requested so far.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Calibration:
 
     @classmethod
     def here(cls, of: Mapping[str, Any]) -> Calibration:
-        """Those of this user's cache."""
+        """The times in this user's cache."""
         return cls(of, cache_folder("times"))
 
     def once(self, what: str, measure: Callable[[], Any], by_rows: bool = False) -> Any:
-        """Times by name, measured by ``measure`` where they are not stored: seconds, or with ``by_rows`` a list of
+        """Times by name, measured by ``measure`` if they are not stored: seconds, or with ``by_rows`` a list of
         (rows, seconds).
         """
         if what not in self.used or self.used[what].by_rows != by_rows:
@@ -60,7 +60,7 @@ class Calibration:
         return self.used[what].times
 
     def take(self, known: Mapping[str, StoredTimes]) -> bool:
-        """Takes times that a run began with; returns whether any that was used is another."""
+        """Use the times that a run began with; return whether any time used so far differs."""
         self._known |= known
         changed = any(self.used[what] != known[what] for what in self.used.keys() & known.keys())
         self.used = {what: known.get(what, used) for what, used in self.used.items()}
@@ -71,7 +71,7 @@ class Calibration:
             return {}
         try:
             found = _Stored.model_validate_json(self._place.read_bytes())
-        except (OSError, ValidationError):  # damaged: measured again, and written over
+        except (OSError, ValidationError):  # damaged: measure again and overwrite
             return {}
         return found.times if found.of == self._of else {}
 
@@ -79,7 +79,7 @@ class Calibration:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         made = StoredTimes(times=times, measured_utc=now)
         if self._place is not None:
-            # What another process has stored meanwhile stands. A cache that cannot be written is none.
+            # Times stored meanwhile by another process win. Without write access there is no cache.
             stored = self._stored()
             meanwhile = stored.get(what)
             if meanwhile is None or meanwhile.by_rows != made.by_rows:

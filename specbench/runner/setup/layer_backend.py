@@ -1,4 +1,4 @@
-"""Native: whether a run's layers go by code of our own, and the build of the C++ before anything is timed."""
+"""Decide whether a run uses our own layers, and build the C++ code before anything is timed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from specbench.common import EnvironmentRefused
 from specbench.engine import CPU_SOURCE
 from specbench.planning import Decoding, Plan, split_names
 
-# A run of fewer tokens is over before a build would be.
+# A run with fewer tokens would end before the build.
 _WORTH = 200
 
 
 def native_of(plan: Decoding, device: str) -> bool | None:
-    """What the engine is told on a kind of device: on, off, or None, which is on where it can be had."""
+    """The engine's setting for a kind of device: on, off, or None (on if available)."""
     if plan.native != "auto":
         return plan.native == "on"
     if device != "cpu":
@@ -22,10 +22,10 @@ def native_of(plan: Decoding, device: str) -> bool | None:
 
 
 def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
-    """Builds our layers where a plan will want them and they have not been built; a failure is the engine's to tell."""
+    """Build our layers if a plan will use them and they are not built; the engine reports a failure."""
     if native_of(plan, "cpu") is False or plan.compile:
         return
-    from specbench.engine import open_cpu_library  # with torch
+    from specbench.engine import open_cpu_library  # imports torch
 
     try:
         open_cpu_library(say)
@@ -34,7 +34,7 @@ def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
 
 
 def _tokens(plan: Decoding) -> float:
-    """Tokens that a plan asks for at most, as far as it says."""
+    """Most tokens of a plan, if the plan limits them."""
     if plan.limit is None or plan.max_new_tokens is None:
         return float("inf")
     methods = len(split_names(plan.method)) + 1 if plan.method else 2

@@ -1,4 +1,4 @@
-"""States: what the requests of a stateful row hand on to each other, from empty, and in which order they came."""
+"""The states that requests of a stateful row pass on, starting empty, and the order of the requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specbench.runner.record import Request
 
 @dataclass
 class _Row:
-    """A row that has begun: of one repeat, as each begins empty."""
+    """The state of a row in one repeat; each repeat starts empty."""
 
     repeat: int
     state: Any
@@ -29,12 +29,12 @@ class States:
         self._places: dict[tuple[str, str, int, int], int] = {}
 
     def empty(self) -> None:
-        """Forgets all that was learnt, as after a warm-up."""
+        """Reset all states, as after the warm-up."""
         self._rows.clear()
         self._places.clear()
 
     def of(self, label: str, request: Request) -> Any:
-        """The state that a request begins with; None of a row that has none."""
+        """The state that a request starts with; None for a stateless row."""
         if label not in self._methods:
             return None
         row = self._rows.get(label)
@@ -45,7 +45,7 @@ class States:
         return row.state
 
     def placed(self, record: RequestRecord) -> RequestRecord:
-        """A record with its place, where its row has a state."""
+        """A record, with its place if its row has a state."""
         key = record.method, record.prompt_id, record.repeat, record.turn
         return record.model_copy(update={"place": self._places[key]}) if key in self._places else record
 
@@ -53,8 +53,8 @@ class States:
 def broken_off(
     records: Iterable[RequestRecord], stateful: Collection[str], requests: int
 ) -> Mapping[str, list[RequestRecord]]:
-    """Label -> records of stateful rows that stopped within a repeat, to be decoded again: what they had learnt is
-    gone.
+    """Label -> records of stateful rows that stopped within a repeat; they are decoded again, because the state is
+    lost.
     """
     repeats: dict[tuple[str, int], list[RequestRecord]] = {}
     for record in records:

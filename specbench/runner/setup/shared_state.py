@@ -1,9 +1,9 @@
-"""Shared state: what methods share without its being an argument of a call, and none of them may change.
+"""Detect changes of state that methods share and must not change.
 
-A setting that a method leaves changed (default dtype, number of threads, working directory) or a weight of the target
-that it writes to changes the others' speed or answers. So both are compared around each call to ``prepare`` and around
-each request that it decodes, off the clock. A setting is put back, the method is named, and the others go on. A changed
-model cannot be put back, so the run stops, names the method, and keeps what was decoded before.
+If a method leaves a setting changed (default dtype, number of threads, working directory) or writes to the target's
+weights, it changes the other methods' speed or answers. So both are compared around each call to ``prepare`` and around
+each request, untimed. A setting is restored, the method is named, and the others go on. A changed model cannot be
+restored, so the run stops, names the method, and keeps the finished requests.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _VARIABLES = (
     "OMP_NUM_THREADS", "PATH", "SPECBENCH_DATA", "TMPDIR", "TZ", "XDG_CACHE_HOME",
 )  # fmt: skip
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM)
-_SAMPLE = 32  # values of each parameter
+_SAMPLE = 32  # compared values of each parameter
 
-_left_inference: list[Any] = []  # a guard of torch's holds as long as it lives
+_left_inference: list[Any] = []  # a torch guard applies as long as it exists
 
 
 class Setting(NamedTuple):
-    """A setting of the process: how an error names it, how it is read (compared by ``==``) and put back."""
+    """A setting of the process: its name in errors, how it is read (compared by ``==``) and how it is restored."""
 
     words: str
     read: Callable[[], Any]
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
 
 def _set_device(name: str) -> None:
-    torch.set_default_device(None if name == "cpu" else name)  # a default that is set costs time in each call
+    torch.set_default_device(None if name == "cpu" else name)  # setting a default device costs time in each call
 
 
 def _set_inference(wanted: bool) -> None:
@@ -78,7 +78,7 @@ def _flags() -> dict[str, Any]:
         owner, _, name = path.rpartition(".")
         try:
             found[path] = getattr(_backend(owner), name)
-        except (AttributeError, RuntimeError):  # another version of torch, or old and new names mixed
+        except (AttributeError, RuntimeError):  # another version of torch, or a mix of old and new names
             continue
     return found
 
@@ -112,7 +112,7 @@ def _handlers() -> list[Any]:
 def _set_handlers(handlers: Sequence[Any]) -> None:
     if threading.current_thread() is threading.main_thread():
         for number, handler in zip(_SIGNALS, handlers, strict=True):
-            if handler is not None:  # what C has set cannot be put back from here
+            if handler is not None:  # a handler set from C cannot be restored
                 signal.signal(number, handler)
 
 
@@ -127,7 +127,7 @@ def _set_variables(wanted: dict[str, str | None]) -> None:
 def _folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # it was removed
+    except OSError:  # the variable was removed
         return None
 
 
@@ -180,13 +180,13 @@ _RANDOM = (
 
 
 class SharedState:
-    """Settings of the process and a model, as they were and as they are.
+    """Compare settings of the process and a model with their earlier values.
 
-    Of the model it compares which tensors its parameters are, their addresses, shapes and version counters, which torch
-    raises at every write in place, and, since a write through ``.data`` or numpy raises none, 32 values of each
-    parameter, evenly spread; also hooks and the training mode of its modules. What it can miss: a write of that kind to
-    values between those, buffers such as rotary frequencies, copies of weights that the engine holds, code that was
-    replaced, and whatever is changed and changed back within one request.
+    For the model it compares the identity of parameters, their addresses, shapes and version counters (which torch
+    increases at every in-place write) and, because writes through ``.data`` or numpy do not increase them, 32 evenly
+    spread values of each parameter; also hooks and the training mode of modules. It can miss such writes to other
+    values, buffers such as rotary frequencies, the engine's copies of weights, replaced code, and changes that are
+    undone within one request.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -198,19 +198,19 @@ class SharedState:
         self.take()
 
     def take(self) -> None:
-        """Remember how everything is now."""
+        """Remember the current values."""
         self._before = [setting.read() for setting in (*_SETTINGS, *_RANDOM)]
         weights, facts = self._found(), _facts(self._weights)
-        if not _same(weights, self._weights) or facts != self._facts:  # changed by us, as in training
+        if not _same(weights, self._weights) or facts != self._facts:  # changed by specbench itself, as in training
             self._weights, self._samples = weights, _samples(weights)
             facts = _facts(weights)
         self._facts, self._values, self._states = facts, _values(self._samples), self._hooked()
 
     def check(self, method: Method, *, random_numbers: bool = True) -> None:
-        """Compare with what was remembered, and put settings back; PluginFault names the ``method`` that has run since.
+        """Compare with the remembered values and restore settings; PluginFault names the ``method`` that has run since.
 
-        With ``random_numbers``, drawing from the shared generators is a fault too; loading draws a layer's first
-        weights.
+        With ``random_numbers``, using the shared random generators is a fault, too (loading uses them for a layer's
+        first weights).
         """
         changed = []
         for setting, before in zip((*_SETTINGS, *_RANDOM), self._before, strict=True):
@@ -227,14 +227,14 @@ class SharedState:
             spoilt = "the target's modules (hooks, or training mode)"
         if spoilt:
             raise PluginFault(
-                f"{method.who} changed {spoilt}, which all methods decode with; what was finished is kept, mend it or "
+                f"{method.who} changed {spoilt}, which all methods decode with; finished requests are kept, fix it or "
                 "leave it out",
                 method.label,
                 spoils_all=True,
             )
         if changed:
             raise PluginFault(
-                f"{method.who} changed {', '.join(changed)}, which all methods share; that was put back, mend the "
+                f"{method.who} changed {', '.join(changed)}, which all methods share; it was restored, fix the "
                 "method or leave it out",
                 method.label,
             )
@@ -260,7 +260,7 @@ def _facts(weights: Sequence[Tensor]) -> list[tuple[int, torch.Size, int]]:
 
 
 def _samples(weights: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Views of some values of each parameter, together where one call can read them together."""
+    """Views of some values of each parameter, grouped so that one call can read several."""
     found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for each in weights:
         if each.numel() and each.is_contiguous():
@@ -270,6 +270,6 @@ def _samples(weights: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _values(samples: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """The values, on the host: nothing of it is left to do on a device when a clock starts."""
+    """The values on the host, so that no device work is pending when a clock starts."""
     with torch.inference_mode(False), torch.no_grad():
         return [torch.cat([*views]).view(torch.uint8).cpu() for views in samples]

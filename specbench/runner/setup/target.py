@@ -1,4 +1,4 @@
-"""Target: what methods are told of the model that they draft for, put together from the model and its engine."""
+"""The target as methods see it: facts of the model and its engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from specbench.models import LoadedModel
 
 
 def no_draft_models(name: str) -> Any:
-    """Loads none; raises a UsageError."""
-    raise UsageError(f"{name} is a draft model, which is not used here; take a method without one")
+    """Refuse to load a draft model."""
+    raise UsageError(f"{name} is a draft model, which cannot be used here; use a method without one")
 
 
 def target_of(
@@ -29,8 +29,8 @@ def target_of(
 ) -> Target:
     """The target of an engine, as methods see it.
 
-    ``load`` gives draft models by name, ``measured`` times by name; ``note`` takes what draft heads have to say for the
-    record, ``warn`` a line for the user. ``kernels`` are those of draft models too.
+    ``load`` returns draft models by name, ``measured`` times by name; ``note`` takes facts for the record, ``warn`` a
+    line for the user. ``kernels`` also apply to draft models.
     """
     kernels = kernels or {}
     kept: dict[Hashable, Any] = {}
@@ -41,7 +41,7 @@ def target_of(
         return kept[key]
 
     def step_seconds(most: int) -> list[tuple[int, float]]:
-        name = f"steps of up to {most} rows behind {engine.calibration_context} tokens"
+        name = f"steps of up to {most} rows after {engine.calibration_context} tokens"
         return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most), True)]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
@@ -77,7 +77,7 @@ def target_of(
 
 
 def _blaming(work: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A method's work that the engine calls in the middle of a step: what it raises is no fault of the engine's."""
+    """Work of a method that the engine calls inside a step: its exceptions are the method's faults."""
 
     def follow(running: Any) -> None:
         try:

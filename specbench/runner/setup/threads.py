@@ -1,7 +1,7 @@
-"""Threads of a step on a CPU: those that a plan asks for, else as many as there are free cores.
+"""Choose the threads of a step on a CPU: the plan's number, otherwise the number of free cores.
 
-Threads wait for each other after every product of a step. One that has to wait for its core holds up all, each time, so
-one thread more than there are free cores costs far more than the core that it lacks.
+Threads wait for each other after every product of a step. A thread that waits for its core delays all of them each
+time, so one thread more than free cores costs far more than one core.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import torch
 
 from specbench.hardware import MachineSample, cores_in_reach, sample_delta, sample_machine, usable_cores
 
-_threads: tuple[int, int] | None = None  # torch's number before a plan of this process set one, and what it set
-_fewer = False  # whether that was for other processes' sake
+_threads: tuple[int, int] | None = (
+    None  # torch's number before the first plan of this process, and the number set since
+)
+_fewer = False  # whether other processes were the reason
 
 
 def set_threads(wanted: int | None) -> None:
-    """Gives torch the threads of a plan; one that asks for none gets those from before another plan asked."""
+    """Set torch's threads to the plan's number; a plan without one gets the original number."""
     global _threads, _fewer
     _fewer = False
     if _threads is not None and torch.get_num_threads() != _threads[1]:
-        _threads = None  # the process has chosen anew since
+        _threads = None  # the process changed it itself since
     if wanted is not None:
         _threads = (_threads[0] if _threads else torch.get_num_threads(), wanted)
         torch.set_num_threads(wanted)
@@ -33,17 +35,17 @@ def set_threads(wanted: int | None) -> None:
 
 
 def taken_since(before: MachineSample) -> float:
-    """Cores that others took since an earlier sample; 0 where too little time has passed to tell."""
+    """Cores that other processes used since an earlier sample; 0 if too little time has passed."""
     look = sample_delta(before, sample_machine(), 0)
     return 0.0 if look is None else (look.others_cores or 0.0) + (look.stolen_cores or 0.0)
 
 
 def leave_cores(taken: float, say: Callable[[str], None]) -> None:
-    """Takes no thread that gets no core, where neither a plan nor the environment says how many: others may have it.
+    """Leave out threads without a free core, unless the plan or the environment sets the number.
 
     Args:
-        taken: cores that others take.
-        say: takes a line where there are fewer than otherwise.
+        taken: cores used by other processes.
+        say: receives a line if there are fewer threads than usual.
     """
     global _fewer
     if "OMP_NUM_THREADS" in os.environ:
@@ -54,24 +56,24 @@ def leave_cores(taken: float, say: Callable[[str], None]) -> None:
     if min(free, mine) >= usual:
         return
     set_threads(min(free, mine))
-    _fewer = free < mine  # a quota is there tomorrow too
+    _fewer = free < mine  # a quota is permanent
     why = (
-        f"other processes take {taken:.1f} of {reach} cores" if _fewer else f"this process gets {mine} of {reach} cores"
+        f"other processes use {taken:.1f} of {reach} cores" if _fewer else f"this process gets {mine} of {reach} cores"
     )
     threads = "1 thread" if min(free, mine) == 1 else f"{min(free, mine)} threads"
-    say(f"{why}: {threads} and not {usual}; --threads N decides")
+    say(f"{why}: {threads} instead of {usual}; --threads N overrides")
 
 
 def fewer_than_usual() -> bool:
-    """Whether other processes are why there are as few threads as there are."""
+    """Whether other processes are the reason for the number of threads."""
     return _fewer
 
 
 def as_before(run: Mapping[str, Any]) -> None:
-    """Goes on with the threads that a run began with, of which speed and the order of sums depend.
+    """Use the threads that a run began with, because speed and the order of sums depend on them.
 
     Args:
-        run: content of its ``run.json``; one that does not say leaves them as they are.
+        run: content of its ``run.json``; without a number the threads stay unchanged.
     """
     then = ((run.get("environment") or {}).get("cpu") or {}).get("torch_threads")
     if isinstance(then, int) and then > 0 and "OMP_NUM_THREADS" not in os.environ and then != torch.get_num_threads():

@@ -1,4 +1,4 @@
-"""Warm-up prompts: text of the tool's own, which differs from every prompt that is timed."""
+"""Prompts for warming up, from our own text, different from every timed prompt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _TEXT = (
 def warm_up_ids(model: LoadedModel, length: int, timed: Collection[Sequence[int]]) -> list[int]:
     """A prompt of ``length`` tokens, 1 or more, that equals none of the ``timed`` ones (token ids).
 
-    It is the tool's own text; its last tokens are replaced where a timed prompt has the same, and it is longer where
-    the timed prompts are all sequences of that length.
+    The last tokens of our text are replaced if a timed prompt equals it, and it is longer if the timed prompts are all
+    sequences of that length.
     """
-    said = [token for token in model.tokenizer(_TEXT)["input_ids"] if 0 <= token < model.vocab_size]
-    # Tokens of the text come first: a special token may mean something to the model, such as a picture.
-    others = (token for token in range(model.vocab_size) if token not in said)
-    tokens = [*dict.fromkeys(said), *islice(others, len(timed) + 1)]
-    text = said or tokens
+    own = [token for token in model.tokenizer(_TEXT)["input_ids"] if 0 <= token < model.vocab_size]
+    # Prefer tokens of the text: a special token may mean something to the model, such as an image.
+    others = (token for token in range(model.vocab_size) if token not in own)
+    tokens = [*dict.fromkeys(own), *islice(others, len(timed) + 1)]
+    text = own or tokens
     ids = [text[at % len(text)] for at in range(length)]
     taken = {tuple(each) for each in timed}
     if tuple(ids) not in taken:

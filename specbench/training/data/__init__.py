@@ -1,1 +1,1 @@
-"""What is learnt from: prompts, answers, and the states that decoding goes through."""
+"""Training data: prompts, answers, and Jacobi states of answers."""

@@ -1,7 +1,7 @@
-"""The target's own answers to training prompts.
+"""Decode, store and clean the target's own answers to training prompts.
 
-The engine decodes many at a time; each is on disk as it ends, and the same call resumes after an interruption. Circles
-at an answer's end, which small models' greedy answers have, are learnt from once.
+The engine decodes many answers at a time. Each answer is on disk as soon as it ends, and the same call resumes after an
+interruption. Greedy answers of small models often end in a repeated segment, of which only the first copies are kept.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from specbench.runner import Request, Session, StopRule
 from specbench.training.recipe import Text, Token
 
 ANSWERS, HEADER = "answers.jsonl", "answers.json"
-_TODO = "restore it or name another folder"
+_TODO = "restore it or choose another folder"
 
 
 class _Row(BaseModel):
-    """A line of ``answers.jsonl``, as far as it is used."""
+    """Fields of a line of ``answers.jsonl`` that are read."""
 
     model_config = ConfigDict(strict=True)
 
@@ -47,7 +47,7 @@ class _Row(BaseModel):
 
 
 class _Header(BaseModel):
-    """``answers.json``."""
+    """Content of ``answers.json``: how the answers were decoded."""
 
     model_config = ConfigDict(strict=True)
 
@@ -60,7 +60,7 @@ class _Header(BaseModel):
 
 @dataclass(frozen=True)
 class Asking:
-    """How answers are made."""
+    """Settings for decoding answers; ``concurrency`` is the number of sequences stepped together."""
 
     max_new_tokens: int
     concurrency: int
@@ -73,24 +73,26 @@ def ask(
     prompts: Sequence[Prompt],
     asking: Asking,
     folder: Path,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Text]:
-    """The model's answers to ``prompts``, in their order, kept in ``folder``.
+    """Return the model's answers to ``prompts``, in their order, and keep them in ``folder``.
 
     Args:
-        prompts: of different ids; those that leave no room for an answer in the model's context are left out.
-        folder: receives ``answers.jsonl`` and ``answers.json``; answers that are in there already are taken as they
-            are. Made where it is missing.
-        told: (answers done, answers in all) at the start and after each.
+        prompts: their ids must be unique; prompts that leave no space for an answer in the model's context are skipped.
+        folder: output folder of ``answers.jsonl`` and ``answers.json``, created if missing; answers that it already
+            holds are not decoded again.
+        progress: called with (finished answers, all answers) at the start and after each answer.
 
     Raises:
-        UsageError: the folder holds answers of another model, or made in another way; or nothing can be asked.
+        UsageError: the folder holds answers of another model or with other settings, or every prompt is too long.
     """
     asked = {prompt.id: (prompt, model.encode(prompt)) for prompt in prompts}
     room = (model.context or 1 << 30) - asking.max_new_tokens
     asked = {name: (prompt, ids) for name, (prompt, ids) in asked.items() if len(ids) <= room}
     if not asked:
-        raise UsageError("every training prompt is too long for an answer; lower --max-new-tokens")
+        raise UsageError(
+            "cannot decode answers: every training prompt is too long for the model's context; lower --max-new-tokens"
+        )
     check_writable(folder)
     how = {k: v for k, v in asdict(asking).items() if k != "concurrency"}
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype, **how})
@@ -101,46 +103,49 @@ def ask(
         changed = [name for name, (_, ids) in asked.items() if name in texts and list(texts[name].prompt) != ids]
         if changed:
             raise UsageError(
-                f"{folder} holds an answer to another prompt called {changed[0]}; name another folder, or ask as before"
+                f"cannot use the answers in {folder}: prompt {changed[0]} was different when they were made; choose "
+                "another folder or restore the prompt"
             )
-        told(len(asked) - len(waiting), len(asked))
-        with sole_use(log.path, "wait for it, or name another folder") if waiting else nullcontext():
+        progress(len(asked) - len(waiting), len(asked))
+        with sole_use(log.path, "wait for it, or choose another folder") if waiting else nullcontext():
             for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
                 text = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids)
                 log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.finish_reason})
                 texts[text.id] = text
-                told(sum(name in texts for name in asked), len(asked))
+                progress(sum(name in texts for name in asked), len(asked))
     finally:
         log.close()
     return [texts[name] for name in asked]
 
 
 def read(folder: Path) -> list[Text]:
-    """The answers that :func:`ask` has left in a folder, in the order in which they were finished."""
+    """Return the answers that :func:`ask` wrote into a folder, in the order in which they were finished."""
     texts = list(_texts(folder))
     if not texts:
-        raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
+        raise UsageError(
+            f"cannot read answers: {folder} has no {ANSWERS}, or an empty one; give a folder of specbench train"
+        )
     return texts
 
 
 def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
-    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model."""
+    """Return how a folder's answers were made: token budget, temperature, seed, the model's fingerprint and dtype."""
     path = folder / HEADER
     if not path.exists():
-        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
+        raise UsageError(f"cannot read answers: {folder} has no {HEADER}; give a folder of specbench train")
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype})
     return validate(_Header, read_json_object(path, _TODO), path, _TODO).model_dump()
 
 
 def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
-    """How the answers of a folder were decoded; raises as :func:`made`."""
+    """Return the sampling settings of a folder's answers; raises the errors of :func:`made`."""
     found = made(folder, model)
     return Sampling(temperature=found["temperature"], seed=found["seed"])
 
 
 def _texts(folder: Path) -> Iterator[Text]:
-    """The finished lines of a folder's ``answers.jsonl``; raises a UsageError that names the line and the field."""
-    file, todo = folder / ANSWERS, "delete that line to go on without its answer"
+    """Yield the finished lines of a folder's ``answers.jsonl``; raise a UsageError that names a bad line and field."""
+    file, todo = folder / ANSWERS, "delete that line to decode its answer again"
     for number, row in read_json_lines(file, todo, finished=True) if file.exists() else ():
         found = validate(_Row, row, f"{file} line {number}", todo)
         yield Text(found.id, found.prompt, found.answer)
@@ -149,7 +154,10 @@ def _texts(folder: Path) -> Iterator[Text]:
 def _answered(
     model: LoadedModel, asking: Asking, asked: dict[str, tuple[Prompt, list[int]]]
 ) -> Iterator[RequestRecord]:
-    """Records of the answers, as they end. By prompt length: the slots of a step attend over its longest text."""
+    """Yield records of the answers as they end.
+
+    Prompts are sorted by length because all slots of a step attend over the length of its longest text.
+    """
     longest = max(len(ids) for _, ids in asked.values())
 
     def request(name: str, prompt: Prompt, ids: Sequence[int]) -> Request:
@@ -170,7 +178,7 @@ def _answered(
 
 
 def _check(folder: Path, header: dict[str, Any]) -> None:
-    """Answers made in two ways do not go into one folder."""
+    """Write the header, or refuse a folder whose answers were made with other settings."""
     path = folder / HEADER
     if not path.exists():
         write_json_atomic(path, header)
@@ -179,33 +187,35 @@ def _check(folder: Path, header: dict[str, Any]) -> None:
     other = [name for name, value in header.items() if found.get(name) != value]
     if other:
         raise UsageError(
-            f"{folder} holds answers with another {', '.join(other)}; name another folder, or ask as they were asked"
+            f"cannot add answers to {folder}: its answers differ in {', '.join(other)}; choose another folder, or use "
+            "their settings"
         )
 
 
 def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> Sequence[int]:
-    """An answer without the rounds of a circle at its end, but for the first ``keep``.
+    """Cut an answer that ends in a repeated segment after the segment's first ``keep`` copies.
 
     Args:
-        keep: rounds that stay, at least 1.
+        keep: copies that stay, at least 1.
+        longest: most tokens of such a segment.
     """
     circle = next(closing_loops(answer, keep + 1, longest), None)
     return answer if circle is None else answer[: circle.start + keep * circle.period]
 
 
 def without_circles(texts: Sequence[Text], keep: int) -> list[Text]:
-    """Texts whose answers are cut so; ``keep`` 0 leaves them as they are."""
+    """Apply :func:`cut_circle` to the answers of texts; ``keep`` 0 leaves them as they are."""
     if not keep:
         return list(texts)
     return [Text(text.id, text.prompt, cut_circle(text.answer, keep)) for text in texts]
 
 
 def before_run(answer: Sequence[int], longest: int) -> int:
-    """Tokens of an answer before one comes up for the ``longest``-th time in a row; all of them where none does.
+    """Return the number of tokens before a token comes up for the ``longest``-th time in a row, or the answer's length.
 
-    CLLM drops a block from which, or from before which, a token stands ten times in a row
-    (``detect_repetitive_patterns``). Its scan begins in the prompt and ends at the first stop token, which a chat
-    template may write into the prompt; here it is the answer's.
+    CLLM drops a block if a token comes up ten times in a row in it or before it (``detect_repetitive_patterns``). Its
+    scan begins in the prompt and ends at the first stop token, which a chat template may have written into the prompt;
+    here only the answer is scanned.
     """
     run = 1
     for at in range(1, len(answer)):

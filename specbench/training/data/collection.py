@@ -1,4 +1,4 @@
-"""Collecting trajectories: which answers are worth it, shard by shard, and what there is to say of them."""
+"""Collect the trajectories of answers shard by shard, dropping repetitive text, and summarise them."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ Augment = Literal["none", "cllm", "cllm-released"]
 
 @dataclass(frozen=True)
 class Collecting:
-    """How trajectories are made.
+    """Settings of a collection of trajectories.
 
     Attributes:
         block_size: n.
-        states: ``jacobi`` runs the target; ``artificial`` replaces the end of each block by noise (JF, stage 1).
-        init: noise of initial and of artificial states.
-        augment: ``cllm`` puts some wrong tokens of the states right; ``cllm-released`` draws them with replacement.
-        keep_circles: rounds that stay of an answer that repeats itself to its end; 0 is all.
-        max_run: blocks are left out from where one token has come up so many times in a row; CLLM has 10; 0 is off.
-        max_repeats: blocks are left out from where one sentence comes up so many times; 0 is off. See
+        states: ``jacobi`` decodes with the target; ``artificial`` replaces the end of each block by noise (JF,
+            stage 1).
+        init: kind of noise for initial and artificial states.
+        augment: ``cllm`` corrects some wrong tokens of the states; ``cllm-released`` samples them with replacement.
+        keep_circles: copies kept of a segment that an answer repeats until its end; 0 keeps all.
+        max_run: drop blocks from the point where one token comes up this often in a row; CLLM uses 10; 0 is off.
+        max_repeats: drop blocks from the point where one sentence comes up this often; 0 is off. See
             :mod:`specbench.training.data.sentences`.
+        shard: answers per shard.
     """
 
     block_size: int = 16
@@ -76,47 +78,46 @@ def collect(
     folder: Path,
     *,
     rows: int,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Trajectories of answers, kept in ``folder``; what is in there from an interrupted call is gone on with.
+    """Collect the trajectories of answers in ``folder``, resuming an interrupted call; return their summary.
 
-    A shard is made from its answers alone, so that one made after an interruption is the one that would have been made
-    before it.
+    A shard depends only on its own answers, so a resumed collection writes the same shards.
 
     Args:
-        folder: receives shards, ``trajectories.json``, and in the end ``statistics.json``.
-        rows: of a forward, at most; bounds memory.
-        told: (answers done, answers in all) at the start and after each shard.
+        folder: output folder of the shards, ``trajectories.json``, and at the end ``statistics.json``.
+        rows: most rows of a forward; bounds memory.
+        progress: called with (finished answers, all answers) at the start and after each shard.
     """
     if not texts:
-        raise UsageError("there is no answer to make trajectories of; give other prompts")
+        raise UsageError("cannot collect trajectories: there are no answers; give other prompts")
     check_writable(folder)
     shards = [texts[first : first + how.shard] for first in range(0, len(texts), how.shard)]
     _claim(folder, _header(model, texts, sampling, how, len(shards)))
     missing = [number for number in range(len(shards)) if not shard_path(folder, number).exists()]
     done = len(texts) - sum(len(shards[number]) for number in missing)
-    told(done, len(texts))
+    progress(done, len(texts))
     try:
         with _runner(model, sampling, texts, rows) if missing and how.states == "jacobi" else nullcontext() as jacobi:
             for number in missing:
                 write_shard(shard_path(folder, number), *_shard(model, shards[number], how, jacobi))
                 done += len(shards[number])
-                told(done, len(texts))
+                progress(done, len(texts))
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise EnvironmentRefused(f"no memory for forwards of {rows} rows; lower --rows") from error
+        raise EnvironmentRefused(f"cannot run forwards of {rows} rows: out of memory; lower --rows") from error
     found = summary([read_statistics(shard_path(folder, number)) for number in range(len(shards))])
     write_json_atomic(folder / STATISTICS, found)
     return found
 
 
 def summary(shards: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """What there is to say of all shards together.
+    """Add up the statistics of all shards.
 
     Returns:
-        Counts of what was kept (answers, tokens, blocks, states), of what was not (…_cut, …_dropped), and averages:
-        states of a block, both ends included; and CLLM's Table 3 over whole blocks, per answer first as there: tokens
-        by which a forward prolongs what is right (``fast_forwarded``) and tokens of a block that were right before
-        their turn (``stationary``). None where no forward was run.
+        Counts of kept answers, tokens, blocks and states; counts of cut and dropped ones; ``states_per_block``, initial
+        state and fixed point included; and the figures of CLLM's Table 3 over full blocks, averaged per answer first:
+        ``fast_forwarded``, the tokens by which one forward extends a block's correct prefix, and ``stationary``, the
+        tokens of a block that are correct before all tokens on their left are. None without forwards.
     """
     sums: Counter[str] = Counter()
     for shard in shards:
@@ -138,7 +139,7 @@ def _runner(model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows:
 def _shard(
     model: LoadedModel, texts: Sequence[Text], how: Collecting, jacobi: Jacobi | None
 ) -> tuple[list[Trajectory], dict[str, Any]]:
-    """Trajectories of some answers, in their order, and their statistics."""
+    """Return the trajectories of some answers, in their order, and their statistics."""
     count: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
     wanted = [
         Blocks(text, how.block_size, how.init, model.vocab_size, model.pad_id, how.seed)
@@ -155,12 +156,12 @@ def _shard(
 
 
 def _figures(runs: Sequence[Run]) -> dict[str, float]:
-    """Sums over answers of the figures of CLLM's Table 3."""
+    """Return the figures of CLLM's Table 3, summed over answers."""
     measured, ahead, early = 0, 0.0, 0.0
     for run in runs:
         whole = [states for states in run.states if states is not None and len(states[-1]) == run.blocks.size]
         if whole:
-            after = [states[1:] or states for states in whole]  # what a block begins with is no forward's
+            after = [states[1:] or states for states in whole]  # the initial state does not come from a forward
             measured += 1
             ahead += mean(map(fast_forwarded, after))
             early += mean(map(stationary, after))
@@ -168,7 +169,7 @@ def _figures(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _worth(texts: Sequence[Text], how: Collecting, model: LoadedModel, count: Counter[str]) -> list[Text]:
-    """Answers without what is not worth learning."""
+    """Return the answers with repetitive text removed, and count what was removed."""
     kept = []
     for text in texts:
         answer = cut_circle(text.answer, how.keep_circles) if how.keep_circles else text.answer
@@ -176,18 +177,18 @@ def _worth(texts: Sequence[Text], how: Collecting, model: LoadedModel, count: Co
         if how.max_run:
             answer = _whole_blocks(answer, before_run(answer, how.max_run), how.block_size, "run", count)
         if how.max_repeats and answer:
-            sound = before_repeat(answer, model.decode, how.max_repeats)
-            answer = _whole_blocks(answer, sound, how.block_size, "repeat", count)
+            good = before_repeat(answer, model.decode, how.max_repeats)
+            answer = _whole_blocks(answer, good, how.block_size, "repeat", count)
         if answer:
             kept.append(Text(text.id, text.prompt, answer))
     return kept
 
 
-def _whole_blocks(answer: Sequence[int], sound: int, size: int, why: str, count: Counter[str]) -> Sequence[int]:
-    """An answer's blocks that end before its ``sound`` tokens do; all where the whole answer is sound."""
-    if sound == len(answer):
+def _whole_blocks(answer: Sequence[int], good: int, size: int, why: str, count: Counter[str]) -> Sequence[int]:
+    """Return the full blocks within the first ``good`` tokens of an answer, or all of it if all tokens are good."""
+    if good == len(answer):
         return answer
-    left = answer[: sound // size * size]
+    left = answer[: good // size * size]
     count[f"blocks_dropped_{why}"] += -(-len(answer) // size) - len(left) // size
     count[f"answers_dropped_{why}"] += not left
     return left
@@ -232,16 +233,17 @@ def _header(model: LoadedModel, texts: Sequence[Text], sampling: Sampling, how: 
 
 
 def _claim(folder: Path, header: Header) -> None:
-    """Trajectories made in two ways do not go into one folder."""
+    """Write the header, or refuse a folder whose trajectories were made with other settings."""
     if not (folder / HEADER).exists():
         write_header(folder, header)
         return
-    before = asdict(Collecting())  # of a setting that an older folder does not have
+    before = asdict(Collecting())  # defaults for settings that an older folder lacks
     mine, theirs = _flat(header), {**before, **_flat(read_header(folder))}
     other = sorted(name for name in mine if theirs.get(name) != mine[name])
     if other:
         raise UsageError(
-            f"{folder} holds trajectories with another {', '.join(other)}; give another --out, or repeat their command"
+            f"cannot add trajectories to {folder}: those in it differ in {', '.join(other)}; give another --out, or "
+            "repeat their command"
         )
 
 

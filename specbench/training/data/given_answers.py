@@ -1,4 +1,4 @@
-"""Given answers: rows of a file that have them, as LIMA, Alpaca, Magicoder and chats ship them; none is generated."""
+"""Read training files that contain answers (in the formats of LIMA, Alpaca, Magicoder, and chats)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WANTED = "give a file of rows with answers, such as {'prompt': …, 'answer': …}"
 
-#: Fields that hold a question, with those that may hold its answer.
+#: Field of the question -> fields that may hold its answer.
 _PAIRS = {
     "prompt": ("answer",),
     "instruction": ("output", "response"),
@@ -29,10 +29,11 @@ _FORMS = ("messages", "conversations", *_PAIRS)
 
 @dataclass(frozen=True)
 class Given:
-    """A prompt with the answer that is to be learnt.
+    """A prompt with the answer to learn.
 
     Attributes:
-        prompt: its id is the file's name and the number of the line.
+        prompt: has the file's stem and the line number as its id.
+        line: where the row is in the file, for error messages.
     """
 
     prompt: Prompt
@@ -41,7 +42,7 @@ class Given:
 
     @property
     def id(self) -> str:
-        """The prompt's."""
+        """Id of the prompt."""
         return self.prompt.id
 
 
@@ -55,7 +56,7 @@ class _Message(BaseModel):
 
 
 class GivenRow(BaseModel):
-    """A row of such a file, in one of the forms; other fields of a published row are ignored."""
+    """A row of such a file, in one of the formats; other fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -74,21 +75,21 @@ class GivenRow(BaseModel):
     def _ends_with_an_answer(self) -> GivenRow:
         forms = [name for name in _FORMS if getattr(self, name) is not None]
         if len(forms) != 1:
-            raise ValueError(f"has {' and '.join(forms) or 'none'} of {', '.join(_FORMS)}; write exactly one of them")
+            raise ValueError(f"has {' and '.join(forms) or 'none'} of {', '.join(_FORMS)} and must have exactly one")
         (form,) = forms
         if form in _PAIRS and not any(getattr(self, name) is not None for name in _PAIRS[form]):
-            raise ValueError(f"'{form}' without {' or '.join(map(repr, _PAIRS[form]))}, which would be its answer")
+            raise ValueError(f"has '{form}' but no answer in {' or '.join(map(repr, _PAIRS[form]))}")
         turns = self.turns()
         if [role for role, _ in turns[-2:]] != ["user", "assistant"]:
             raise ValueError(f"'{form}' does not end with a question and its answer")
         if not turns[-2][1].strip():
-            raise ValueError("an empty question")
+            raise ValueError("the question is empty")
         if not turns[-1][1].strip():
-            raise ValueError("an empty answer")
+            raise ValueError("the answer is empty")
         return self
 
     def turns(self) -> list[Turn]:
-        """Who said what, in order; the last one is the answer that is learnt."""
+        """Return (role, text) of each turn, in order; the last one is the answer to learn."""
         if self.messages is not None:
             return [(message.role, message.content) for message in self.messages]
         if self.conversations is not None:
@@ -100,17 +101,18 @@ class GivenRow(BaseModel):
 
 
 def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
-    """The rows of a file, and its sha256.
+    """Return the rows of a file, and its sha256.
 
-    ``prompt`` is taken as it is, as ``--task prompts`` takes it; all other questions are a user's turn, which goes
-    through the chat template of a model that has one. Of a conversation the last answer is learnt, behind what is
-    before it.
+    The field ``prompt`` is used verbatim, as in ``--task prompts``. Other questions become a user turn and go through
+    the chat template if the model has one. Of a conversation, only the last answer is learnt, after all turns before
+    it.
 
     Args:
-        path: JSON lines, a JSON list or Parquet, by its suffix.
+        path: JSON lines, a JSON list or Parquet, according to its suffix.
+        chat: whether the model has a chat template.
 
     Raises:
-        UsageError: it cannot be read, has no rows, or a row is no question with its answer; names the line or row.
+        UsageError: the file cannot be read, has no rows, or a row is not a question with its answer; names the line.
     """
     found = []
     for number, row in each_row(path, GivenRow):
@@ -123,12 +125,12 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
             prompt = build_dialogue(name, [question], choose_style("auto", chat, "prompts"), history=history)
         found.append(Given(prompt, answer, line))
     if not found:
-        raise UsageError(f"{path} has no rows; {_WANTED}")
+        raise UsageError(f"cannot learn from {path}: it has no rows; {_WANTED}")
     return found, digest(path)[1]
 
 
 def has_answers(path: Path) -> bool:
-    """Whether the first row of a file is a question with its answer; what cannot be read has none."""
+    """Return whether the first row of a file is a question with its answer; False for an unreadable file."""
     try:
         return next(each_row(path, GivenRow), None) is not None
     except SpecbenchError:
@@ -136,7 +138,7 @@ def has_answers(path: Path) -> bool:
 
 
 def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:
-    """Rows as texts to learn, each answer with the tokens that the model ends one with."""
+    """Tokenise rows; each answer gets the tokens that the model writes after an answer."""
     ends: dict[bool, list[int]] = {}
     texts = []
     for row in rows:
@@ -144,31 +146,31 @@ def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:
         chat = row.prompt.chat
         if chat not in ends:
             ends[chat] = ending(loaded, chat)
-        blank = " " if row.prompt.stops else ""  # behind "ASSISTANT:" of plain text
+        blank = " " if row.prompt.stops else ""  # after "ASSISTANT:" of plain text
         answer = [*_ids(loaded, blank + row.answer, row.line), *ends[chat]]
         total = len(prompt) + len(answer)
         if loaded.context is not None and total > loaded.context:
             raise UsageError(
-                f"{row.line}: prompt and answer are {total} tokens, and {loaded.spec.name} takes {loaded.context}; "
-                "shorten it or leave it out"
+                f"cannot learn {row.line}: prompt and answer have {total} tokens and the context of {loaded.spec.name} "
+                f"is {loaded.context}; shorten or remove the row"
             )
         texts.append(Text(row.id, prompt, answer))
     return texts
 
 
 def ending(loaded: LoadedModel, chat: bool) -> list[int]:
-    """What follows an answer of the model: of a chat what its template writes there up to the stop token.
+    """Return the tokens that end an answer: in a chat, the template's text up to the stop token; else the stop token.
 
-    Empty for a model that has no stop token.
+    Empty for a model without a stop token.
     """
     if chat:
-        said = "Forty-two"
-        turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": said}]
+        answer = "Forty-two"
+        turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": answer}]
         try:
             rendered = loaded.write_chat(turns)
-            behind = rendered[rendered.rindex(said) + len(said) :]
-            ids = list(loaded.tokenizer(behind, add_special_tokens=False)["input_ids"])
-        except Exception:  # a stranger's template may refuse whatever it likes, and drop what it was given
+            after = rendered[rendered.rindex(answer) + len(answer) :]
+            ids = list(loaded.tokenizer(after, add_special_tokens=False)["input_ids"])
+        except Exception:  # an untrusted template may raise any error, or leave out the answer
             ids = []
         stop = next((at for at, token in enumerate(ids) if token in loaded.stop_ids), None)
         if stop is not None:
@@ -180,13 +182,14 @@ def ending(loaded: LoadedModel, chat: bool) -> list[int]:
 def _ids(loaded: LoadedModel, text: str, line: str) -> list[int]:
     try:
         return list(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
-    except Exception as error:  # settings that nobody looked at when it was loaded
+    except Exception as error:  # loading a tokenizer does not check all its settings
         reason = one_line(str(error)) or type(error).__name__
         raise UsageError(
-            f"{line} does not go through the tokenizer of {loaded.spec.name}: {reason}; take a whole copy of the model"
+            f"cannot tokenise {line} with the tokenizer of {loaded.spec.name}: {reason}; use a complete copy of the "
+            "model"
         ) from error
 
 
-def said_of(about: Mapping[str, Any]) -> str:
-    """What there is to say of a training's given answers, as part of a sentence; empty where there are none."""
+def describe_answers(about: Mapping[str, Any]) -> str:
+    """Name the files of a training's given answers with their hashes; empty if it had none."""
     return " and ".join(f"{name} (sha256 {digest})" for name, digest in about.get("given", {}).items())

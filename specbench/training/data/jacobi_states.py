@@ -1,9 +1,9 @@
-"""Jacobi states of known answers: whole trajectories by forwards of many blocks, and states that need no forward.
+"""Compute the Jacobi states of known answers: trajectories from forwards over many blocks, and artificial states.
 
-The answer is known, so no block waits for another: the text is cached once, and every forward advances as many blocks,
-of as many answers, as fit. The states are those of ``jacobi`` with ``window=block`` and of ``cllm``: ``x'[i + 1]`` is
-what the target says after ``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM §3.1). All noise is
-drawn by (seed, prompt id, block).
+The answer is known, so no block has to wait for the one before it: the text is cached once, and every forward advances
+as many blocks, of any answers, as fit. The states are those of ``jacobi`` with ``window=block`` and of ``cllm``:
+``x'[i + 1]`` is the target's next token after ``x[0..i]``, for all i at once (Santilli et al. 2023, Algorithm 2; CLLM
+§3.1). Noise is determined by (seed, prompt id, block).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from specbench.models import LoadedModel
 from specbench.training.data.trajectory_folder import Trajectory
 from specbench.training.recipe import Text
 
-# Forwards are filled up to multiples of so many rows: oneDNN makes a kernel for every row count that it meets, which
-# takes as long as a small forward, and keeps it, which takes some MB.
+# Forwards are padded to multiples of this many rows: oneDNN compiles a kernel for every row count, which takes as long
+# as a small forward, and caches it, which takes some MB.
 _FULL = 16
 
-# Rows of a forward over one sequence: a longer answer goes in pieces.
+# Most rows of a forward over one sequence: a longer answer is split.
 _MOST_ROWS = 4608
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one answer.
+    """Jacobi states of one answer.
 
     Attributes:
-        states: [block][state], from the initial one to the fixed point; None for a block that was given up.
-        ties: places of the answer where this forward says another token than the answer has: two scores so close that
-            their order depends on the shape of the forward. Such an answer is not a fixed point there.
+        states: [block][state], from the initial state to the fixed point; None for a block that was given up.
+        ties: positions of the answer where the forward here emits another token than the answer has, because two scores
+            are so close that their order depends on the shape of the forward. The answer is not a fixed point there.
     """
 
     blocks: Blocks
@@ -42,20 +42,20 @@ class Run:
 
 
 class Jacobi:
-    """Runs the blocks of answers to their fixed points.
+    """Run the blocks of answers to their fixed points.
 
     Args:
-        sampling: how they were decoded; noise of a sampled answer is the position's own, so its trajectories are
-            as determined as those of a greedy one.
-        texts: the longest prompt and answer that will come have to be among them.
-        rows: of a forward, at most, but for a block that is larger by itself.
+        sampling: settings with which the answers were decoded. Sampling noise is fixed per position, so the
+            trajectories of sampled answers are deterministic too.
+        texts: must include the longest prompt and the longest answer of later :meth:`run` calls.
+        rows: most rows of a forward, except for a single larger block.
     """
 
     def __init__(self, model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows: int) -> None:
         longest = max(len(text.answer) for text in texts)
         self._rows = rows
         self._tree_rows = min(_MOST_ROWS - _FULL, longest)
-        # A block needs half of its rows on average; answers are of different lengths.
+        # A block needs half of its rows on average, and answers differ in length: 3 × instead of 2 ×.
         slots = 1 + -(-3 * rows // longest)
         self._engine = Engine(
             model.model,
@@ -66,11 +66,11 @@ class Jacobi:
         )
 
     def close(self) -> None:
-        """Gives the model back."""
+        """Close the engine and release the model."""
         self._engine.close()
 
     def run(self, answers: Iterable[Blocks]) -> Iterator[Run]:
-        """The trajectories of answers, each as it is finished."""
+        """Yield the states of each answer as it is finished."""
         waiting = iter(answers)
         running: list[_Answer] = []
         more = True
@@ -90,12 +90,12 @@ class Jacobi:
     def _begin(self, blocks: Blocks) -> _Answer:
         slot = self._engine.alloc()
         ties = self._cache(slot, blocks.text)
-        # The token that a block begins with is given to it, whatever the target says before it.
+        # A tie at a block's first token does not matter: that token is given, not computed.
         lost = {at // blocks.size for at in ties if at % blocks.size}
         return _Answer(slot, blocks, ties, lost)
 
     def _cache(self, slot: int, text: Text) -> list[int]:
-        """Fills a slot with prompt and answer; returns the places where the target says something else."""
+        """Fill a slot with prompt and answer; return the positions where the target emits another token."""
         ties, done, before = [], 0, list(text.prompt)
         while done < len(text.answer):
             part = list(text.answer[done : done + self._tree_rows])
@@ -103,14 +103,14 @@ class Jacobi:
             tokens = [before[-1], *part[:-1], *filling]
             accept = [True] * len(part) + [False] * len(filling)
             result = self._engine.prefill(slot, before, TokenTree(tokens, range(-1, len(tokens) - 1), accept))
-            taken = len(result.path)  # up to a tie: what is behind it is fed once more, as a prompt is
+            taken = len(result.path)  # up to a tie; the rest of the answer is prefilled again like a prompt
             ties += [done + at for at in range(taken) if result.next_tokens[at] != part[at]]
             done += taken
             before = [text.answer[done - 1]]
         return ties
 
     def _advance(self, blocks: Sequence[_Block]) -> None:
-        """One forward for the first of ``blocks``, as many as fit: the oldest answers are finished first."""
+        """Run one forward for as many of the first ``blocks`` as fit, so that the oldest answers finish first."""
         chosen: list[_Block] = []
         rows = 0
         for block in blocks:
@@ -122,8 +122,8 @@ class Jacobi:
             chains = [block.chain() for block in chosen]
             if filling := _missing(rows):
                 chains.append(Chain(chains[-1].slot, 0, [0] * filling))
-            for block, said in zip(chosen, next_tokens(self._engine, chains), strict=False):
-                block.update(said)
+            for block, computed in zip(chosen, next_tokens(self._engine, chains), strict=False):
+                block.update(computed)
 
 
 def _missing(rows: int) -> int:
@@ -140,27 +140,30 @@ class _Block:
 
     @property
     def rows(self) -> int:
-        """Of its next forward; 0 when it is finished."""
+        """Rows in the block's next forward; 0 when it is finished."""
         return max(0, len(self._fixed) - 1 - self._right)
 
     def chain(self) -> Chain:
-        """Its tokens from the first wrong one on; what comes of the last is behind the block."""
+        """Return the block's rows of a forward: from its first wrong token on, without its last token.
+
+        The last token's row would compute the first token of the next block.
+        """
         return Chain(self._slot, self._start + self._right, self.states[-1][self._right : -1])
 
-    def update(self, said: list[int]) -> None:
-        """Takes what the target says after each token of :meth:`chain`."""
-        # After the right ones it says the answer, which filling the cache has shown.
-        self._add(self._fixed[: self._right + 1] + said)
+    def update(self, computed: list[int]) -> None:
+        """Add a state from the target's next tokens after each token of :meth:`chain`."""
+        # After correct tokens the target emits the answer's own tokens; :meth:`Jacobi._cache` has verified that.
+        self._add(self._fixed[: self._right + 1] + computed)
 
     def _add(self, state: list[int]) -> None:
         self.states.append(state)
         self._right = prefix(state, self._fixed)
-        if self._right == len(self._fixed) - 1:  # one wrong token, the last: nothing is left to compute
+        if self._right == len(self._fixed) - 1:  # only the last token is wrong: the next state is the fixed point
             self._add(list(self._fixed))
 
 
 class _Answer:
-    """An answer under way."""
+    """An answer whose blocks are being run."""
 
     def __init__(self, slot: int, blocks: Blocks, ties: list[int], lost: set[int]) -> None:
         self.slot = slot
@@ -177,7 +180,7 @@ class _Answer:
 
     @property
     def rows(self) -> int:
-        """Of its next forward."""
+        """Rows of the answer's unfinished blocks in the next forward."""
         return sum(block.rows for block in self.unfinished)
 
     @property
@@ -185,7 +188,7 @@ class _Answer:
         return Run(self._given, [None if block is None else block.states for block in self._blocks], self._ties)
 
 
-NEAR = 10  # blocks of context that artificial noise is drawn from (JF, released code of stage 1)
+NEAR = 10  # blocks of context from which artificial noise is sampled (JF, released code of stage 1)
 
 
 class Blocks:
@@ -193,7 +196,7 @@ class Blocks:
 
     Args:
         vocab_size: token ids are below this.
-        pad_id: what noise of kind ``pad`` repeats.
+        pad_id: token of noise of kind ``pad``.
     """
 
     def __init__(self, text: Text, size: int, kind: Kind, vocab_size: int, pad_id: int, seed: int) -> None:
@@ -207,23 +210,23 @@ class Blocks:
         return -(-len(self.text.answer) // self.size)
 
     def fixed(self, block: int) -> list[int]:
-        """The fixed point of a block; the last one ends with the answer."""
+        """Return the fixed point of a block; the last block ends with the answer."""
         return list(self.text.answer[block * self.size : (block + 1) * self.size])
 
     def initial(self, block: int) -> list[int]:
-        """What a decoder has when the block begins: its first token, then guesses (CLLM §3.1; JF §4.1, stage 2).
+        """Return the state with which a decoder begins a block: its first token, then guesses (CLLM §3.1; JF §4.1).
 
-        Noise of kind ``context`` comes from prompt and answer so far, that first token included.
+        Noise of kind ``context`` is sampled from the prompt and the answer up to the block's first token.
         """
         first, *rest = self.fixed(block)
         noise = self._noise(block, [*self.text.prompt, *self.text.answer[: block * self.size + 1]])
         return [first, *noise.draw(len(rest))]
 
     def artificial(self, block: int) -> list[list[int]]:
-        """States of a made-up trajectory, which becomes right from left to right, a token a state (JF §4.1, stage 1).
+        """Return an artificial trajectory: each state has one more correct token on the left (JF §4.1, stage 1).
 
-        The rightmost n - 1, n - 2, …, 0 tokens are noise, drawn anew for every state; of kind ``context`` it comes from
-        the ids just before the block, :data:`NEAR` blocks of them at most.
+        The rightmost n - 1, n - 2, …, 0 tokens are noise, sampled anew for every state. Noise of kind ``context`` comes
+        from the ids just before the block, at most :data:`NEAR` blocks of them.
         """
         fixed = self.fixed(block)
         before = [*self.text.prompt, *self.text.answer[: block * self.size]]
@@ -231,13 +234,13 @@ class Blocks:
         return [fixed[:right] + noise.draw(len(fixed) - right) for right in range(1, len(fixed) + 1)]
 
     def augmented(self, block: int, states: Sequence[State], *, replacing: bool) -> list[list[int]]:
-        """States of which some wrong tokens are put right (CLLM, ``--use_aug``).
+        """Return the states with some wrong tokens corrected (CLLM, ``--use_aug``).
 
-        In every state but the last two, half as many as are wrong, never the first wrong one.
+        In every state but the last two, half of the wrong tokens are corrected, but never the first wrong one.
 
         Args:
-            states: ending with the fixed point.
-            replacing: draw them with replacement as the released code does, so that fewer are put right than said.
+            states: trajectory that ends with the fixed point.
+            replacing: sample the tokens with replacement, as in the released code; fewer than half are then corrected.
         """
         rng = random.Random(f"{self._seed}/{self.text.id}/{block}/augment")
         final = states[-1]
@@ -257,14 +260,16 @@ class Blocks:
 
 
 def block_sizes(trajectory: Trajectory) -> list[int]:
-    """Tokens of each block that belong to the answer; what is behind them in the last one is padding."""
+    """Return the number of answer tokens in each block; the rest of the last block is padding."""
     n, total = trajectory.block_size, len(trajectory.answer)
     return [min(n, total - start) for start in range(0, total, n)]
 
 
 def cut(trajectory: Trajectory, limit: int, streams: int) -> Trajectory:
-    """A trajectory without its last blocks, so that prompt and ``streams`` times the answer are ``limit`` tokens at
-    most; its first block stays whatever its prompt's length."""
+    """Drop last blocks of a trajectory until prompt plus ``streams`` times the answer has at most ``limit`` tokens.
+
+    The first block always stays.
+    """
     n = trajectory.block_size
     blocks = max(1, (limit - len(trajectory.prompt)) // (streams * n))
     if len(trajectory.prompt) + streams * len(trajectory.answer) <= limit:
@@ -273,6 +278,6 @@ def cut(trajectory: Trajectory, limit: int, streams: int) -> Trajectory:
 
 
 def stream(trajectory: Trajectory, chosen: Sequence[int]) -> list[int]:
-    """The blocks in the states ``chosen``, one of each, as one text of the answer's length."""
+    """Concatenate the blocks, each in its state from ``chosen``, into one text of the answer's length."""
     parts = zip(trajectory.blocks, chosen, block_sizes(trajectory), strict=True)
     return [token for states, at, size in parts for token in states[at][:size]]

@@ -1,4 +1,4 @@
-"""Where the texts of a training come from, prompts asked now, or answers and trajectories that are there."""
+"""Find the texts of a training: answers decoded now, or existing answers, trajectories or given files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from specbench.training.recipe import Text
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which texts.
+    """Texts to find.
 
     Attributes:
-        sets: names of training sets; empty takes all that ``trajectories`` or ``answers`` have.
-        answers: folder of answers made before. Those that ``sets`` have and it lacks are made there; without ``sets``
-            it is only read. None is the training's own folder.
+        sets: names of training sets; empty uses all texts in ``trajectories`` or ``answers``.
+        answers: folder of answers. Answers to ``sets`` that it lacks are decoded into it; without ``sets`` it is only
+            read. None is the training's own folder.
         limit: texts of each set, see :func:`specbench.evals.prompt_draw.draw_prompts`; None is all.
-        prompt_seed: of the draw; None takes the first of each set.
+        prompt_seed: seed for sampling ``limit`` texts; None takes the first ones of each set.
         given: ``sets`` are files whose rows have answers, which are learnt as they are.
     """
 
@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """Texts with what there is to say of them.
+    """Texts, facts on them for the model card, and their scorer.
 
     Attributes:
         texts: :class:`Text` or :class:`specbench.training.data.trajectory_folder.Trajectory`.
@@ -54,11 +54,15 @@ class Found:
     score: Callable[[str, str], bool | None]
 
 
-def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told: Callable[[int, int], None]) -> Found:
-    """The texts to train on.
+def find(
+    loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, progress: Callable[[int, int], None]
+) -> Found:
+    """Return the texts to train on.
 
     Args:
-        loaded: the target, whose own they have to be.
+        loaded: the target; answers and trajectories of other models are refused.
+        folder: default of ``wanted.answers``.
+        progress: see :func:`specbench.training.data.answers.ask`.
     """
     about: dict[str, Any] = {}
     made_in = wanted.answers or folder
@@ -73,7 +77,7 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
         prompts = [
             prompt for each in sets_of_prompts for prompt in draw_prompts(each, wanted.limit, wanted.prompt_seed)
         ]
-        texts = answers.ask(loaded, prompts, asking, made_in, told)
+        texts = answers.ask(loaded, prompts, asking, made_in, progress)
         about["answers"] = answers.made(made_in, loaded)
     else:
         about["answers"] = answers.made(made_in, loaded)
@@ -87,7 +91,7 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
 
 
 def _given(loaded: LoadedModel, wanted: Wanted) -> tuple[list[Text], dict[str, str]]:
-    """The texts of files with answers, and the files' hashes by name."""
+    """Return the texts of files with answers, and the files' hashes by name."""
     texts: list[Text] = []
     hashes: dict[str, str] = {}
     known = known_questions(wanted.data_dir)
@@ -113,7 +117,9 @@ def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:
     }
     chosen = [text for text in texts if text.id in taken]
     if not chosen:
-        raise UsageError(f"none of the texts is of {', '.join(sorted(stems)) or 'any set'}; leave --prompts out")
+        raise UsageError(
+            f"cannot train: no text belongs to {', '.join(sorted(stems)) or 'any set'}; correct or remove --prompts"
+        )
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Training prompts: training splits of tasks, and a user's own files; never what decoders are timed on."""
+"""Load prompts for training: training splits of tasks and users' own files, but never prompts of measured tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUFFIX = "-train"
 
 
 def check_sets(names: Sequence[str]) -> None:
-    """Refuses what is no training set, before anything is loaded."""
+    """Refuse names that are not training sets, before anything is loaded."""
     for name in names:
         if names_file(name):
             if not Path(name).is_file():
@@ -31,24 +31,27 @@ def check_sets(names: Sequence[str]) -> None:
             continue
         if task in trains:
             raise UsageError(
-                f"{name} is what decoders are measured on, so nothing is trained on it; use {task}{_SUFFIX}"
+                f"cannot train on {name}: decoders are measured on this task; use its training split {task}{_SUFFIX}"
             )
         if task in registry.tasks():
             offers = ", ".join(f"{each}{_SUFFIX}" for each in trains)
-            raise UsageError(f"task {task} is what decoders are measured on and has no training split; use {offers}")
+            raise UsageError(
+                f"cannot train on task {task}: decoders are measured on it and it has no training split; use {offers}"
+            )
         raise unknown_name("prompt set", name, [f"{each}{_SUFFIX}" for each in trains])
 
 
 def trainable() -> list[str]:
-    """Tasks with a training split, which say so in their ``task.toml``."""
+    """Return the names of tasks whose ``task.toml`` declares a training split."""
     return [name for name, card in registry.tasks().items() if card.info.get("training", False)]
 
 
 def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> list[Prompt]:
-    """The prompts of several sets, one after the other; each set's name stands before its ids.
+    """Return the prompts of several sets, one set after the other, with ids ``SET/ID``.
 
     Args:
-        names: ``TASK-train``, or paths of files as ``--task prompts`` takes them.
+        names: ``TASK-train``, or paths of files as for ``--task prompts``.
+        chat: whether the model has a chat template.
     """
     check_sets(names)
     found: list[Prompt] = []
@@ -58,7 +61,10 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
         with plugins.plugin_call(who):
             prompts = made.prompts(chat) if names_file(name) else made.training_prompts(chat)
         if any(prompt.follow_ups for prompt in prompts):
-            raise UsageError(f"{name} has conversations of several turns; give their turns so far as messages")
+            raise UsageError(
+                f"cannot train on {name}: its conversations have several user turns to answer; give rows with "
+                "'messages' that hold the turns so far"
+            )
         if names_file(name):
             for prompt in prompts:
                 check_unmeasured(prompt.text, f"prompt {prompt.id} of {name}", known)
@@ -68,21 +74,20 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
 
 
 def check_unmeasured(text: str, where: str, known: dict[str, str]) -> None:
-    """Refuses a prompt that is a question of a task, word for word."""
+    """Refuse a prompt that is a question of a task, word for word."""
     task = task_asking(text, known)
     if task is not None:
         raise UsageError(
-            f"{where} is a question of {task}, which decoders are measured on, so nothing is trained on it; "
-            "leave it out"
+            f"cannot train on {where}: it is a question of task {task}, on which decoders are measured; remove it"
         )
 
 
 def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Callable[[str, str], bool | None]:
-    """Who judges answers to training prompts: (prompt id, text) -> right or wrong; None where nobody can say.
+    """Return the function that scores answers: (prompt id, text) -> whether it is correct; None if it has no scorer.
 
     Args:
-        names, chat, data_dir: as of :func:`training_prompts`. Sets that are none, or whose task judges its test split
-            only, get no verdict.
+        names, chat, data_dir: see :func:`training_prompts`. Answers to users' files, and to tasks that only score their
+            test split, are not scored.
     """
     trains = {f"{name}{_SUFFIX}" for name in trainable()}
     judges: dict[str, tuple[Any, str]] = {}
@@ -96,16 +101,16 @@ def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Ca
             judges[name] = getattr(made, "score_training", None), who
             if judges[name][0]:
                 with plugins.plugin_call(who):
-                    made.training_prompts(chat)  # settles how they are asked, and so what an answer looks like
+                    made.training_prompts(chat)  # sets the prompt style, which determines how answers are parsed
         judge, who = judges[name]
-        with plugins.plugin_call(who):  # or the method whose recipe asks would be blamed
+        with plugins.plugin_call(who):  # attributes errors to the task instead of the method that is training
             return judge(own, text).passed if judge else None
 
     return score
 
 
 def _task(name: str, data_dir: Path | None) -> tuple[Any, str]:
-    """The task of a set, made, and how an error names it."""
+    """Return the instantiated task of a set, and its name for error messages."""
     task, settings = (name.removesuffix(_SUFFIX), {}) if not names_file(name) else (_taker(), {"file": name})
     card = registry.task(task)
     module = card.load()
@@ -114,6 +119,6 @@ def _task(name: str, data_dir: Path | None) -> tuple[Any, str]:
 
 
 def _taker() -> str:
-    """The task that reads a user's file, whatever is asked in it."""
+    """Return the name of the task that reads prompts from a user's file."""
     cards = registry.tasks().items()
     return next(name for name, card in cards if card.info.get("data_file") and not card.info.get("data"))

@@ -1,7 +1,7 @@
-"""Jacobi states of the target's own answers on disk: what consistency training learns from (CLLM §3.1; JF stage 1, 2).
+"""Store the Jacobi states of the target's own answers, for consistency training (CLLM §3.1; JF stages 1 and 2).
 
 A folder holds ``trajectories.json`` and numbered parquet shards of some answers each. A shard gets its name once it is
-whole and carries its own statistics, so collecting can be killed at any moment and resumed.
+complete and holds its own statistics, so a collection can be killed at any moment and resumed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyarrow import Schema
 
 HEADER = "trajectories.json"
-FORMAT = 1  # of the folder; raised when an older reader would misunderstand it
+FORMAT = 1  # format version of the folder; raised when an older reader would misread it
 _AGAIN = "delete it and repeat its specbench train --collect command"
 _STATISTICS = b"statistics"  # key of a shard's metadata
 
@@ -43,15 +43,15 @@ _STATISTICS = b"statistics"  # key of a shard's metadata
 class Trajectory:
     """Jacobi states of the blocks of one answer.
 
-    Position 0 of every state is the fixed point's: the first token of a block is known before the block begins. A block
-    of one state has nothing to learn: it was right from the start, or it was given up (see the folder's statistics) and
-    keeps its place with its fixed point alone.
+    Position 0 is correct in every state: the first token of a block is known before the block begins. A block with one
+    state is not learnt from: its initial state was correct, or it was given up (see the folder's statistics) and has
+    only its fixed point.
 
     Attributes:
         prompt: rendered prompt ids.
         answer: the target's own answer, up to and including its stop token.
-        pad: id that fills the last block behind the answer's end, in all its states. Which tokens those are is for the
-            length of ``answer`` to say: the target may write this id itself.
+        pad: id that fills the last block after the answer's end, in all its states. Recognise padding by the length of
+            ``answer`` and not by this id, which the target may also write.
         blocks: [block][state][n]; state 0 is the initial one, the last is the fixed point, which for block j is
             ``answer[j n : (j + 1) n]``.
     """
@@ -66,11 +66,12 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Header:
-    """What all trajectories of a folder have in common.
+    """Facts that hold for all trajectories of a folder.
 
     Attributes:
-        shards: how many the folder has once it is finished.
-        settings: how they were made: plain values by name, for people and for resuming.
+        model: fingerprint of the target.
+        shards: number of shards of the finished folder.
+        settings: settings of the collection, plain values by name; a resumed collection must have the same.
     """
 
     model: str
@@ -82,18 +83,18 @@ class Header:
 
 
 class _Statistics(RootModel[dict[str, float]]):
-    """What a shard says of how its trajectories were made: counts and sums."""
+    """Statistics in a shard: counts and sums."""
 
 
 class _Head(BaseModel):
-    """A header's file."""
+    """Content of the header file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     block_size: int = Field(gt=0)
     pad: Token
-    shards: int = Field(ge=0, lt=10**5)  # what a shard's name has digits for
+    shards: int = Field(ge=0, lt=10**5)  # shard numbers have five digits
     settings: dict[str, Any]
     format: int
 
@@ -101,41 +102,46 @@ class _Head(BaseModel):
 def read(
     folder: Path, *, model: str | None = None, block_size: int | None = None, partial: bool = False
 ) -> Iterator[Trajectory]:
-    """The trajectories of a folder, in the order of their answers; a shard is in memory at a time.
+    """Yield the trajectories of a folder, in the order of their answers; one shard is in memory at a time.
 
     Args:
-        model: fingerprint of the model that they have to be of; None is any.
-        block_size: the n that they have to have; None is any.
-        partial: take what is there of an unfinished folder.
+        model: required fingerprint of the model; None is any.
+        block_size: required n; None is any.
+        partial: accept an unfinished folder and yield the trajectories that it has.
 
     Raises:
-        UsageError: at the call: the folder holds none, those of another model or block size, or is unfinished; while
-            reading: a shard is damaged.
+        UsageError: at the call if the folder has no trajectories, is unfinished, or is of another model or block size;
+            while reading if a shard is damaged.
     """
     header = read_header(folder)
     if model is not None and header.model != model:
         raise UsageError(
-            f"{folder} holds trajectories of another model; collect this one's with specbench train --collect"
+            f"cannot use {folder}: its trajectories are another model's; collect this model's with specbench train "
+            "--collect"
         )
     if block_size is not None and header.block_size != block_size:
         raise UsageError(
-            f"{folder} holds blocks of {header.block_size} tokens, not {block_size}; set block_size to that"
+            f"cannot use {folder}: its blocks have {header.block_size} tokens, not {block_size}; set "
+            f"block_size={header.block_size}"
         )
     there = [shard_path(folder, number) for number in range(header.shards)]
     missing = sum(not path.exists() for path in there)
     if missing and not partial:
         raise UsageError(
-            f"{folder} lacks {missing} of {header.shards} shards; repeat its specbench train --collect command"
+            f"cannot use {folder}: {missing} of its {header.shards} shards are missing; repeat its specbench train "
+            "--collect command"
         )
     _parquet()
     return (each for path in there if path.exists() for each in _rows(path, header))
 
 
 def read_header(folder: Path) -> Header:
-    """What a folder says of its trajectories."""
+    """Read the header of a folder."""
     path = folder / HEADER
     if not path.is_file():
-        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train --collect wrote")
+        raise UsageError(
+            f"cannot read trajectories: {folder} has no {HEADER}; give a folder of specbench train --collect"
+        )
     todo = "remove the folder and collect it again"
     found = read_json_object(path, todo)
     schema_version(found, path, FORMAT, todo, field="format")
@@ -143,17 +149,17 @@ def read_header(folder: Path) -> Header:
 
 
 def write_header(folder: Path, header: Header) -> None:
-    """Says of a folder what its trajectories have in common."""
+    """Write the header of a folder."""
     write_json_atomic(folder / HEADER, asdict(header))
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where shard ``number`` is, from 0."""
+    """Return the path of shard ``number``, counted from 0."""
     return folder / f"trajectories-{number:05}.parquet"
 
 
 def write_shard(path: Path, trajectories: Sequence[Trajectory], statistics: Mapping[str, Any]) -> None:
-    """Writes a shard: all of it, or nothing."""
+    """Write a shard atomically."""
     import pyarrow
 
     rows = [{"id": t.id, "prompt": t.prompt, "answer": t.answer, "blocks": t.blocks} for t in trajectories]
@@ -164,13 +170,13 @@ def write_shard(path: Path, trajectories: Sequence[Trajectory], statistics: Mapp
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """Statistics of a shard, as :func:`write_shard` was given them."""
+    """Return the statistics of a shard that :func:`write_shard` got."""
     try:
         with open_file(path, _AGAIN) as file:
             content = (_parquet().read_schema(file).metadata or {}).get(_STATISTICS, b"")
     except SpecbenchError:
         raise
-    except Exception as error:  # pyarrow's own are of many kinds
+    except Exception as error:  # pyarrow raises many types
         raise damaged(path, str(error), _AGAIN) from error
     return validate(_Statistics, parse_json(content, f"{path}, its statistics", _AGAIN), path, _AGAIN).root
 
@@ -185,12 +191,12 @@ def _rows(path: Path, header: Header) -> Iterator[Trajectory]:
         raise damaged(path, str(error), _AGAIN) from error
     for number, row in enumerate(rows, 1):
         if _broken(row, header.block_size):
-            raise damaged(path, f"row {number} is no trajectory in blocks of {header.block_size}", _AGAIN)
+            raise damaged(path, f"row {number} is not a trajectory in blocks of {header.block_size}", _AGAIN)
         yield Trajectory(**row, block_size=header.block_size, pad=header.pad)
 
 
 def _broken(row: Mapping[str, Any], size: int) -> bool:
-    """Whether a row lacks what its column may lack for parquet, or has states of another length."""
+    """Return whether a row has null or negative values, empty parts, or states of another length."""
     ids = [row["prompt"], row["answer"]]
     if not isinstance(row["id"], str) or not row["answer"] or not isinstance(row["blocks"], list):
         return True
@@ -214,6 +220,6 @@ def _parquet() -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise EnvironmentRefused(
-            "trajectories are kept in parquet files; pip install 'specbench-llm[train]' brings pyarrow"
+            "cannot read or write trajectories: pyarrow is missing; run pip install 'specbench-llm[train]'"
         ) from error
     return parquet

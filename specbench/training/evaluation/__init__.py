@@ -1,1 +1,1 @@
-"""How well it is learnt: evaluations on held-out texts."""
+"""Evaluations of weights in training on held-out texts."""

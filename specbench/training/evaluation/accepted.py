@@ -1,4 +1,4 @@
-"""Accepted length of a head's best chain on known answers, without an engine: the answers are the target's own."""
+"""Compute the accepted length of a head's best chain on known answers of the target, without the engine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.training.loop.stopping import Look
+from specbench.training.loop.stopping import Evaluation
 
 
 @dataclass(frozen=True)
 class Accepted:
     """Accepted lengths of a head's chain.
 
-    A greedy answer is what the target says at each of its positions, so a draft is accepted as far as it is the text;
-    of a sampled one the same holds, its noise being the position's.
+    The target would emit each token of its own greedy answer again, so drafts are accepted as long as they equal the
+    answer. The same holds for a sampled answer, because its noise is fixed per position.
 
     Attributes:
-        tokens: behind the first token of each answer.
-        rounds: forwards of the target that emit them.
-        depths: share of anchors whose first 1, 2, … drafts are all right.
+        tokens: tokens after the first token of each answer, summed.
+        rounds: target forwards that emit them.
+        depths: share of positions whose first 1, 2, … drafts are all correct.
     """
 
     tokens: int
@@ -34,19 +34,20 @@ class Accepted:
         return self.tokens / max(1, self.rounds)
 
     @property
-    def look(self) -> Look:
-        """The same as a training says and records it."""
+    def look(self) -> Evaluation:
+        """Accepted lengths as an evaluation of a training."""
         depths = " ".join(f"{share:.2f}" for share in self.depths)
         figures = {"accepted_length": round(self.accepted_length, 4), "depths": list(self.depths)}
-        return Look(figures, f"accepted length {self.accepted_length:.2f}, by depth {depths}")
+        return Evaluation(figures, f"accepted length {self.accepted_length:.2f}, by depth {depths}")
 
     @classmethod
     def of(cls, right: Sequence[Tensor], depth: int) -> Accepted:
-        """Accepted lengths of decoding each answer from its first token on.
+        """Return the accepted lengths of decoding each answer from its first token on.
 
         Args:
-            right: per answer of n tokens, int64 [n - 1] how many drafts behind its first, second, … token are the
-                text's, from the first draft on (:func:`leading`).
+            right: for each answer of n tokens, int64 [n - 1]: the number of leading drafts after its first, second, …
+                token that are correct (:func:`leading`).
+            depth: drafts per position.
         """
         rounds = 0
         counts = torch.zeros(depth)
@@ -54,7 +55,7 @@ class Accepted:
             counts += (one[:, None].cpu() > torch.arange(depth)).sum(0)
             at, lengths = 0, one.tolist()
             while at < len(lengths):
-                # Beyond the text nothing counts: the bonus token of the last round may already have been its end.
+                # May pass the end of the answer: the last round needs no bonus token if its drafts reach the end.
                 at += lengths[at] + 1
                 rounds += 1
         tokens = sum(len(one) for one in right)
@@ -62,12 +63,13 @@ class Accepted:
 
 
 def leading(drafts: Tensor, ids: Tensor, anchors: Tensor, end: int) -> Tensor:
-    """How many drafts behind each anchor are the text's tokens, from the first on: int64 [A].
+    """Return the number of leading drafts after each anchor that equal the text: int64 [A].
 
     Args:
-        drafts: int64 [A, D]; column 0 is the one right behind the anchor.
+        drafts: int64 [A, D]; column 0 is the token right after the anchor.
         ids: int64 [S] the text.
         anchors: int64 [A] positions.
+        end: drafts at this position or later are not counted.
     """
     places = anchors[:, None] + torch.arange(1, drafts.shape[1] + 1, device=ids.device)
     right = (places < end) & (drafts == ids[places.clamp(max=end - 1)])

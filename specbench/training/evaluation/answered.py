@@ -1,4 +1,4 @@
-"""What weights in training write by themselves to held-out prompts, and how likely that is to the target."""
+"""Text quality of the answers that weights in training write to held-out prompts, and their likelihood."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from specbench.analysis import agreement, degeneration, loops_at_its_end, text_i
 from specbench.results import RequestRecord
 from specbench.training.recipe import Text
 
-_ROWS = 256  # whose logits exist at a time
+_ROWS = 256  # rows whose logits are in memory at a time
 
 
 @dataclass(frozen=True)
 class Answered:
-    """Figures of answers, as those of a run's rows: see :mod:`specbench.analysis.text_quality`.
+    """Text quality of free-running answers, with the figures of :mod:`specbench.analysis.text_quality`.
 
     Attributes:
-        loop_share: tokens of closing loops over all.
-        distinct: by n, different n-grams over all, mean over answers.
-        agreement: positions of the target's own answers that have its token, running free.
-        common_prefix_tokens: before the first other one, mean.
-        log_likelihood: of a token under the target; None where its weights are not at hand.
-        sound_log_likelihood: the same of the answers that do not loop: rounds of a loop are next to certain, so that
-            answers which loop less look less likely.
+        loop_share: share of tokens in repeated segments at the ends of answers.
+        distinct: n -> distinct n-grams divided by all n-grams, mean over answers.
+        agreement: share of positions with the same token as the target's own answer.
+        common_prefix_tokens: tokens before the first difference, mean.
+        texts: prompts with these answers.
+        loops: for each answer, whether it ends in repetitive text.
+        log_likelihood: mean per token under the target; None where the target's weights are not available.
+        sound_log_likelihood: the same over answers that are not repetitive: repeated segments are almost certain, so
+            that less repetition would look like a lower likelihood.
     """
 
     loop_share: float | None
@@ -40,11 +42,11 @@ class Answered:
 
     @property
     def looping(self) -> int:
-        """Answers that end in a closing loop."""
+        """Number of answers that end in repetitive text."""
         return sum(self.loops)
 
     def figures(self) -> dict[str, Any]:
-        """As a record has them, under the names that a run's rows have."""
+        """Return the figures as plain values, under the names that a run's tables use."""
         found: dict[str, float | None] = {
             "looping": self.looping,
             "loop_share": self.loop_share,
@@ -61,24 +63,25 @@ class Answered:
         }
 
     def line(self) -> str:
-        """As the user sees them."""
-        alike = "" if self.agreement is None else f", running free {self.agreement:.1%} of the positions"
-        likely = "" if self.log_likelihood is None else f", log-likelihood {self.log_likelihood:.2f} a token"
-        sound = "" if self.sound_log_likelihood is None else f" ({self.sound_log_likelihood:.2f} of the others)"
-        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers loop{sound}"
+        """Return the figures as a part of a printed line."""
+        alike = "" if self.agreement is None else f", {self.agreement:.1%} free-running"
+        likely = "" if self.log_likelihood is None else f", log-likelihood {self.log_likelihood:.2f} per token"
+        if self.sound_log_likelihood is not None:
+            likely += f" ({self.sound_log_likelihood:.2f} without repetitive answers)"
+        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers repetitive"
 
     def rated(self, target: Any) -> Answered:
-        """The same with how likely the answers are to the target, a transformers causal LM."""
+        """Return a copy with the log-likelihoods of the answers under the target, a transformers causal LM."""
         found = [*zip(log_likelihoods(target, self.texts), self.texts, strict=True)]
         sound = [each for each, loops in zip(found, self.loops, strict=True) if not loops]
         return replace(self, log_likelihood=_per_token(found), sound_log_likelihood=_per_token(sound))
 
 
 def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answered:
-    """What answers are like beside the target's own.
+    """Compute the text quality of answers and compare them with the target's own.
 
     Args:
-        texts: with the target's own answers. They may be cut where they go round in circles, so positions behind their
+        texts: prompts with the target's own answers. Repetitive answers may have been cut, so positions after their
             ends are not compared.
     """
     own = {text.id: text for text in texts}
@@ -97,10 +100,10 @@ def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answere
 
 @torch.inference_mode()
 def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
-    """The logarithm, to base e, of each answer's probability behind its prompt, at temperature 1.
+    """Return the natural logarithm of each answer's probability after its prompt, at temperature 1.
 
     Args:
-        model: a transformers causal LM; its mode is left as it was.
+        model: a transformers causal LM; its training mode is restored.
     """
     training, found = model.training, list[float]()
     model.eval()
@@ -112,8 +115,8 @@ def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
             for start in range(len(text.prompt) - 1, last, _ROWS):
                 rows = torch.arange(start, min(start + _ROWS, last), device=model.device)
                 scores = model(input_ids=ids, use_cache=False, logits_to_keep=rows).logits[0].float()
-                said = scores.gather(1, ids[0, rows + 1, None])[:, 0]
-                total += float((said - scores.logsumexp(-1)).sum())
+                chosen = scores.gather(1, ids[0, rows + 1, None])[:, 0]
+                total += float((chosen - scores.logsumexp(-1)).sum())
             found.append(total)
     finally:
         model.train(training)
@@ -121,6 +124,6 @@ def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
 
 
 def _per_token(found: Sequence[tuple[float, Text]]) -> float | None:
-    """Mean over the tokens of answers, given the sum of each; None without any."""
+    """Return the mean per token, given (sum over the answer, text) of each; None without tokens."""
     tokens = sum(len(text.answer) for _, text in found)
     return sum(total for total, _ in found) / tokens if tokens else None

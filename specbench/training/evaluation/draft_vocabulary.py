@@ -1,4 +1,4 @@
-"""Draft vocabulary: the tokens that a head with fewer rows than the target can draft, chosen on training text."""
+"""Choose the tokens that a head with a smaller vocabulary than the target can draft, from training texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specbench.training.recipe import Text
 
 
 def most_frequent(texts: Sequence[Text], size: int, vocabulary: int) -> Tensor:
-    """The tokens that answers use most, then those of prompts, then the lowest: ascending ids, int64 [size]."""
+    """Return the tokens most frequent in answers, then in prompts, then the lowest ids: ascending, int64 [size]."""
     used: Counter[int] = Counter()
     asked: Counter[int] = Counter()
     for text in texts:
@@ -23,12 +23,12 @@ def most_frequent(texts: Sequence[Text], size: int, vocabulary: int) -> Tensor:
 
 
 def coverage(ids: Tensor, texts: Iterable[Text]) -> float:
-    """Share of the tokens of answers that are among ``ids``: no token outside can ever be drafted; NaN of no text."""
+    """Return the share of answer tokens that are among ``ids``: others are never drafted. NaN without tokens."""
     known = set(ids.tolist())
     tokens = [token for text in texts for token in text.answer]
     return sum(token in known for token in tokens) / len(tokens) if tokens else float("nan")
 
 
 def covered(ids: Tensor | None, texts: Sequence[Text]) -> dict[str, float]:
-    """:func:`coverage` as a card has it; nothing of a head that drafts every token, or where no text was held out."""
+    """Return :func:`coverage` as an entry of a model card; empty without a draft vocabulary or held-out texts."""
     return {} if ids is None or not texts else {"draft_vocab_coverage": round(coverage(ids, texts), 4)}

@@ -1,4 +1,4 @@
-"""Held-out look: what weights in training are worth, prompts decoded by the method itself in the engine."""
+"""Evaluate weights in training: decode held-out prompts with the method itself in the engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from specbench.runner import Request, Session, StopRule
 from specbench.training.evaluation.answered import Answered, answered
 from specbench.training.recipe import Text
 
-#: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
+#: (prompt id, text of an answer) -> whether it is correct; None if it cannot be scored.
 Score = Callable[[str, str], bool | None]
 _TOGETHER = 8  # sequences stepped together
 
 
 class Figures(BaseModel):
-    """Figures as a record has them; None is what is not in it."""
+    """Recorded figures of held-out prompts; None where a record lacks a figure."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,12 +46,16 @@ class Figures(BaseModel):
 
 @dataclass(frozen=True)
 class Held:
-    """Figures of held-out prompts, greedy.
+    """Figures of held-out prompts, decoded greedily.
 
     Attributes:
-        tokens, forwards: of all answers behind the prefill; see :mod:`specbench.runner.loop`.
-        agrees: share of the target's own, or the given, answer that is these weights' next token too, behind that text.
-            It forgives every departure at the next token, so of what they write by themselves it says little.
+        tokens, forwards: sums over all answers, after the prefill; see :mod:`specbench.runner.loop`.
+        scored, passed: answers that could be scored, and correct ones among them.
+        agrees: share of tokens of the target's own (or the given) answer that these weights rank first after the
+            answer's text so far. A wrong token has no effect on the next one (teacher forcing), so it says little about
+            answers that the weights write themselves.
+        answered: text quality of the decoded answers.
+        given: whether ``agrees`` compares with given answers.
     """
 
     prompts: int
@@ -69,32 +73,32 @@ class Held:
         return self.tokens / max(1, self.forwards)
 
     def figures(self) -> dict[str, Any]:
-        """As a record has them."""
+        """Return the figures as plain values for a record."""
         passed = {"scored": self.scored, "pass_rate": round(self.passed / self.scored, 4)} if self.scored else {}
         own = self.answered.figures() if self.answered else {}
         return {"prompts": self.prompts, "tpf": round(self.tpf, 4), **passed, "agrees": round(self.agrees, 4), **own}
 
     def line(self) -> str:
-        """As the user sees them."""
-        passed = f"{self.passed}/{self.scored} right, " if self.scored else ""
+        """Return the figures as a printed line."""
+        passed = f"{self.passed}/{self.scored} correct, " if self.scored else ""
         own = self.answered.line() if self.answered else ""
-        whose = "of the given answers' tokens" if self.given else "of the tokens as before training"
+        whose = "of the given answers' tokens" if self.given else "of tokens as before training"
         return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} {whose}{own}"
 
     def rated(self, target: Any) -> Held:
-        """The same with how likely the answers are to the target, a transformers causal LM; None: not at hand."""
+        """Return a copy with the answers' log-likelihoods under the target, a transformers causal LM, unless None."""
         if target is None or self.answered is None:
             return self
         return replace(self, answered=self.answered.rated(target))
 
 
 def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
-    """Decodes the prompts of texts.
+    """Decode the prompts of texts greedily and return the figures.
 
-    A lossless method emits what plain decoding of these weights does, so the same answers say what both are worth.
+    A lossless method emits the same answers as plain decoding of these weights, so their accuracy holds for both.
 
     Args:
-        model: the weights, a transformers causal LM; its mode is left as it was.
+        model: the weights, a transformers causal LM; its training mode is restored.
     """
     with torch.inference_mode(), evaluated(model):
         agreed = sum(_agreed(model, text) for text in texts)
@@ -121,12 +125,12 @@ def decode_texts(
     budget: Callable[[Text], int],
     together: int = _TOGETHER,
 ) -> list[RequestRecord]:
-    """Records of the prompts of texts, decoded with weights in training.
+    """Decode the prompts of texts with weights in training and return the records.
 
     Args:
-        loaded: the target, for all but its weights.
-        model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
-        budget: new tokens of a text, at most.
+        loaded: the target; its weights are not used.
+        model: the weights, a transformers causal LM; its training mode and every random generator are restored.
+        budget: text -> most new tokens.
         together: sequences stepped together.
     """
     requests = [
@@ -135,7 +139,7 @@ def decode_texts(
     capacity = max(len(text.prompt) for text in texts) + max(map(budget, texts))
     slots = min(together, len(texts))
     with (
-        # However often a training is evaluated, it draws the same.
+        # Evaluations must not change the random numbers of the training.
         torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
         evaluated(model),
         Session(loaded, [method], sampling, capacity=capacity, slots=slots, weights=model) as session,
@@ -146,7 +150,7 @@ def decode_texts(
 
 @contextmanager
 def evaluated(model: Any) -> Iterator[None]:
-    """Has a model in evaluation mode for as long as this lasts."""
+    """Put a model into evaluation mode within the ``with`` block."""
     training = model.training
     try:
         model.eval()
@@ -156,7 +160,7 @@ def evaluated(model: Any) -> Iterator[None]:
 
 
 def _agreed(model: Any, text: Text) -> int:
-    """Tokens of the answer that are the best ones behind the text before them."""
+    """Return the number of answer tokens that the model ranks first after the text before them."""
     ids = torch.tensor([[*text.prompt, *text.answer]], device=model.device)
     rows = slice(len(text.prompt) - 1, ids.shape[1] - 1)
     states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, rows]
@@ -165,7 +169,7 @@ def _agreed(model: Any, text: Text) -> int:
 
 
 def method_of(name: str, settings: Mapping[str, Any]) -> Method:
-    """A method with options by their names."""
+    """Return a method with these options."""
     from specbench.planning import plan_methods
 
     _, method = plan_methods([name], [f"{name}.{option}={value}" for option, value in settings.items()])

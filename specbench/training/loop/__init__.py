@@ -1,1 +1,1 @@
-"""How it is learnt: the training loop, its order, checkpoints, cost and stopping rule."""
+"""The training loop, its order of texts, checkpoints, cost and stopping rule."""

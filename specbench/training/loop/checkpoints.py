@@ -1,4 +1,4 @@
-"""Checkpoints of a training: which of them are whole, and whether a folder's training is the one asked for."""
+"""Find complete checkpoints to resume from, and make sure that a folder holds only one training."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _OPTIONS = "options.json"
 
 
 def mark_whole(folder: Path) -> None:
-    """Says that a checkpoint has all its files; one without that is never gone on from."""
+    """Mark a checkpoint as complete; a training never resumes from an unmarked one."""
     write_json_atomic(folder / _WHOLE, {})
 
 
 def last_whole(folder: Path) -> Path | None:
-    """The last whole checkpoint in a folder; what a kill or a full disk has left of others is removed."""
+    """Return the last complete checkpoint in a folder, and remove incomplete ones."""
     found = {}
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         step = path.name.rpartition("-")[2]
-        if not step.isdecimal():  # somebody else's
+        if not step.isdecimal():  # not a checkpoint of ours
             continue
         if (path / _WHOLE).exists():
             found[int(step)] = path
@@ -47,47 +47,52 @@ def last_whole(folder: Path) -> Path | None:
 
 @contextmanager
 def going_on(folder: Path) -> Iterator[None]:
-    """Turns whatever a damaged file of a checkpoint makes a library raise into one sentence."""
+    """Turn any error that a library raises for a damaged checkpoint file into a UsageError."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
         raise
     except Exception as error:
         reason = one_line(str(error), 120) or type(error).__name__
-        raise UsageError(f"{folder} is damaged ({reason}); delete it to go on from the checkpoint before it") from error
+        raise UsageError(
+            f"cannot resume from {folder}: it is damaged ({reason}); delete it to resume from the checkpoint before it"
+        ) from error
 
 
 def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[str, Any] | None = None) -> None:
-    """Takes a folder for a training with these settings, which it has to have had from the start.
+    """Reserve a folder for a training with these settings.
 
     Args:
-        settings: all that decides what is learnt, as plain values.
-        later: what a setting was before there was a choice, of those that an older folder does not have.
+        settings: all settings that affect the trained weights, as plain values.
+        what: name of the training for the error message.
+        later: defaults of settings that folders of older versions lack.
 
     Raises:
-        UsageError: it holds a training with others.
+        UsageError: the folder holds a training with other settings.
     """
     path = folder / _OPTIONS
     if path.exists():
         theirs = {**(later or {}), **read_json_object(path, "give another --out")}
         other = sorted(name for name in settings if theirs.get(name) != settings[name])
         if other:
-            raise UsageError(f"{folder} has {what} in training with another {', '.join(other)}; give another --out")
+            raise UsageError(
+                f"cannot train {what} in {folder}: a training there differs in {', '.join(other)}; give another --out"
+            )
     check_writable(folder)
     write_json_atomic(path, settings)
 
 
 def leave_weights(folder: Path, write: Callable[[Path], object]) -> None:
-    """Leave finished weights in a folder that has its name once ``write`` has written everything.
+    """Write finished weights atomically: the folder gets its name once ``write`` has written everything.
 
     Raises:
-        EnvironmentRefused: it cannot be written; what had the name before is not lost.
+        EnvironmentRefused: the folder cannot be written; an older folder of this name is not lost.
     """
     draft, before = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.before")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         write(draft)
-        if folder.exists():  # folders cannot be exchanged at once: a kill in between leaves both, by these names
+        if folder.exists():  # two folders cannot be swapped atomically: a kill in between leaves draft and before
             shutil.rmtree(before, ignore_errors=True)
             folder.rename(before)
         draft.rename(folder)
@@ -96,5 +101,5 @@ def leave_weights(folder: Path, write: Callable[[Path], object]) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         reason = " ".join(str(error).split())[:120]
         raise EnvironmentRefused(
-            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
+            f"cannot write {folder}: {reason}; free disk space and repeat the command: the last checkpoint is complete"
         ) from error

@@ -1,4 +1,4 @@
-"""Cost of a training: tokens, floating-point operations, hours, memory and energy, over all its interruptions."""
+"""Measure a training's tokens, floating-point operations, hours, memory and energy, across interruptions."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ from specbench.hardware import Nvml
 
 
 class Cost(BaseModel):
-    """What the steps that made some weights took. Looks at held-out texts are no part of it."""
+    """Cost of the steps that produced the weights, without evaluations on held-out texts."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     tokens_seen: int = Field(
-        ge=0, description="through the model to learn from them: prompts, answers and their noisy copies"
+        ge=0, description="tokens through the model in training steps: prompts, answers and their noisy copies"
     )
     flops: float | None = Field(
         default=None,
-        description="of all processes: counted by torch in the first step, by tokens for the others; None where "
-        "attention is compiled (flex_attention), which torch does not count, and where a model learns from its own "
-        "answers, whose decoding nobody counts",
+        description="operations of all processes: counted by torch in the first step, extrapolated by tokens for the "
+        "other steps; None with compiled attention (flex_attention), which torch does not count, and with on-policy "
+        "answers, whose decoding is not counted",
     )
-    hours: float = Field(ge=0, description="of the steps and the own answers decoded for them, without data and saving")
+    hours: float = Field(
+        ge=0, description="time of the steps and of decoding on-policy answers, without loading data and saving"
+    )
     peak_memory_bytes: int | None = Field(
-        default=None, description="of the first process: of its tensors on a GPU, of all it holds on a CPU"
+        default=None, description="peak of the first process: its tensors on a GPU, the whole process on a CPU"
     )
     energy_j: float | None = Field(
-        default=None, description="of the first process's GPU; None on a CPU, or where a step's was not told"
+        default=None, description="energy of the first process's GPU; None on a CPU, or if a step's was not measured"
     )
-    device: str = Field(default="", description="of each process")
+    device: str = Field(default="", description="device of each process")
     processes: int = 1
 
 
 class _Spent(BaseModel):
-    """What a checkpoint holds of it."""
+    """Part of the cost that checkpoints hold."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -54,7 +56,7 @@ class _Spent(BaseModel):
 
 
 class Meter(TrainerCallback, ExportableState):
-    """Adds up what steps take, in every checkpoint of transformers' loop."""
+    """Callback of transformers' Trainer that adds up the cost of steps and stores it in every checkpoint."""
 
     def __init__(self, model: Any, processes: int = 1, gpu: Callable[[torch.device], Nvml | None] | None = None):
         self._device = next(iter(model.parameters())).device
@@ -69,7 +71,7 @@ class Meter(TrainerCallback, ExportableState):
         self._began_mj: int | None = None
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"args": {}, "attributes": {"spent": self._spent.model_dump()}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -77,7 +79,7 @@ class Meter(TrainerCallback, ExportableState):
         try:
             self._spent = _Spent.model_validate(kept["attributes"]["spent"])
         except (ValidationError, KeyError, TypeError):
-            self._spent = _Spent()  # of a checkpoint that has none: what it took is not known any more
+            self._spent = _Spent()  # the checkpoint has no cost: that of its steps is lost
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -88,7 +90,7 @@ class Meter(TrainerCallback, ExportableState):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now_mj, spent = self._energy_mj(), self._spent
-        known = spent.energy_j if spent.seconds else 0.0  # once a step's is missing, no sum is of all steps
+        known = spent.energy_j if spent.seconds else 0.0  # once one step's energy is missing, the sum stays unknown
         energy = None
         if known is not None and now_mj is not None and self._began_mj is not None:
             energy = known + (now_mj - self._began_mj) / 1e3
@@ -102,7 +104,7 @@ class Meter(TrainerCallback, ExportableState):
 
     @contextmanager
     def counting(self, step: int) -> Iterator[None]:
-        """Counts operations of what is done in it, if it belongs to the first step."""
+        """Count the operations within the ``with`` block if it belongs to the first step."""
         if step or not self._countable:
             yield
             return
@@ -112,10 +114,10 @@ class Meter(TrainerCallback, ExportableState):
         self._spent = self._spent.model_copy(update={"first_step_flops": counted})
 
     def cost(self, steps: int, tokens: Callable[[int], int]) -> Cost:
-        """What so many steps took.
+        """Return the cost of the first ``steps`` steps.
 
         Args:
-            tokens: (steps) -> tokens that they brought through the model, those of all processes.
+            tokens: steps -> tokens that they brought through the model, over all processes.
         """
         spent, seen = self._spent, tokens(steps)
         first = spent.first_step_flops
@@ -134,7 +136,7 @@ class Meter(TrainerCallback, ExportableState):
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory so far: of tensors on a GPU, of the whole process on a CPU."""
+    """Return the peak memory so far: of tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""What happens around the steps of a training: lines for the user, the first evaluation, and a course's own work."""
+"""Callback around training steps: prints progress, evaluates before the first step, calls the course's hook."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _OF_LOOP = ("loss", "grad_norm", "learning_rate", "epoch")
 
 
 class Narrator(TrainerCallback):
-    """Prints progress; evaluates before the first step and after the last one.
+    """Print progress, and evaluate before the first step and after the last one.
 
     Args:
-        answer_tokens: steps -> tokens of answers that they learn from.
-        before_step: (step, steps in all), the course's own work before each step.
+        answer_tokens: steps -> answer tokens that they learn from.
+        before_step: the course's hook, called with (step, all steps) before each step.
     """
 
     def __init__(
@@ -61,4 +61,4 @@ class Narrator(TrainerCallback):
         )
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._since = (state.global_step, time.perf_counter())  # an evaluation is no time of learning
+        self._since = (state.global_step, time.perf_counter())  # exclude the evaluation from the printed speed

@@ -1,8 +1,8 @@
-"""On-policy distillation: batches of the student's own answers, with next tokens from the frozen target.
+"""Decode the student's own answers during training, for on-policy distillation from the frozen target.
 
-Generalised knowledge distillation (Agarwal et al. 2024, arXiv:2306.13649). Seed and visit decide which batches. Every
-``on_policy_every`` steps the engine decodes the answers of the batches to come with the current weights; they are on
-disk before any is learnt from, so a resumed training learns from the same ones.
+Generalised knowledge distillation (Agarwal et al. 2024, arXiv:2306.13649). Seed and visit determine which batches are
+on-policy. Every ``on_policy_every`` steps the engine decodes the answers for the next batches with the current weights.
+They are written to disk before they are used, so a resumed training learns from the same answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from specbench.training.recipe import Job, Text, Token
 
 _FOLDER = "on_policy"
 _TOGETHER = 32  # sequences stepped together
-_TODO = "train anew, into another --out"
+_TODO = "train again into another --out"
 
 
 class OnPolicyOptions(DistanceOptions):
@@ -46,12 +46,14 @@ class OnPolicyOptions(DistanceOptions):
 
     on_policy: float = option(
         0.0,
-        help="share of the batches that are the student's own answers, learnt from what the target says",
+        help="share of batches that consist of the student's own answers and learn the target's distributions",
         ge=0,
         le=1,
     )
-    on_policy_every: int = option(20, help="steps after which own answers are decoded anew", ge=1)
-    on_policy_temperature: float = option(1.0, help="of own answers; 0 is greedy", ge=0, allow_inf_nan=False)
+    on_policy_every: int = option(20, help="steps after which the student's answers are decoded again", ge=1)
+    on_policy_temperature: float = option(
+        1.0, help="temperature of the student's answers; 0 is greedy", ge=0, allow_inf_nan=False
+    )
 
     @field_validator("on_policy_temperature")
     @classmethod
@@ -62,7 +64,7 @@ class OnPolicyOptions(DistanceOptions):
 
 
 class _Row(BaseModel):
-    """A line of a round's file."""
+    """A line of the file that holds a round's answers."""
 
     model_config = ConfigDict(strict=True)
 
@@ -70,15 +72,16 @@ class _Row(BaseModel):
     answer: list[Token] = Field(min_length=1)
 
 
-#: The transformers model with what was learnt so far in its weights.
+#: Context manager that yields the transformers model with the training so far merged into its weights.
 Decoded = Callable[[], AbstractContextManager[Any]]
 
 
 class OnPolicy:
-    """Which batches are the student's own answers, and those answers.
+    """On-policy batches of a training and the student's answers for them.
 
     Args:
-        batches: step -> the texts of each of its batches, as indices, with how often they were met before.
+        batches: step -> (visit, index) of the texts in each of its batches.
+        decoded: yields the model to decode with.
 
     Raises:
         UsageError: several processes train together.
@@ -92,19 +95,26 @@ class OnPolicy:
         decoded: Decoded,
     ) -> None:
         if PartialState().num_processes > 1:
-            raise UsageError("on_policy learns on one device; leave it out, or train in one process")
+            raise UsageError(
+                "cannot use on_policy with several processes: it trains on one device; set on_policy=0 or train in one "
+                "process"
+            )
         self._options, self._job, self._batches, self._decoded = options, job, batches, decoded
         self._budget = max((len(text.answer) for text in job.texts), default=1)
         self._first: int | None = None
         self._answers: dict[str, list[int]] = {}
 
     def own(self, visit: int, texts: Sequence[Text]) -> bool:
-        """Whether a batch of these texts is learnt from the student's own answers."""
+        """Return whether a batch of these texts is on-policy."""
         draw = random.Random(f"{self._job.seed}/{visit}/{texts[0].id}/own")
         return draw.random() < self._options.on_policy
 
     def collating(self, usual: Callable[[int, Any], Any]) -> Callable[[int, Sequence[Any]], Any]:
-        """Makes batches as :class:`specbench.training.objectives.distillation.DistillationLesson` takes them."""
+        """Return a collate function for :class:`specbench.training.objectives.distillation.DistillationLesson`.
+
+        Args:
+            usual: collate function of batches that are not on-policy.
+        """
         at = {text.id: index for index, text in enumerate(self._job.texts)}
 
         def collate(visit: int, texts: Sequence[Any]) -> Any:
@@ -117,40 +127,44 @@ class OnPolicy:
         return collate
 
     def texts(self, own: Tensor) -> list[Text]:
-        """Prompts with the student's own answers, of a batch of this round."""
+        """Return the prompts of a batch of this round with the student's own answers.
+
+        Args:
+            own: int64 [B] indices of texts.
+        """
         asked = [self._job.texts[at] for at in own.tolist()]
         return [Text(text.id, text.prompt, self._answers[text.id]) for text in asked]
 
     def before_step(self, step: int, steps: int) -> None:
-        """Has the answers at hand that a step learns from."""
+        """Load the answers that a step learns from, and decode them first where a new round begins."""
         first = step - step % self._options.on_policy_every
         if first == self._first:
             return
         path = self._path(first)
         if not path.exists():
-            if first != step:  # other weights would write others
-                raise UsageError(f"{path} is gone, which step {step + 1} learns from; {_TODO}")
+            if first != step:  # the current weights would write other answers
+                raise UsageError(f"cannot resume at step {step + 1}: its answers in {path} are gone; {_TODO}")
             self._decode(path, self._asked(first, steps), first)
         answers = self._written(first)
         if missing := [text.id for text in self._asked(first, steps) if text.id not in answers]:
-            raise UsageError(f"{path} has no answer to {missing[0]}; {_TODO}")
+            raise UsageError(f"cannot train: {path} has no answer to {missing[0]}; {_TODO}")
         self._first, self._answers = first, answers
 
     def figures(self, steps: int) -> dict[str, Any]:
-        """What a training of so many steps has learnt from: tokens of the texts' answers, and answers of its own."""
+        """Return the answer tokens of texts, and the number and tokens of own answers, that ``steps`` steps used."""
         learnt = list(self._learnt(steps))
         own = [len(answer) for _, answer in learnt if answer is not None]
         given = sum(len(text.answer) for text, answer in learnt if answer is None)
         return {"answer_tokens": given, "own_answers": {"answers": len(own), "tokens": sum(own)}}
 
     def tokens_seen(self, steps: int, size: Callable[[Any], int]) -> int:
-        """Tokens that so many steps have brought through the model to learn from them."""
+        """Return the tokens that ``steps`` steps have brought through the model."""
         return sum(
             size(text) if answer is None else len(text.prompt) + len(answer) for text, answer in self._learnt(steps)
         )
 
     def _learnt(self, steps: int) -> Iterator[tuple[Text, Sequence[int] | None]]:
-        """Every text that so many steps met, with the student's own answer where that was learnt from."""
+        """Yield every text of ``steps`` steps, with the student's own answer if its batch was on-policy."""
         every = self._options.on_policy_every
         for first in range(0, steps, every):
             written = self._written(first)
@@ -170,7 +184,7 @@ class OnPolicy:
             yield batch[0][0], [self._job.texts[index] for _, index in batch]
 
     def _asked(self, first: int, steps: int) -> list[Text]:
-        """The texts whose prompts are answered in a round, each once."""
+        """Return the texts whose prompts are answered in a round, without duplicates."""
         found = {
             text.id: text
             for step in range(first, min(first + self._options.on_policy_every, steps))
@@ -182,7 +196,7 @@ class OnPolicy:
 
     def _decode(self, path: Path, texts: Sequence[Text], first: int) -> None:
         check_writable(path.parent)
-        # Decoded or read from its file, a round leaves all draws of the training as they were.
+        # The noise has its own seed: decoding a round, or reading it from its file, does not change the training.
         answers: Mapping[str, Sequence[int]] = {}
         if texts:
             noise = random.Random(f"{self._job.seed}/{first}/own").getrandbits(62)
@@ -196,11 +210,11 @@ class OnPolicy:
 def own_answers(
     loaded: LoadedModel, model: Any, texts: Sequence[Text], sampling: Sampling, budget: int
 ) -> dict[str, Sequence[int]]:
-    """What weights in training answer to the prompts of texts, by their ids.
+    """Decode answers to the prompts of texts with weights in training; return their token ids by prompt id.
 
     Args:
-        loaded: the target, for all but its weights.
-        model: the weights, a transformers causal LM; its mode, and every random generator, is left as it was.
+        loaded: the target; its weights are not used.
+        model: the weights, a transformers causal LM; its training mode and every random generator are restored.
     """
     room = loaded.context or 1 << 30
     (plain,) = plan_methods([BASELINE], [])
@@ -213,7 +227,7 @@ def _most(text: Text, budget: int, room: int) -> int:
 
 
 def _read(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """The answers of a round by their prompts' ids; raises a UsageError that names the line."""
+    """Yield (prompt id, answer) of a round; raise a UsageError that names a bad line."""
     for number, content in read_json_lines(path, _TODO):
         row = validate(_Row, content, f"{path} line {number}", _TODO)
         yield row.id, row.answer

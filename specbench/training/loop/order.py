@@ -1,4 +1,4 @@
-"""Order of the texts of a training: shuffled at every visit, neighbours in a batch of about one length."""
+"""Choose the order of a training's texts: shuffled in every visit, with texts of similar length in a batch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.utils.data import Sampler
 
 from specbench.training.recipe import LoopOptions
 
-_POOL = 16  # batches that are sorted by length together: shuffled enough, and little of a batch is filling
+_POOL = 16  # batches sorted by length together: the order stays random and batches need little padding
 
 
 class Order(Sampler[tuple[int, int]]):
-    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same."""
+    """(visit, index) of every text. Depends only on seed and visit, so a resumed training has the same order."""
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         self._lengths, self._batch, self._seed = lengths, batch, seed
         self._visit = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Told by the loop before each visit, from 0."""
+        """Set the visit, from 0; transformers' loop calls this before each one."""
         self._visit = epoch
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Order(Sampler[tuple[int, int]]):
         return ((self._visit, index) for index in self.of(self._visit))
 
     def of(self, visit: int) -> list[int]:
-        """The texts of one visit."""
+        """Return the indices of the texts in the order of one visit."""
         draw = random.Random(f"{self._seed}/{visit}")
         texts = list(range(len(self._lengths)))
         draw.shuffle(texts)
@@ -47,12 +47,12 @@ class Order(Sampler[tuple[int, int]]):
         ]
         whole = [batch for batch in batches if len(batch) == self._batch]
         draw.shuffle(whole)
-        rest = [batch for batch in batches if len(batch) < self._batch]  # last, or it would shift all behind it
+        rest = [batch for batch in batches if len(batch) < self._batch]  # last, or it would shift later batches
         return [index for batch in (*whole, *rest) for index in batch]
 
 
 class Batches:
-    """Batches of each step of a training of one process, as :func:`~specbench.training.loop.trainer.fit` meets them."""
+    """Batches of each step of a one-process training, as in :func:`~specbench.training.loop.trainer.fit`."""
 
     def __init__(self, texts: Sequence[Any], size: Callable[[Any], int], options: LoopOptions, seed: int) -> None:
         self._order = Order([size(text) for text in texts], options.batch, seed)
@@ -60,7 +60,7 @@ class Batches:
         self._visit, self._met = -1, list[int]()
 
     def __call__(self, step: int) -> list[list[tuple[int, int]]]:
-        """(visit, index) of the texts of each batch of a step, from 0."""
+        """Return (visit, index) of the texts in each batch of a step, counted from 0."""
         visit, place = divmod(step, math.ceil(len(self._order) / self._together))
         if visit != self._visit:
             self._visit, self._met = visit, self._order.of(visit)

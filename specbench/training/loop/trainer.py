@@ -1,4 +1,4 @@
-"""Loop of every recipe: transformers' Trainer, exact resuming, looks at held-out texts, and errors that help."""
+"""The training loop of every recipe: transformers' Trainer with exact resuming and evaluations on held-out texts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from specbench.training.loop import checkpoints
 from specbench.training.loop.cost import Cost, Meter
 from specbench.training.loop.narrator import Narrator
 from specbench.training.loop.order import Order
-from specbench.training.loop.stopping import Look as Look  # a recipe that looks itself imports it from here
-from specbench.training.loop.stopping import Looks, Sound, logged
+from specbench.training.loop.stopping import BestCheckpoint, Evaluations, logged
+from specbench.training.loop.stopping import (
+    Evaluation as Evaluation,  # recipes with their own evaluation import it from here
+)
 from specbench.training.recipe import Job, LoopOptions
 
 _WEIGHTS = "model.safetensors"
@@ -31,39 +33,42 @@ _WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Course:
-    """What :func:`fit` goes through.
+    """Lesson, texts and hooks of a training, for :func:`fit`.
 
     Attributes:
-        lesson: called as ``lesson(**batch)``; ``loss`` of what it returns is learnt from, the rest is shown. What of
-            its weights requires a gradient is trained, and is all that checkpoints hold.
-        collate: (how often the texts were gone through before, some texts) -> batch. Of the same arguments it makes
-            the same batch.
-        size: tokens of a text, by which neighbours in a batch are alike.
-        look: at held-out texts, before the first step, each ``eval_every`` steps and behind the last one; None where
-            there are none.
-        ends: (figures of the first look, of this one) -> why the training ends here, with the weights of the look
-            before; empty where it goes on. None: nothing ends it.
+        lesson: called as ``lesson(**batch)``; of its result ``loss`` is minimised and the other figures are printed.
+            Its parameters that require a gradient are trained, and checkpoints hold only these.
+        collate: (visit, texts) -> batch, where the visit is the number of passes over the texts so far. Must return the
+            same batch for the same arguments.
+        size: tokens of a text; texts of similar size share a batch.
+        look: evaluates on held-out texts, before the first step, every ``eval_every`` steps and after the last one;
+            None without held-out texts.
+        before_step: hook called with (step, all steps) before each step.
+        ends: (figures of the first evaluation, of this one) -> why the training ends here, or empty to continue. It
+            then keeps the weights of the evaluation before. None: no stopping rule.
     """
 
     lesson: nn.Module
     texts: Sequence[Any]
     collate: Callable[[int, Sequence[Any]], dict[str, Tensor]]
     size: Callable[[Any], int]
-    look: Callable[[], Look] | None = None
+    look: Callable[[], Evaluation] | None = None
     before_step: Callable[[int, int], None] | None = None
     ends: Callable[[Mapping[str, Any], Mapping[str, Any]], str] | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished training.
+    """Result of a finished training.
 
     Attributes:
-        steps: that made these weights.
-        answer_tokens: learnt from, those of several visits counted each time.
-        last: of each figure that steps have, the last value shown.
-        curve: of each look its ``step``, the ``tokens_seen`` until then and its figures.
-        ended: why it ended before its last step; then the weights are those of the last look before. Else empty.
+        steps: number of steps that produced these weights.
+        visits: passes over the texts.
+        answer_tokens: answer tokens learnt from, counted again in every visit.
+        last: last logged value of each figure of a step.
+        curve: for each evaluation its ``step``, the ``tokens_seen`` until then and its figures.
+        ended: why the training ended before its last step; the weights are then those of the evaluation before. Else
+            empty.
     """
 
     steps: int
@@ -76,28 +81,28 @@ class Done:
 
 
 def fit(course: Course, options: LoopOptions, job: Job) -> Done:
-    """Train ``course.lesson`` in place, resuming from the last whole checkpoint in ``job.out``.
+    """Train ``course.lesson`` in place, resuming from the last complete checkpoint in ``job.out``.
 
-    A resumed training takes the same steps: order and draws depend on seed and visit alone, and a checkpoint has the
-    state of the optimiser and of every random generator.
+    A resumed training takes the same steps: order and random choices depend only on seed and visit, and a checkpoint
+    has the state of the optimiser and of every random generator.
 
     Raises:
-        UsageError: there is nothing to learn from, the loss is not finite, or the first evaluation ends it or would
-            come after the last step.
-        EnvironmentRefused: memory or disk does not suffice. The last whole checkpoint stays.
+        UsageError: there are no texts, the loss is not finite, or with a stopping rule the first evaluation of trained
+            weights ends the training or would come after the last step.
+        EnvironmentRefused: there is not enough memory or disk space. The last complete checkpoint stays.
     """
     if not course.texts:
-        raise UsageError("there is no text to learn from; give more prompts, or longer answers")
+        raise UsageError("cannot train: there is no text to learn from; give more prompts, or longer answers")
     folder = job.out / "checkpoints"
     trainer = _Trainer(course, options, job, folder)
     last = checkpoints.last_whole(folder)
     if last:
-        job.say(f"going on from {last}")
+        job.say(f"resuming from {last}")
         with checkpoints.going_on(last):
             state = TrainerState.load_from_json(str(last / TRAINER_STATE_NAME))
             counts = (state.global_step, state.train_batch_size)
             if not all(type(count) is int for count in counts) or not last.name.endswith(f"-{state.global_step}"):
-                raise ValueError(f"{TRAINER_STATE_NAME} is of another step")
+                raise ValueError(f"{TRAINER_STATE_NAME} belongs to another step")
     try:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     except _Through:
@@ -106,8 +111,8 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
         if not _no_memory(error):
             raise
         raise EnvironmentRefused(
-            f"no memory for a step of {options.batch} texts; repeat it with --set checkpointing=true if the recipe has "
-            f"it, or train anew, into another --out, with a lower batch or max_tokens. {_kept(folder)}"
+            f"cannot run a step with batch={options.batch}: out of memory ({_kept(folder)}); repeat it with --set "
+            "checkpointing=true if the recipe has it, or train into another --out with a lower batch or max_tokens"
         ) from error
     state = trainer.state
     steps, ended = trainer.back_to_the_last_sound_look()
@@ -130,15 +135,15 @@ def _no_memory(error: BaseException) -> bool:
 
 def _kept(folder: Path) -> str:
     last = checkpoints.last_whole(folder)
-    return f"{last.name} is whole" if last else "No checkpoint was written yet"
+    return f"{last.name} is complete" if last else "no checkpoint was written yet"
 
 
 class _Through(Exception):
-    """A training that was gone on with had taken all its steps, or had been ended."""
+    """Raised in a resumed training that has already taken all its steps or has ended early."""
 
 
 class _Trainer(Trainer):
-    """transformers' loop over a course."""
+    """transformers' Trainer, run on a course."""
 
     control: Any
     state: Any
@@ -148,8 +153,8 @@ class _Trainer(Trainer):
         self._figures: dict[str, float] = {}
         self._sizes = [course.size(text) for text in course.texts]
         self._order = Order(self._sizes, options.batch, job.seed)
-        self._sound = Sound(folder)
-        self._over: bool | None = None  # whether a look has ended it; None before anybody has asked
+        self._sound = BestCheckpoint(folder)
+        self._over: bool | None = None  # whether an evaluation has ended the training; None: not checked yet
         super().__init__(
             model=course.lesson,
             args=_arguments(options, job, folder, looks=course.look is not None),
@@ -159,20 +164,20 @@ class _Trainer(Trainer):
         )
         self._meter = Meter(course.lesson, self.args.world_size)
         self.add_callback(self._meter)
-        # After the meter: what is done before a step is a part of what the step takes.
+        # After the meter, so that the cost of a step includes the course's work before it.
         self.add_callback(Narrator(job, self.answer_tokens, self.evaluate, course.before_step))
         self.remove_callback(PrinterCallback)
-        # A lesson's own loss is a mean already; Trainer would take its **batch for a sign that it is none.
+        # A lesson's loss is already a mean; Trainer would conclude from **batch that it is a sum.
         self.model_accepts_loss_kwargs = False
-        # One process is one device; several are torchrun's or accelerate's, not torch's threads.
+        # One device per process; torchrun or accelerate start several processes. Disables torch's DataParallel.
         self.args._n_gpu = min(1, self.args.n_gpu)
 
     def answer_tokens(self, steps: int) -> int:
-        """Tokens of answers that so many steps learn from."""
+        """Return the answer tokens that the first ``steps`` steps learn from."""
         return self._met(steps, [len(text.answer) for text in self._course.texts])
 
     def cost(self, steps: int, taken: int) -> Cost:
-        """What so many steps took, of all that were taken; those that were thrown away took as long as the others."""
+        """Return the cost of the first ``steps`` of ``taken`` steps, assuming that all steps took equally long."""
         found = self._meter.cost(steps, lambda steps: self._met(steps, self._sizes))
         if steps == taken:
             return found
@@ -181,25 +186,25 @@ class _Trainer(Trainer):
             update={"hours": share * found.hours, "energy_j": None if energy is None else share * energy}
         )
 
-    def looks(self) -> Looks:
-        """What the looks so far have found."""
-        return Looks(self.state.log_history, lambda steps: self._met(steps, self._sizes))
+    def looks(self) -> Evaluations:
+        """Return the evaluations so far."""
+        return Evaluations(self.state.log_history, lambda steps: self._met(steps, self._sizes))
 
     def back_to_the_last_sound_look(self) -> tuple[int, str]:
-        """Puts back the weights of the look before the one that ended the training, if one did.
+        """Restore the weights of the evaluation before the one that ended the training, if one did.
 
         Returns:
-            The steps that made these weights, and why there are no more; empty where nothing ended it.
+            The step of the current weights, and why the training ended early; empty if it did not.
         """
         looks = self.looks()
         if not looks.ended:
             return self.state.global_step, ""
-        steps = looks.last_sound_step()
+        steps = looks.best_step()
         self._course.lesson.load_state_dict(self._sound.of(steps, self._names()), strict=False)
         return steps, looks.ended
 
     def _met(self, steps: int, tokens: Sequence[int]) -> int:
-        """Tokens of the texts that so many steps meet, those of several visits counted each time."""
+        """Return the tokens of the texts in the first ``steps`` steps, counted again in every visit."""
         a_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         a_visit = math.ceil(len(tokens) / a_step)
         whole, rest = divmod(steps, a_visit)
@@ -209,7 +214,7 @@ class _Trainer(Trainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         if self._over is None:
             self._over = bool(self.looks().ended)
-        # Trainer looks behind a step, and not before the first.
+        # Trainer checks this only after a step, so a finished training would take one more step when resumed.
         if self.state.global_step >= self.state.max_steps or self._over:
             raise _Through
         with self._meter.counting(self.state.global_step):
@@ -226,8 +231,8 @@ class _Trainer(Trainer):
         self._figures = {name: float(value.detach()) for name, value in found.items() if value.numel() == 1}
         if not math.isfinite(self._figures["loss"]):
             raise UsageError(
-                f"the loss of step {self.state.global_step + 1} is {self._figures['loss']}; train anew, into another "
-                f"--out, with a lower lr or clip, or bf16=false. {_kept(self._folder)}"
+                f"cannot continue training: the loss of step {self.state.global_step + 1} is {self._figures['loss']} "
+                f"({_kept(self._folder)}); train into another --out with a lower lr or clip, or bf16=false"
             )
         return found["loss"]
 
@@ -242,8 +247,9 @@ class _Trainer(Trainer):
         step = self.state.global_step
         if not step and self._course.ends and self.args.eval_steps >= self.state.max_steps:
             raise UsageError(
-                f"what ends this training early is looked at every {self.args.eval_steps:g} steps, and it has "
-                f"{self.state.max_steps}: there would be nothing to go back to; lower eval_every"
+                f"cannot apply max_loops or max_unlikely: the first evaluation would come after "
+                f"{self.args.eval_steps:g} steps and training has {self.state.max_steps}, so there would be no weights "
+                "to return to; lower eval_every"
             )
         found = self._course.look()
         first = next(iter(self.looks().curve()), found.figures)
@@ -253,11 +259,11 @@ class _Trainer(Trainer):
         if self.is_world_process_zero():
             self._job.say(f"step {step}/{self.state.max_steps}  held out: {found.line}")
             if ended:
-                self._job.say(f"it ends here: {ended}")
+                self._job.say(f"training ends here: {ended}")
             elif self._course.ends and step:
                 self._keep_sound(step)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if ended:  # saved, so that a repeated command finds it ended
+        if ended:  # save a checkpoint, so that a repeated command does not train on
             self._over = self.control.should_training_stop = self.control.should_save = True
         return dict(metrics)
 
@@ -271,7 +277,7 @@ class _Trainer(Trainer):
             raise self._unwritable(f"the weights of step {step}", error) from error
 
     def _names(self) -> set[str]:
-        """Of what is trained: the rest is in the target's own files."""
+        """Return the names of trained parameters; the others are in the target's own files."""
         return {name for name, parameter in self._course.lesson.named_parameters() if parameter.requires_grad}
 
     def _trained(self, state_dict: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -283,8 +289,8 @@ class _Trainer(Trainer):
         }
         if not all(bool(value.isfinite().all()) for value in kept.values()):
             raise UsageError(
-                "weights are not finite any more; train anew, into another --out, with a lower lr or clip. "
-                f"{_kept(self._folder)}"
+                f"cannot continue training: its weights are not finite ({_kept(self._folder)}); train into another "
+                "--out with a lower lr or clip"
             )
         return kept
 
@@ -296,8 +302,8 @@ class _Trainer(Trainer):
     def _unwritable(self, what: str, error: Exception) -> EnvironmentRefused:
         reason = " ".join(str(error).split())[:120]
         return EnvironmentRefused(
-            f"{what} cannot be written to {self._folder} ({reason}); make room and repeat the command. "
-            f"{_kept(self._folder)}"
+            f"cannot write {what} to {self._folder}: {reason} ({_kept(self._folder)}); free disk space and repeat the "
+            "command"
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -320,14 +326,14 @@ class _Trainer(Trainer):
             if self.args.should_save:
                 checkpoints.mark_whole(folder)
         except (OSError, RuntimeError, SafetensorError, SpecbenchError) as error:
-            shutil.rmtree(folder, ignore_errors=True)  # room for others
+            shutil.rmtree(folder, ignore_errors=True)  # free its disk space
             if isinstance(error, SpecbenchError) or _no_memory(error):
                 raise
             raise self._unwritable(folder.name, error) from error
 
 
 def in_bf16(options: LoopOptions, device: torch.device) -> bool:
-    """Whether products are in bfloat16; by default where it is not emulated, which would cost more than it saves."""
+    """Return whether matrix products are in bfloat16; by default if the device supports it without emulation."""
     if options.bf16 is not None:
         return options.bf16
     on_cpu = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
@@ -344,7 +350,7 @@ def _arguments(options: LoopOptions, job: Job, folder: Path, looks: bool) -> Tra
         max_steps=options.steps or -1,
         learning_rate=options.lr,
         lr_scheduler_type="cosine",
-        warmup_steps=options.warmup,  # below 1 it is a share
+        warmup_steps=options.warmup,  # transformers takes a value below 1 as a share of the steps
         weight_decay=options.weight_decay,
         adam_beta1=options.beta1,
         adam_beta2=options.beta2,
@@ -366,7 +372,7 @@ def _arguments(options: LoopOptions, job: Job, folder: Path, looks: bool) -> Tra
 
 
 class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
-    """Texts by what :class:`Order` yields, each with its visit."""
+    """Dataset of (visit, text), indexed by the (visit, index) pairs of :class:`Order`."""
 
     def __init__(self, texts: Sequence[Any]) -> None:
         self._texts = texts

@@ -1,1 +1,1 @@
-"""What is learnt: teachers, losses, and the batches that they read."""
+"""Training objectives: teachers, losses, and the batches that they read."""

@@ -1,4 +1,4 @@
-"""A batch of packed texts to the loss that CLLM and Jacobi Forcing train with."""
+"""Compute the loss of CLLM and Jacobi Forcing on a batch of packed texts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from specbench.training.objectives.student import Student
 
 
 class ConsistencyLesson(nn.Module):
-    """loss = consistency + λ · autoregressive, of one forward over both streams.
+    """loss = consistency + λ · autoregressive, from one forward over noisy and clean streams.
 
     Args:
-        model: a transformers causal LM, bare or with an adapter, of an attention that takes a mask of blocks; what of
-            it is trained is the caller's business.
-        ar_weight: λ; 0 leaves that loss out.
-        frozen: what says the clean rows' labels, as distributions; None: labels are the text's tokens.
+        model: a transformers causal LM, with or without an adapter, whose attention takes a mask of blocks; the caller
+            decides which parameters are trained.
+        objective: chooses the pairs of rows that the consistency loss compares.
+        window: blocks per window, see :class:`specbench.training.objectives.attention_mask.AttentionMask`.
+        ar_weight: λ; 0 disables the autoregressive loss.
+        frozen: target whose distributions are the labels of clean rows; None: the labels are the text's tokens.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class ConsistencyLesson(nn.Module):
         self._distance, self._frozen = distance, frozen
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
-        """One step's loss.
+        """Return the loss of one step.
 
         Returns:
-            ``loss``; ``consistency`` and ``autoregressive``, its two parts before λ; ``agrees``, the share of noisy
-            rows whose best token is their teacher's; ``accuracy``, of the clean text's tokens; all scalars.
+            Scalars: ``loss``; ``consistency`` and ``autoregressive``, its two parts before λ; ``agrees``, the share of
+            noisy rows with the same best token as their teacher; ``accuracy``, the share of clean rows whose best
+            token is the text's next one.
         """
         packed = Packed(**batch)
         pairs, targets = self._objective(packed), autoregressive(packed, self._include_prompt)

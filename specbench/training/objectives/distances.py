@@ -1,6 +1,6 @@
-"""How far a student's next-token distribution is from its teacher's, one figure a row, at temperature 1.
+"""Measure the distance between a student's and its teacher's next-token distributions, per row, at temperature 1.
 
-P is the teacher's distribution and Q the student's; both come as scores, and no gradient goes into the teacher's.
+P is the teacher's distribution and Q the student's. Both are given as scores; the teacher's get no gradient.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ Distance = Literal["forward", "reverse", "jensen-shannon"]
 
 
 class DistanceOptions(Options):
-    """Which distance a student learns by. Options of every method that learns from a distribution."""
+    """The distance that a student minimises. Options of every recipe that learns from a distribution."""
 
     distance: Distance = option(
-        "forward", help="from the teacher: KL as published, KL the other way, or generalised Jensen-Shannon"
+        "forward",
+        help="distance from the teacher: forward KL (as published), reverse KL, or generalised Jensen-Shannon",
     )
-    beta: float = option(0.5, help="of jensen-shannon: near 0 like forward, near 1 like reverse", gt=0, lt=1)
+    beta: float = option(
+        0.5, help="beta of jensen-shannon: near 0 it behaves like forward, near 1 like reverse", gt=0, lt=1
+    )
 
     @property
     def measure(self) -> Measure:
-        """The distance itself."""
+        """The chosen distance function."""
         if self.distance == "jensen-shannon":
             return partial(jensen_shannon, beta=self.beta)
         return forward_kl if self.distance == "forward" else reverse_kl
@@ -41,30 +44,31 @@ class DistanceOptions(Options):
 def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
     """KL(sg P ‖ Q) = Σᵥ P(v) (log P(v) − log Q(v)) of each row.
 
-    Both papers' code reports −Σᵥ P(v) log Q(v), which has the same gradient and is larger by the entropy of P.
+    The code of CLLM and Jacobi Forcing reports −Σᵥ P(v) log Q(v): the gradient is the same, the value is larger by the
+    entropy of P.
 
     Args:
-        student, teacher: scores [M, V]; no gradient goes into the teacher's.
+        student, teacher: scores [M, V]; the teacher's get no gradient.
     """
     return _divergence(_logarithms(student), _logarithms(teacher.detach()))
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL(Q ‖ sg P) = Σᵥ Q(v) (log Q(v) − log P(v)) of each row: a student that leaves out what it cannot say."""
+    """KL(Q ‖ sg P) = Σᵥ Q(v) (log Q(v) − log P(v)) of each row: mode-seeking."""
     return _divergence(_logarithms(teacher.detach()), _logarithms(student))
 
 
 def jensen_shannon(student: Tensor, teacher: Tensor, beta: float = 0.5) -> Tensor:
     """β KL(sg P ‖ M) + (1 − β) KL(Q ‖ M), M = β P + (1 − β) Q, of each row (Agarwal et al. 2024, arXiv:2306.13649).
 
-    Divided by β it is the forward divergence where β goes to 0; divided by 1 − β the reverse one where β goes to 1.
+    Divided by β it approaches the forward divergence for β → 0; divided by 1 − β, the reverse divergence for β → 1.
 
     Args:
         beta: β, between 0 and 1.
     """
-    taught, said = _logarithms(teacher.detach()), _logarithms(student)
-    mixed = torch.logaddexp(taught + math.log(beta), said + math.log1p(-beta))
-    return beta * _divergence(mixed, taught) + (1 - beta) * _divergence(mixed, said)
+    p, q = _logarithms(teacher.detach()), _logarithms(student)
+    mixed = torch.logaddexp(p + math.log(beta), q + math.log1p(-beta))
+    return beta * _divergence(mixed, p) + (1 - beta) * _divergence(mixed, q)
 
 
 def _divergence(other: Tensor, of: Tensor) -> Tensor:
@@ -73,5 +77,5 @@ def _divergence(other: Tensor, of: Tensor) -> Tensor:
 
 
 def _logarithms(scores: Tensor) -> Tensor:
-    """Log-probabilities, in float32 at least."""
+    """Return log-probabilities in float32 or a wider type."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)

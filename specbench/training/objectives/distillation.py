@@ -1,7 +1,8 @@
-"""Distillation of the student's own answers: behind each of their tokens it learns what the frozen target says.
+"""On-policy distillation loss: match the frozen target's next-token distributions on the student's own answers.
 
-L = 1/M Σ D(sg p(· | x, y_<t), pθ(· | x, y_<t)), y ~ pθ(· | x) without a gradient through the draw, p the target, D the
-distance of :class:`specbench.training.objectives.distances.DistanceOptions`, over the M tokens of a batch's answers.
+L = 1/M Σ D(sg p(· | x, y_<t), pθ(· | x, y_<t)) over the M tokens of a batch's answers, where p is the target, D the
+distance of :class:`specbench.training.objectives.distances.DistanceOptions`, and y ~ pθ(· | x) without a gradient
+through the sampling.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from specbench.training.recipe import Text
 
 
 class DistillationLesson(nn.Module):
-    """A method's lesson for batches of texts, and distillation for those of the student's own answers.
+    """A method's lesson for batches of texts, and distillation for batches of the student's own answers.
 
     Args:
+        lesson: the method's lesson.
         own: indices of texts -> their prompts with the student's own answers.
     """
 
@@ -36,14 +38,14 @@ class DistillationLesson(nn.Module):
         self._student, self._frozen, self._own, self._distance = Student(model), frozen, own, distance
 
     def forward(self, own: Tensor | None = None, **batch: Tensor) -> dict[str, Tensor]:
-        """One step's loss.
+        """Return the loss of one step.
 
         Args:
-            own: int64 [B] indices of the texts whose prompts the student has answered; None: of texts.
+            own: int64 [B] indices of the texts whose prompts the student has answered; None for a batch of texts.
 
         Returns:
-            What the method's lesson does; of own answers ``loss``, which is also ``on_policy``, and ``agrees``, the
-            share of tokens whose best one is the target's.
+            For a batch of texts, the result of the method's lesson. For own answers ``loss``, repeated as
+            ``on_policy``, and ``agrees``, the share of rows where student and target have the same best token.
         """
         if own is None:
             found: dict[str, Tensor] = self.lesson(**batch)
@@ -58,11 +60,14 @@ class DistillationLesson(nn.Module):
         return {"loss": loss, "on_policy": loss.detach(), "agrees": mean_of_rows(agrees)}
 
     def _compared(self, states: Tensor, rows: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
-        """Of each row the distance, and whether both have the same best token; scores of some rows exist at a time."""
+        """Return for each row the distance and whether student and target have the same best token.
+
+        Rows go in parts, so that the scores of only some of them are in memory at a time.
+        """
 
         def part(states: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-            said, heard = self._student.scores(states[rows]), labels(rows)
-            return self._distance(said, heard), said.argmax(-1) == heard.argmax(-1)
+            student, teacher = self._student.scores(states[rows]), labels(rows)
+            return self._distance(student, teacher), student.argmax(-1) == teacher.argmax(-1)
 
         step = max(1, self._student.rows_at_once // 2)
         if len(rows) <= step:
@@ -73,6 +78,6 @@ class DistillationLesson(nn.Module):
 
 
 def answer_rows(texts: Sequence[Text], length: int) -> Tensor:
-    """Rows of [B × length] that foresee the answers' tokens: int64."""
+    """Return the rows of [B × length] that predict the answers' tokens: int64."""
     starts = [at * length + len(text.prompt) - 1 for at, text in enumerate(texts)]
     return torch.cat([torch.arange(start, start + len(text.answer)) for start, text in zip(starts, texts, strict=True)])

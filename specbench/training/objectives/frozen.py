@@ -1,4 +1,4 @@
-"""Frozen target: the model as it was before training, for losses that ask what it says."""
+"""Provide the scores of the target as it was before training, for losses that use them as labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specbench.common import option
 from specbench.training.objectives.distances import DistanceOptions
 from specbench.training.objectives.student import Student
 
-#: Rows, int64 [M] -> the target's scores of their next tokens [M, V], which have no gradient.
+#: Rows, int64 [M] -> the target's next-token scores [M, V], without gradient.
 Labels = Callable[[Tensor], Tensor]
 
 
@@ -22,16 +22,17 @@ class LabelOptions(DistanceOptions):
 
     labels: Literal["tokens", "target"] = option(
         "tokens",
-        help="that rows of a text learn: its tokens, as published, or what the target says of them before training",
+        help="what rows of a text learn: its tokens (as published), or the target's distributions before training",
     )
 
 
 class Frozen:
-    """The target as it was before training, what an adapter is laid on, or a copy. No module: none is saved.
+    """The target as it was before training. Not a module, so that checkpoints do not save it.
 
     Args:
-        before: gives the transformers model without what was learnt, or None where all its weights learn.
-        copied: the target itself, for that case.
+        before: context manager that yields the transformers model without its adapter, or None where all its weights
+            are trained.
+        copied: copy of the target for the latter case.
     """
 
     def __init__(self, before: Callable[[], AbstractContextManager[Any]], copied: Any = None) -> None:
@@ -41,10 +42,10 @@ class Frozen:
 
     @torch.no_grad()
     def labels(self, states: Callable[[Student], Tensor]) -> Labels:
-        """What the target says of a batch. To be asked before the student: other weights are in its place meanwhile.
+        """Return the target's labels of a batch. Call this before the student's forward: it swaps the model's weights.
 
         Args:
-            states: brings the batch through the target: last states [B, S, H], whose B × S rows are then asked for.
+            states: runs the batch through the target and returns last states [B, S, H]; labels index their B × S rows.
         """
         with self._before() as target:
             model: Any = self._copied if target is None else target
@@ -56,7 +57,7 @@ class Frozen:
                 model.train(training)
             head = model.get_output_embeddings()
         head = getattr(head, "base_layer", head)
-        dtype = head.weight.dtype  # which may be lower again by now
+        dtype = head.weight.dtype  # lower than in the forward if frozen weights are kept in bfloat16
         return lambda rows: head(found[rows].to(dtype)).detach()
 
     def _as_asked(self, model: Any) -> Student:

@@ -1,7 +1,7 @@
-"""Consistency and autoregressive, of chosen rows of a packed batch; each method's objective chooses them.
+"""Consistency and autoregressive losses on rows of a packed batch, and the objectives that choose the rows.
 
-Notation: pθ(· | x) is the model's next-token distribution behind x, sg stops gradients, kⱼ and lⱼ are the noisy and the
-clean tokens of block j, x is the prompt, and sⱼₜ the shares of :func:`shares`.
+Notation: pθ(· | x) is the model's next-token distribution after x, sg stops gradients, kⱼ and lⱼ are the noisy and the
+clean tokens of block j, x is the prompt, and sⱼₜ the weights of :func:`shares`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from specbench.training.objectives.packing import CLEAN, NOISY, Packed
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows that learn from rows: Σᵢ shareᵢ · D(sg p(teacherᵢ), p(studentᵢ)), D as in :mod:`.distances`.
+    """Pairs of rows whose distributions should match: Σᵢ shareᵢ · D(sg p(teacherᵢ), p(studentᵢ)).
+
+    D is a distance of :mod:`.distances`.
 
     Attributes:
-        students, teachers: int64 [M] into the B × S rows of a batch.
-        shares: [M].
+        students, teachers: int64 [M] indices of the B × S rows of a batch.
+        shares: [M] weights.
     """
 
     students: Tensor
@@ -35,11 +37,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Targets:
-    """Rows that learn tokens: Σᵢ shareᵢ · CE(tokenᵢ, p(rowᵢ)).
+    """Rows with the tokens that they should predict: Σᵢ shareᵢ · CE(tokenᵢ, p(rowᵢ)).
 
     Attributes:
         rows, tokens: int64 [M].
-        shares: [M].
+        shares: [M] weights.
     """
 
     rows: Tensor
@@ -53,17 +55,17 @@ def cross_entropy(scores: Tensor, tokens: Tensor, smoothing: float = 0.0) -> Ten
     Args:
         scores: [M, V].
         tokens: int64 [M].
-        smoothing: ε; the released CLLM trainer has 0.1, its paper none.
+        smoothing: ε; 0.1 in the released CLLM trainer, 0 in its paper.
     """
     return functional.cross_entropy(scores.float(), tokens, reduction="none", label_smoothing=smoothing)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What each pair and each target of a batch costs.
+    """Losses of each pair and each target of a batch.
 
     Attributes:
-        divergence: float32 [pairs] the distance of student and teacher.
+        divergence: float32 [pairs] the distance between student and teacher.
         agrees: bool [pairs] whether both rows have the same best token.
         surprise: float32 [targets] :func:`cross_entropy`, or the distance from ``labels``.
         right: bool [targets] whether the token is the row's best.
@@ -85,25 +87,25 @@ def evaluate_losses(
     distance: Measure = forward_kl,
     labels: Callable[[Tensor], Tensor] | None = None,
 ) -> Losses:
-    """Scores the rows that are asked for, once each: a row may teach, and be taught its token.
+    """Compute the losses; a row that is both a teacher and a target goes through the LM head once.
 
     Args:
         scores: the LM head, [M, H] -> [M, V].
         states: [B × S, H].
-        at_once: rows whose scores are held for the backward pass; more go in parts, which it computes again.
-        labels: int64 [M] rows -> scores [M, V] that ``targets`` learn in place of their tokens.
+        at_once: rows whose scores are kept for the backward pass; more rows go in parts, which it recomputes.
+        labels: int64 [M] rows -> scores [M, V] that ``targets`` learn instead of their tokens.
     """
     rows, place = torch.cat([targets.rows, pairs.teachers]).unique(return_inverse=True)
     asked, teaching = place.split([len(targets.rows), len(pairs.teachers)])
-    step = max(1, at_once // 2 if at_once else len(rows))  # with each row that teaches goes one that learns
+    step = max(1, at_once // 2 if at_once else len(rows))  # each teacher row also needs the scores of its student
 
     def part(states: Tensor, start: int, target: Tensor, pair: Tensor) -> tuple[Tensor, ...]:
-        said = scores(states[rows[start : start + step]])
-        answered, heard = said[asked[target] - start], said[teaching[pair] - start].detach()
+        computed = scores(states[rows[start : start + step]])
+        answered, teacher = computed[asked[target] - start], computed[teaching[pair] - start].detach()
         guessed, tokens = scores(states[pairs.students[pair]]), targets.tokens[target]
         return (
-            distance(guessed, heard),
-            guessed.argmax(-1) == heard.argmax(-1),
+            distance(guessed, teacher),
+            guessed.argmax(-1) == teacher.argmax(-1),
             cross_entropy(answered, tokens, smoothing)
             if labels is None
             else distance(answered, labels(targets.rows[target])),
@@ -115,13 +117,13 @@ def evaluate_losses(
     if len(starts) == 1:
         return Losses(*part(states, 0, *chosen[0]))
     parts = [checkpoint(part, states, at, *of, use_reentrant=False) for at, of in zip(starts, chosen, strict=True)]
-    target, pair = (torch.cat(each).argsort() for each in zip(*chosen, strict=True))  # where each element went
+    target, pair = (torch.cat(each).argsort() for each in zip(*chosen, strict=True))  # back to the original order
     divergence, agrees, surprise, right = map(torch.cat, zip(*parts, strict=True))
     return Losses(divergence[pair], agrees[pair], surprise[target], right[target])
 
 
 def mean_of_rows(values: Tensor) -> Tensor:
-    """The mean, a detached float32 scalar; 0 of nothing."""
+    """Return the mean as a detached float32 scalar; 0 of an empty tensor."""
     return values.detach().float().sum() / max(1, values.numel())
 
 
@@ -129,42 +131,44 @@ Norm = Literal["tokens", "blocks", "released"]
 
 
 def progressive_consistency(packed: Packed, norm: Norm = "tokens") -> Pairs:
-    """Jacobi Forcing: from the first wrong token of a noisy block on, say what the clean block says.
+    """Pair rows for Jacobi Forcing: from a noisy block's first wrong token on, match the clean block's distributions.
 
     L = Σⱼ Σ_{t ≥ fⱼ} sⱼₜ KL(sg pθ(· | x, l_<j, lⱼ[..t]) ‖ pθ(· | x, k_<j, kⱼ[..t])),  fⱼ = min {t : kⱼ[t] ≠ lⱼ[t]}
 
-    The row of a block's last token counts: it foresees the next block's first. The answer's last row does not, there
-    being no next token; the released code learns from it and from all behind it unless they are pads.
+    The row of a block's last token is included: it predicts the first token of the next block. The answer's last row is
+    not, since there is no next token; the released code includes it and all rows after it that are not padding.
 
     Args:
-        packed: of one noisy stream, seen through one window.
+        packed: batch with one noisy stream and one window.
     """
-    kept = _behind_divergence(packed) & (packed.following >= 0)
+    kept = _from_divergence(packed) & (packed.following >= 0)
     return _pairs(packed, kept, norm)
 
 
 def global_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False) -> Pairs:
-    """CLLM, Eq. 4: from any state of a block, say what its fixed point says.
+    """Pair rows for CLLM, Eq. 4: any state of a block should match the distributions of its fixed point.
 
     L = Σⱼ Σ_{t ≥ fⱼ − 1} sⱼₜ KL(sg pθ(· | x, l_<j, lⱼ[..t]) ‖ pθ(· | x, l_<j, kⱼ[..t])),  fⱼ = min {t : kⱼ[t] ≠ lⱼ[t]}
 
-    The first row is the one that foresees the first wrong token, as released: its divergence is 0, its share is not.
+    The first row is the one that predicts the first wrong token, as in the released code: its divergence is 0, but it
+    counts in the mean.
 
     Args:
-        packed: of one noisy stream, seen through windows of one block.
-        last: include the row that foresees the next block's first token; the code's sequences end with the block.
+        packed: batch with one noisy stream and windows of one block.
+        last: include the row that predicts the next block's first token; sequences of the released code end with the
+            block.
     """
-    behind = _behind_divergence(packed)
+    later = _from_divergence(packed)
     same = _same_block(packed)
-    ahead = torch.cat([behind[:, 1:] & same[:, 1:], torch.zeros_like(behind[:, :1])], dim=1)
-    kept = (behind | ahead) & (packed.following >= 0)
+    ahead = torch.cat([later[:, 1:] & same[:, 1:], torch.zeros_like(later[:, :1])], dim=1)
+    kept = (later | ahead) & (packed.following >= 0)
     if not last:
         kept &= torch.cat([same[:, 1:], torch.zeros_like(same[:, :1])], dim=1)
     return _pairs(packed, kept, norm)
 
 
 def local_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False) -> Pairs:
-    """CLLM, Eq. 5: from a state kⱼ of a block, say what the next state k′ⱼ says. The paper's only; no code has it.
+    """Pair rows for CLLM, Eq. 5: a state kⱼ of a block should match the next state k′ⱼ. Not in the released code.
 
     L = Σⱼ Σ_{t ≥ fⱼ − 1} sⱼₜ KL(sg pθ(· | x, l_<j, k′ⱼ[..t]) ‖ pθ(· | x, l_<j, kⱼ[..t])),
     fⱼ = min {t : kⱼ[t] ≠ k′ⱼ[t]}
@@ -173,10 +177,10 @@ def local_consistency(packed: Packed, norm: Norm = "tokens", last: bool = False)
 
 
 def autoregressive(packed: Packed, prompt: bool = False) -> Targets:
-    """L = −1/M Σ log pθ(token | text before it), over the answer's tokens, or the prompt's too.
+    """Return the targets of L = −1/M Σ log pθ(token | text before it) over the answer's tokens.
 
     Args:
-        prompt: include the prompt's own tokens, as both releases do.
+        prompt: include the prompt's tokens, as the released code of CLLM and Jacobi Forcing does.
     """
     follows = packed.following
     learns = (packed.stream <= CLEAN) & (follows >= 0)
@@ -188,13 +192,13 @@ def autoregressive(packed: Packed, prompt: bool = False) -> Targets:
 
 
 def shares(packed: Packed, kept: Tensor, norm: Norm) -> Tensor:
-    """What each kept row weighs: float32 [B, S], 0 for others.
+    """Return the weight of each kept row: float32 [B, S], 0 for other rows.
 
     Args:
         kept: bool [B, S].
         norm: ``tokens`` is the mean over the batch's kept rows; ``blocks`` the mean over all blocks of the mean over
-            the block's kept rows, as the post averages over blocks; ``released`` the mean over samples of the mean over
-            the sample's kept rows, divided once more by its number of blocks, as the Jacobi Forcing code does.
+            the block's kept rows, as in the blog post; ``released`` the mean over samples of the mean over the sample's
+            kept rows, divided once more by its number of blocks, as in the Jacobi Forcing code.
     """
     weight = kept.float()
     if norm == "tokens":
@@ -210,7 +214,7 @@ def shares(packed: Packed, kept: Tensor, norm: Norm) -> Tensor:
 
 
 def _total(weight: Tensor, group: Tensor, members: Tensor) -> Tensor:
-    """The sum of each element's group, at least 1; groups of those that are no member do not matter."""
+    """Return for each element the sum over the members of its group, at least 1; arbitrary for non-members."""
     group = group.masked_fill(~members, 0)
     sums = weight.new_zeros(int(group.max()) + 1).index_add_(0, group[members], weight[members])
     return sums.clamp(min=1)[group]
@@ -223,7 +227,7 @@ def _pairs(packed: Packed, kept: Tensor, norm: Norm) -> Pairs:
 
 
 def _same_block(packed: Packed) -> Tensor:
-    """bool [B, S]: whether a row continues the block of the row before it, in the same stream."""
+    """Return bool [B, S]: whether a row belongs to the same sample, stream and block as the row before it."""
     same = torch.ones_like(packed.ids, dtype=torch.bool)
     same[:, 0] = False
     for what in (packed.sample, packed.stream, packed.block):
@@ -231,8 +235,8 @@ def _same_block(packed: Packed) -> Tensor:
     return same
 
 
-def _behind_divergence(packed: Packed) -> Tensor:
-    """bool [B, S]: rows of the first noisy stream from their block's first token on that is not its teacher's."""
+def _from_divergence(packed: Packed) -> Tensor:
+    """Return bool [B, S]: rows of the first noisy stream from the first token of their block that is wrong."""
     learns = packed.stream == NOISY
     differs = learns & (packed.ids != packed.ids.gather(1, packed.teacher.clamp(min=0)))
     columns = torch.arange(packed.ids.shape[1], device=packed.ids.device).expand_as(packed.ids)

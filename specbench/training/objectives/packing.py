@@ -1,8 +1,8 @@
-"""A text with the noisy states of its blocks, in one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
+"""Pack a text and the noisy states of its blocks into one sequence: prompt, k₀, l₀, k₁, l₁, … (Jacobi Forcing).
 
-kⱼ is a state of block j on its way to the fixed point lⱼ, the answer's own text. Tokens in the same place of kⱼ and lⱼ
-have the same position, so that one forward says what follows both. The last block ends where the answer does. (The
-released code packs pads there and recognises them by id, which is wrong where the pad token is the end token.)
+kⱼ is a state of block j on its way to the fixed point lⱼ, which is the answer's text. The i-th tokens of kⱼ and lⱼ have
+the same position id, so that one forward predicts the next tokens of both. The last block ends where the answer does.
+(The released code pads it and recognises padding by token id, which is wrong if the pad token is the end token.)
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from specbench.training.data.trajectory_folder import Trajectory
 
 
 class ConsistencyCollator(ABC):
-    """Trajectories as a batch of :class:`specbench.training.objectives.consistency.ConsistencyLesson`.
+    """Collate trajectories into a batch of :class:`specbench.training.objectives.consistency.ConsistencyLesson`.
 
     Args:
-        max_tokens: of a packed text; last blocks are left out of longer ones.
-        seed: with the visit and the text's id it decides every draw.
+        max_tokens: most tokens of a packed text; the last blocks of longer ones are dropped.
+        noisy: noisy streams per text.
+        seed: determines, with the visit and the text's id, every random choice.
+        length, multiple: see :func:`pack`.
 
     Attributes:
-        visit: how often the data were gone through before; set by whoever loops.
+        visit: number of passes over the data so far; set by the training loop.
     """
 
     def __init__(self, max_tokens: int, noisy: int, seed: int, length: int, multiple: int) -> None:
@@ -40,17 +42,17 @@ class ConsistencyCollator(ABC):
         return pack([self.sample(each) for each in trajectories], self._length, self._multiple).tensors()
 
     def sample(self, trajectory: Trajectory) -> Sample:
-        """A text with the states that its blocks are learnt from at this visit."""
+        """Return a text with the states of its blocks that are used in this visit."""
         kept = cut(trajectory, self._max_tokens, 1 + self._noisy)
         chosen = self.choose(kept, random.Random(f"{self._seed}/{self.visit}/{kept.id}"))
         return Sample(kept.prompt, kept.answer, [stream_of(kept, states) for states in chosen], kept.block_size)
 
     @abstractmethod
     def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
-        """For each noisy stream, the state of each block."""
+        """Return for each noisy stream the index of the state of each block."""
 
 
-#: Streams. Noisy ones are numbered on from NOISY: a block can have several of its states in one sequence.
+#: Streams. Noisy ones are numbered from NOISY on: a sequence can contain several states of a block.
 PROMPT, CLEAN, NOISY = 0, 1, 2
 
 
@@ -71,7 +73,7 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Tokens of its packed sequence: P + 2 T n for T full blocks with one noisy stream."""
+        """Tokens of the packed sequence: P + 2 T n for T full blocks with one noisy stream."""
         return len(self.prompt) + (1 + len(self.noisy)) * len(self.answer)
 
 
@@ -81,12 +83,12 @@ class Packed:
 
     Attributes:
         ids: tokens.
-        positions: of the text: P + j n + t for token t of block j, in every stream.
-        stream: PROMPT, CLEAN, or NOISY and on.
+        positions: positions in the text: P + j n + t for token t of block j, in every stream.
+        stream: PROMPT, CLEAN, or a number from NOISY on.
         block: j; -1 in the prompt.
-        sample: index of the sample; -1 where a sequence is filled up.
-        teacher: for tokens of a noisy stream the column of the token in the same place of the next stream up to the
-            clean one: what is to follow the noisy token is what follows there. -1 elsewhere.
+        sample: index of the sample; -1 for padding.
+        teacher: for a token of a noisy stream, the column of the token with the same position in the next noisy stream,
+            or in the clean stream for the last one: the noisy row learns that row's distribution. -1 elsewhere.
         following: column of the clean (or prompt) token at the next position; -1 where the text ends.
     """
 
@@ -99,20 +101,21 @@ class Packed:
     following: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its attributes by name: a batch for a data loader."""
+        """Return the attributes by name, as a batch for a data loader."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-#: What a sequence is filled up with, in the order of Packed's attributes.
+#: A padding token, in the order of Packed's attributes.
 _FILLING = (0, 0, PROMPT, -1, -1, -1, -1)
 
 
 def pack(samples: Sequence[Sample], length: int = 0, multiple: int = 1) -> Packed:
-    """Samples as a batch.
+    """Pack samples into a batch.
 
     Args:
-        length: samples share a sequence up to this many tokens; 0 gives each its own. A longer sample has its own too.
-        multiple: sequences are filled up to a multiple of it, which spares compiled kernels new shapes.
+        length: samples share sequences of up to this many tokens; 0 gives each sample its own sequence. A longer sample
+            also gets its own.
+        multiple: sequences are padded to a multiple of it, so that compiled kernels see fewer shapes.
     """
     bins: list[list[int]] = []
     for at in sorted(range(len(samples)), key=lambda at: -samples[at].size) if length else range(len(samples)):
@@ -128,7 +131,7 @@ def pack(samples: Sequence[Sample], length: int = 0, multiple: int = 1) -> Packe
 
 
 def _sequence(samples: Sequence[tuple[int, Sample]]) -> list[tuple[int, ...]]:
-    """Tokens of one sequence, each with its attributes in :class:`Packed`'s order."""
+    """Return the tokens of one sequence, each with its attributes in :class:`Packed`'s order."""
     tokens: list[tuple[int, ...]] = []
     for at, sample in samples:
         layout = list(_layout(sample))
@@ -142,7 +145,7 @@ def _sequence(samples: Sequence[tuple[int, Sample]]) -> list[tuple[int, ...]]:
 
 
 def _layout(sample: Sample) -> Iterator[tuple[int, int, int, int]]:
-    """(token, position, stream, block) of a sample's tokens, in order."""
+    """Yield (token, position, stream, block) of a sample's tokens, in order."""
     start, n = len(sample.prompt), sample.block_size
     for place, token in enumerate(sample.prompt):
         yield token, place, PROMPT, -1
@@ -154,7 +157,7 @@ def _layout(sample: Sample) -> Iterator[tuple[int, int, int, int]]:
 
 
 def unpack(packed: Packed) -> list[Sample]:
-    """The samples of a batch, in their order. A text shorter than a block is its own block."""
+    """Return the samples of a batch, in their order. A text shorter than a block is one block of its own length."""
     found: dict[int, Sample] = {}
     for row in range(len(packed.ids)):
         ids, stream, block, sample = (x[row] for x in (packed.ids, packed.stream, packed.block, packed.sample))

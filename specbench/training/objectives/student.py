@@ -1,6 +1,6 @@
-"""The model in training, and scores of the rows of texts that a loss needs.
+"""Run the model in training: hidden states of all rows, and scores of the rows that a loss needs.
 
-The LM head is the largest single product of a small model, so it runs on those rows alone.
+The LM head is the largest matrix product of a small model, so it runs only on the rows that are needed.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from specbench.common import UsageError
+from specbench.training.objectives.attention_mask import AttentionMask
 from specbench.training.objectives.packing import Packed
-from specbench.training.objectives.sight import Sight
 
-_HELD = 1 << 27  # scores; in float32, with their gradient and the logarithms of both sides, 2 GiB
+_HELD = 1 << 27  # scores; in float32, with gradients and the log-probabilities of student and teacher: 2 GiB
 
 
 class Student:
-    """A transformers causal LM, bare or with an adapter of PEFT's. No module: whoever trains owns the weights.
+    """A transformers causal LM, with or without a PEFT adapter. Not a module: the lesson holds the weights.
 
     Args:
-        model: of an attention that takes a mask: ``sdpa``, ``eager`` or ``flex_attention``.
+        model: loaded with an attention that takes a mask: ``sdpa``, ``eager`` or ``flex_attention``.
 
     Raises:
-        UsageError: the model does something to scores behind its LM head, which would be left out here.
+        UsageError: the model changes scores after its LM head, which is not supported here.
     """
 
     def __init__(self, model: Any) -> None:
@@ -32,10 +32,10 @@ class Student:
         self._check()
 
     def states(self, packed: Packed, window: int | None = None) -> Tensor:
-        """Last states [B, S, H] of packed texts.
+        """Return the last states [B, S, H] of packed texts.
 
         Raises:
-            UsageError: the model's attention takes no mask.
+            UsageError: the model's attention does not take a mask.
         """
         found: Tensor = self._decoder(
             input_ids=packed.ids,
@@ -46,54 +46,58 @@ class Student:
         return found
 
     def text_states(self, ids: Tensor) -> Tensor:
-        """Last states [B, S, H] of ordinary texts, filled up at their ends: causal, so that what fills them up changes
-        nothing."""
+        """Return the last states [B, S, H] of plain texts, padded at their ends; attention is causal, so padding has no
+        effect."""
         found: Tensor = self._decoder(input_ids=ids, use_cache=False).last_hidden_state
         return found
 
     def scores(self, states: Tensor) -> Tensor:
-        """The LM head's scores [M, V] of states [M, H]."""
+        """Return the LM head's scores [M, V] of states [M, H]."""
         found: Tensor = self._model.get_output_embeddings()(states)
         return found
 
     @property
     def rows_at_once(self) -> int:
-        """Rows whose scores may be held together, see :func:`specbench.training.objectives.losses.evaluate_losses`."""
+        """Rows to score at once, see :func:`specbench.training.objectives.losses.evaluate_losses`."""
         return max(2, _HELD // int(self._model.config.get_text_config().vocab_size))
 
     @property
     def _decoder(self) -> Any:
-        # Looked up each time: wrapping in an adapter, or taking one off, puts another module there.
+        # Looked up each time: adding or removing an adapter replaces this module.
         return self._model.get_decoder()
 
     def _masks(self, packed: Packed, window: int | None) -> Any:
-        """What the model takes for ``attention_mask``; by kind of layer where it has several."""
+        """Return the model's ``attention_mask``; a mask per kind of layer where the model has several kinds."""
         config = self._model.config.get_text_config()
         reach = getattr(config, "sliding_window", None)
         kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if reach else "full_attention"])
         masks = {
-            kind: self._mask(Sight(packed, window, reach if kind == "sliding_attention" else None)) for kind in kinds
+            kind: self._mask(AttentionMask(packed, window, reach if kind == "sliding_attention" else None))
+            for kind in kinds
         }
         return masks if len(masks) > 1 else masks.popitem()[1]
 
-    def _mask(self, sight: Sight) -> Any:
+    def _mask(self, sight: AttentionMask) -> Any:
         attention = self._model.config._attn_implementation
         if attention == "flex_attention":
             return sight.blocks()
         if attention == "sdpa":
             return sight.dense()
-        if attention == "eager":  # which adds its mask
+        if attention == "eager":  # eager attention adds its mask to the scores
             dtype = self._model.dtype
             seen = sight.dense()
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
-        raise UsageError(f"{attention} takes no mask of blocks; load the model with sdpa or flex_attention")
+        raise UsageError(
+            f"cannot train with attention={attention}: it does not take a mask of blocks; set attention=sdpa or "
+            "flex_attention"
+        )
 
     @torch.no_grad()
     def _check(self) -> None:
-        ids = torch.arange(8, device=self._model.device)[None]  # one of them may be a pad, which says nothing
-        behind = self._model(input_ids=ids, use_cache=False).logits
-        if not torch.allclose(self.scores(self.text_states(ids)), behind, rtol=1e-3, atol=1e-3):
+        ids = torch.arange(8, device=self._model.device)[None]  # several, because one of them may be the pad token
+        logits = self._model(input_ids=ids, use_cache=False).logits
+        if not torch.allclose(self.scores(self.text_states(ids)), logits, rtol=1e-3, atol=1e-3):
             raise UsageError(
-                f"{type(self._model).__name__} changes its scores behind the LM head, which these losses leave out; "
-                "choose another model"
+                f"cannot train {type(self._model).__name__}: it changes its scores after the LM head, and these losses "
+                "do not; choose another model"
             )

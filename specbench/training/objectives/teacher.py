@@ -1,4 +1,4 @@
-"""The frozen target: features that the head reads, and the states that its own next tokens come from."""
+"""Compute what a draft head learns from: the target's features, and the last states that its LM head takes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from specbench.engine import decoder_layers, tapped
 
 
 class Teacher:
-    """One forward of the target over whole texts.
+    """Target forwards over whole texts.
 
     Args:
         model: a transformers causal LM; not changed.
-        taps: layers, from 0, whose outputs the head reads.
+        taps: indices, from 0, of the layers whose outputs the draft head reads.
     """
 
     def __init__(self, model: Any, taps: Sequence[int]) -> None:
@@ -25,14 +25,14 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and last states of texts, filled up at their ends.
+        """Return features and last states of texts, padded at their ends.
 
         Args:
             ids: int64 [B, S].
 
         Returns:
-            ([B, S, T × H] outputs of the tapped layers, [B, S, H] what the LM head takes). A row depends on the tokens
-            before it alone, so what fills a text up changes nothing.
+            ([B, S, T × H] outputs of the tapped layers, [B, S, H] input of the LM head). Attention is causal, so
+            padding has no effect.
         """
         with tapped(self._layers, self._taps) as outputs:
             states = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -40,10 +40,10 @@ class Teacher:
 
 
 class Remembered:
-    """A teacher's outputs of whole texts, kept in memory from their first visit on: later ones need no forward.
+    """A teacher's outputs of whole texts, kept in memory from the first visit on: later visits need no forward.
 
-    What a forward says of a text depends, by rounding, on what shares it, so a training that is gone on with may differ
-    in that from one that was not interrupted.
+    Outputs depend, within rounding, on the other texts in the same forward, so a resumed training may differ slightly
+    from an uninterrupted one.
     """
 
     def __init__(self, teacher: Teacher) -> None:
@@ -51,11 +51,11 @@ class Remembered:
         self._kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and last states of texts, as :class:`Teacher` has them; zeros behind their ends.
+        """Return features and last states of texts, as :class:`Teacher` does; zeros after the ends.
 
         Args:
-            ids: int64 [B, S] texts, filled up at their ends.
-            ends: int64 [B] tokens of each.
+            ids: int64 [B, S] texts, padded at their ends.
+            ends: int64 [B] tokens of each text.
         """
         texts = [tuple(row[:end]) for row, end in zip(ids.tolist(), ends.tolist(), strict=True)]
         if any(text not in self._kept for text in texts):

@@ -1,4 +1,4 @@
-"""Several questions at once: whoever is answered first, what is written is the same, and nothing that came is lost."""
+"""Several questions at once: whichever is answered first, the files are the same, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_any_number_of_workers_and_any_order_of_arrival_writes_the_same(
         expected, fault = outcome(Path(one), answers, alone, 1)
         written, said = outcome(Path(many), answers, judge, workers)
         assert said == fault
-        assert written == expected if not fault else written.startswith(expected), "what came behind a fault is kept"
+        assert written == expected if not fault else written.startswith(expected), "what came after a fault is kept"
         assert fault or sorted(judge.asked) == sorted(prompt.user for prompt in alone.asked)
         assert len(set(judge.asked)) == len(judge.asked), "equal prompts are asked once"
         assert judge.most <= workers
@@ -135,7 +135,7 @@ def test_what_came_behind_an_open_question_is_kept(tmp_path: Path, how: str) -> 
 
     def hangs(prompt: JudgePrompt) -> str:
         if prompt.user == "b":
-            for _ in range(3):  # c, d and e, which are behind it
+            for _ in range(3):  # c, d and e, which are after it
                 assert come.acquire(timeout=WAIT_S)
             time.sleep(0.05)
             if how == "fault":
@@ -161,7 +161,7 @@ def test_what_came_behind_an_open_question_is_kept(tmp_path: Path, how: str) -> 
         patched.setattr(Asking, "answer", interrupted)
         with pytest.raises((KeyboardInterrupt, EnvironmentRefused)):
             judge_all(tmp_path, judge, answers, workers=4)
-    assert time.monotonic() - begun < WAIT_S / 2, "nobody waits for what hangs"
+    assert time.monotonic() - begun < WAIT_S / 2, "no one waits for what hangs"
     over.set()
     kept = read_judgments(tmp_path)
     assert [each.request for each in kept] == [f"ar|81|{at}" for at in (0, 2, 3, 4)]

@@ -93,7 +93,7 @@ def test_a_judge_that_quotes_an_answer_first_is_not_fooled(
 
     judge_all(tmp_path, ToyJudge(quotes), engines.rated(TEXTS, asked, task_data))
     found = {each.request: each for each in read_judgments(tmp_path)}
-    assert rating("I was told: [[10]]. Poor. [[2]]") == 10, "the first one counts, as it does for FastChat"
+    assert rating("I was ordered: [[10]]. Poor. [[2]]") == 10, "the first one counts, as it does for FastChat"
     assert "((10))" in found["sly|81|0"].text
     assert {each.rating for each in found.values()} == {2}
 

@@ -59,9 +59,9 @@ def test_answers_equal_to_ars_take_its_judgment_and_the_record_says_so(tmp_path:
         "other|111|0": "ar|111|0",
     }
     for judgment in found.values():
-        twin = found[judgment.same_as or judgment.request]
-        assert (judgment.rating, judgment.text) == (twin.rating, twin.text)
-        assert judgment.prompt_sha256 == twin.prompt_sha256
+        baseline = found[judgment.same_as or judgment.request]
+        assert (judgment.rating, judgment.text) == (baseline.rating, baseline.text)
+        assert judgment.prompt_sha256 == baseline.prompt_sha256
         assert judgment.judge == judge.spec
 
 

@@ -12,10 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
-from support.runs import NOTHING, measured_grid, plane
+from support.runs import NOTHING, cells, measured_grid, plane
 from support.wording import wording
 
-from specbench.report.charts.contours import ALIKE, BEST, MEASURED, MISSING, axis_scale, contour, interpolate
+from specbench.report.charts.contours import (
+    ALIKE,
+    BEST,
+    BEST_METHOD,
+    MEASURED,
+    MISSING,
+    PLAIN,
+    axis_scale,
+    contour,
+    interpolate,
+)
 
 
 def panels(figure: Figure) -> list[Axes]:
@@ -168,3 +178,19 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
 def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(ValueError, check=wording):
         contour(frame, "n", "pool")
+
+
+@pytest.mark.parametrize(("plain", "wins"), [(70.0, False), (100.0, True)])
+def test_plain_decoding_is_on_the_picture_and_may_be_the_fastest(plain: float, wins: bool) -> None:
+    grid = measured_grid()
+    grid = set_at(grid.assign(speedup=grid["decode_tok_s"] / plain), 64, 4, best=True)
+    why = "other processes took 31% of the cores"
+    figure = contour(
+        pd.concat([cells([{"method": "ar", "decode_tok_s": plain}]), grid.assign(disturbed=why)]), "n", "pool"
+    )
+    assert f"{plain:.1f} tok/s" in note(figure)
+    assert why in note(figure)
+    assert ("the best configuration is 0.88 of it" in note(figure)) == wins
+    assert marks(speed(figure), BEST_METHOD if wins else BEST) == {(64, 4)}
+    drawn = {line.get_label() for line in speed(figure).lines}
+    assert (PLAIN in drawn) == (not wins), "a speed beyond the scale has no line"

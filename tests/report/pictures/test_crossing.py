@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from support.runs import NOTHING, busy, cells
 from support.wording import wording
 
-from specbench.report.charts.crossing import PREDICTED, crossing, crossings
+from specbench.report.charts.crossing import BARE, PREDICTED, crossing, crossings
 
 
 def panel(figure: Figure) -> Axes:
@@ -108,3 +108,21 @@ def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
     assert PREDICTED in axes.get_legend_handles_labels()[1]
     without = panel(crossing(mine))  # no prediction of AR, so no ratio
     assert [line for line in without.lines if line.get_linestyle() == "--"] == []
+
+
+def test_points_without_an_interval_are_hollow_and_a_disturbed_sweep_says_so() -> None:
+    frame = pd.concat(
+        [busy("suffix", {1: (1.0, 1.1, 1.2), 8: 0.87}), busy("pld", {1: 1.3, 8: (0.6, 0.7, 0.8)})], ignore_index=True
+    )
+    axes = panel(crossing(frame))
+    hollow = {
+        (float(x), float(y))
+        for drawn in axes.collections
+        if drawn.get_zorder() == 4.5
+        for x, y in np.asarray(drawn.get_offsets())
+    }
+    assert hollow == {(8, 0.87), (1, 1.3)}
+    assert axes.get_legend_handles_labels()[1].count(BARE) == 1
+    assert [found.bare for found in crossings(frame)] == [True, True]
+    why = "other processes took 31% of the cores"
+    assert why in " ".join(crossing(frame.assign(disturbed=why)).get_supxlabel().split())

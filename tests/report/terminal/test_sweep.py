@@ -14,7 +14,8 @@ from support.asserting import known
 from support.wording import wording
 
 from specbench.report.render.terminal import render_terminal
-from specbench.report.tables.sweep import SHOWN, sweep_report
+from specbench.report.tables.notes import PromptSupply
+from specbench.report.tables.sweep import SHOWN, sentences, sweep_advice, sweep_report
 
 NAN = float("nan")
 RUN = {
@@ -77,7 +78,7 @@ def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
 def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> None:
     lines = shown([*FEW, cell("pld", 0.7)], 140).splitlines()
     names = [line.split()[0] for line in lines if "164" in line and line[:1].isalpha() and "Best" not in line]
-    assert names == ["ar", "jf", "lookahead", "jf", "pld"]
+    assert names == ["jf", "lookahead", "jf", "ar", "pld"], "ar stands where its speed puts it"
     assert wording(shown([PLAIN, cell("jetspec tree=[red]", 1.2)], 140))
     rows = [
         PLAIN,
@@ -88,6 +89,34 @@ def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> No
     assert re.search(r"^jf n=16 +164 +– +– +– +–", text, re.MULTILINE), text
     assert "nan" not in text
     assert "None" not in text
+
+
+@pytest.mark.parametrize("low", [0.82, NAN], ids=["slower", "too few"])
+def test_what_is_slower_than_plain_decoding_is_never_best(low: float) -> None:
+    slow = {"chosen_low": NAN, "chosen_high": NAN, "verdict": "slower" if low == low else "too few prompts"}
+    rows = [
+        {**PLAIN, "concurrency": 8},
+        cell("suffix", 0.87, best=True, within_noise=True, concurrency=8, **slow),
+        cell("pld", 0.6, concurrency=8),
+    ]
+    text = shown(rows, 140)
+    assert "Plain decoding (ar) is fastest at 8 sequences; the best method is 0.87 of it" in text
+    assert re.search(r"^ar .* fastest *$", text, re.MULTILINE)
+    assert not re.search(r"best *$|Best", text, re.MULTILINE)
+    names = [line.split()[0] for line in text.splitlines() if re.match(r"(ar|pld|suffix) +164", line)]
+    assert names == ["ar", "suffix", "pld"]
+    advice = sweep_advice(RUN, pd.DataFrame(rows), [(1, 1.0)], "suffix")
+    assert not advice["faster"]
+    assert advice["said"][-1] == "Use: specbench run --method ar"
+
+
+def test_advice_asks_for_no_more_prompts_than_there_are() -> None:
+    blocks = {"blocks": 1.0, "prompts": 16, "concurrency": 8, "speedup_low": NAN, "speedup_high": NAN}
+    cells = pd.DataFrame([cell("jf n=8", 1.2, best=True, **{**blocks, "chosen_low": NAN, "chosen_high": NAN})])
+    few, many = (" ".join(sentences(cells, PromptSupply("mine.jsonl", count))) for count in (16, 192))
+    assert "needs 192 prompts; mine.jsonl has 16" in few
+    assert "--limit" not in few
+    assert "use --limit 192" in many
 
 
 def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:

@@ -1,14 +1,14 @@
-"""Who sees whom in packed sequences: one rule, as a dense mask for SDPA and as a BlockMask for FlexAttention.
+"""Attention masks of packed sequences: one rule, as a dense mask for SDPA and as a BlockMask for FlexAttention.
 
-A token sees tokens of its own sample, at its own position or before it:
+A token sees only tokens of its own sample at its own or earlier positions, and among these:
 
 * the prompt;
-* of its own stream everything, or, in a noisy stream, what lies in its own window of blocks;
-* from a noisy stream also the clean text, of the windows before its own.
+* its own stream: all of it, or for a noisy token the part in the same window of blocks;
+* for a noisy token also the clean text in earlier windows.
 
-One window over the whole answer is Jacobi Forcing's noise-conditioned mask: noisy blocks see noisy blocks, and the
-streams never meet. Windows of one block are the clean context of CLLM's loss: a noisy block sees the answer's own text
-before it. Those in between are the released ``..._multiblock_window`` trainer's, whose option for it is without effect.
+One window over the whole answer is Jacobi Forcing's noise-conditioned mask: noisy blocks see noisy blocks and never the
+clean text. Windows of one block give the clean context of CLLM's loss: a noisy block sees the answer's text before it.
+Sizes in between are meant by the released ``..._multiblock_window`` trainer, whose option for it has no effect.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from specbench.training.objectives.packing import CLEAN, PROMPT, Packed
 
 
-class Sight:
-    """Visibility in a batch.
+class AttentionMask:
+    """Attention mask of a batch.
 
     Args:
-        window: W, blocks of a window; None is one window over all.
-        reach: positions back that a token sees at most, itself included, as in sliding-window layers; None is all.
+        window: W, blocks per window; None is one window over all blocks.
+        reach: size of sliding-window attention, in positions and including the token itself; None is unlimited.
     """
 
     def __init__(self, packed: Packed, window: int | None = None, reach: int | None = None) -> None:
@@ -34,9 +34,9 @@ class Sight:
         self._windows = packed.block.div(window, rounding_mode="floor") if window else torch.zeros_like(packed.block)
 
     def sees(self, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether column ``query`` of sequence ``row`` sees column ``key``; indices that broadcast, as FlexAttention's.
+        """Return whether column ``query`` of sequence ``row`` sees column ``key``, for indices that broadcast.
 
-        A column that fills a sequence up sees itself: attention over nothing is not a number.
+        Every column sees itself, padding too: attention over no columns would be NaN.
         """
         packed = self._packed
         sample, place = packed.sample[row, query], packed.positions[row, query]
@@ -51,16 +51,16 @@ class Sight:
         return (query == key) | (before & ((other == PROMPT) | own | past))
 
     def dense(self) -> Tensor:
-        """bool [B, 1, S, S], as a transformers model takes it through SDPA."""
+        """Return bool [B, 1, S, S], the mask that a transformers model takes with SDPA."""
         rows, columns = self._packed.ids.shape
         at = torch.arange(max(rows, columns), device=self._packed.ids.device)
         return self.sees(at[:rows, None, None], at[:1], at[:columns, None], at[:columns])[:, None]
 
     def blocks(self) -> Any:
-        """A FlexAttention BlockMask [B, 1, S, S]."""
+        """Return a FlexAttention BlockMask [B, 1, S, S]."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        def rule(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # it takes no method
+        def rule(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # a bound method is not accepted
             return self.sees(row, head, query, key)
 
         rows, columns = self._packed.ids.shape

@@ -1,7 +1,7 @@
 """Attention mask of training blocks: a row sees the text before its anchor, and the block's earlier rows or all rows.
 
-One rule, :meth:`Sight.sees`, implemented twice: a dense product per block for the CPU, and FlexAttention for CUDA,
-where the products would not fit.
+One rule, :meth:`AttentionMask.sees`, implemented twice: a dense product per block for the CPU, and FlexAttention for
+CUDA, where the products would not fit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specbench.methods.jetspec.learning.blocks import Blocks
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 
 
-class Sight:
+class AttentionMask:
     """Attention of all blocks of a batch.
 
     ``blocks``: A blocks of each of B texts; ``length``: S, tokens of the longest text; ``causal``: a row sees the rows

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.training.objectives.attention_mask import AttentionMask
 from specbench.training.objectives.packing import Packed, Sample, pack
-from specbench.training.objectives.sight import Sight
 
 P, T, N = 3, 4, 3
 
@@ -48,9 +48,9 @@ def test_the_mask_is_the_table(window: int | None) -> None:
     assert packed.ids.shape[1] == P + 2 * T * N
     columns = range(packed.ids.shape[1])
     expected = [[table(q, k, window) for k in columns] for q in columns]
-    assert Sight(packed, window).dense()[0, 0].tolist() == expected
+    assert AttentionMask(packed, window).dense()[0, 0].tolist() == expected
     # Clean context and noisy context are the two ends of the window.
-    assert Sight(packed, window).dense().equal(Sight(packed).dense()) == (window in (None, T))
+    assert AttentionMask(packed, window).dense().equal(AttentionMask(packed).dense()) == (window in (None, T))
 
 
 def several() -> Packed:
@@ -67,25 +67,25 @@ def test_samples_of_one_sequence_see_nothing_of_each_other() -> None:
     assert len(packed.ids) == 1
     sample, positions = packed.sample[0], packed.positions[0]
     for window in (None, 1, 2):
-        dense = Sight(packed, window).dense()[0, 0]
+        dense = AttentionMask(packed, window).dense()[0, 0]
         assert not dense[sample[:, None] != sample].any()
         assert dense[sample < 0].sum(1).eq(1).all()  # what fills up sees itself
         assert dense.diagonal().all()
     # A sliding layer reaches back by positions.
     near = positions[:, None] - positions < 3
-    assert Sight(packed, None, reach=3).dense()[0, 0].equal(Sight(packed).dense()[0, 0] & near)
+    assert AttentionMask(packed, None, reach=3).dense()[0, 0].equal(AttentionMask(packed).dense()[0, 0] & near)
 
 
 def test_noisy_streams_do_not_see_each_other() -> None:
     packed = pack([Sample([1], [2, 3, 4, 5], [[2, 3, 4, 5], [2, 3, 4, 5]], 2)])
-    dense, stream = Sight(packed, 1).dense()[0, 0], packed.stream[0]
+    dense, stream = AttentionMask(packed, 1).dense()[0, 0], packed.stream[0]
     assert not dense[stream == 2][:, stream == 3].any()
     assert not dense[stream == 3][:, stream == 2].any()
     # Each sees exactly what it would see alone.
     alone = pack([Sample([1], [2, 3, 4, 5], [[2, 3, 4, 5]], 2)])
     for number in (2, 3):
         kept = (stream < 2) | (stream == number)
-        assert dense[kept][:, kept].equal(Sight(alone, 1).dense()[0, 0])
+        assert dense[kept][:, kept].equal(AttentionMask(alone, 1).dense()[0, 0])
 
 
 @pytest.mark.parametrize(("make", "window"), [(full, None), (several, 1), (several, 2)])
@@ -93,7 +93,7 @@ def test_flex_attention_gets_the_same_mask_and_the_same_result(make: Any, window
     from torch.nn.attention.flex_attention import create_mask, flex_attention
 
     packed = make()
-    sight = Sight(packed, window)
+    sight = AttentionMask(packed, window)
     dense, blocks = sight.dense(), sight.blocks()
     columns = packed.ids.shape[1]
     assert create_mask(blocks.mask_mod, len(packed.ids), 1, columns, columns, device="cpu").equal(dense)

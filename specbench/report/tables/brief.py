@@ -1,0 +1,133 @@
+"""A run in ten seconds: a short title, the table, and at most five lines about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from specbench.analysis import UNSURE, minimum_clusters
+from specbench.common import registry
+from specbench.report.document import Block, Source, Title, seen_on
+from specbench.report.tables.cell import name, number
+from specbench.report.tables.notes import DETAIL, INVALID, LIMITED, Note, notes
+from specbench.report.tables.run_parts import judgment_report
+from specbench.report.tables.run_table import Finished, compared_rows, headline, not_judged
+from specbench.report.tables.run_title import run_title, simulated_title
+from specbench.report.tables.text_quality import aside
+from specbench.results import BASELINE
+
+if TYPE_CHECKING:
+    from specbench.results import MethodSummary, RunSummary
+
+_PLACE = 30  # letters of a folder's name that fit into a line of commands
+_OTHERS = 3  # methods that the second line names
+
+
+def run_brief(
+    run: Mapping[str, Any], summary: RunSummary, folder: str, judged: Sequence[Mapping[str, Any]] = (), *, new: bool
+) -> tuple[list[Block], list[str]]:
+    """A run's title, its table and the ratings of judges; and the lines below them.
+
+    The lines: what won, how sure that is, the most important note, the commands to type next, and of a ``new`` run its
+    folder.
+    """
+    found = Finished.of(run, summary, judged)
+    title = run_title(found)
+    asked = {label: spec.model_dump() for label, spec in found.config.simulated.items()}
+    warned = [f"!{simulated_title(asked)}"] if asked else []
+    conditions = " · ".join(
+        part for part in (title.sampling, title.prompts, *title.asked) if part not in ("", "concurrency 1")
+    )
+    blocks: list[Block] = [
+        Title(title.task, f"{title.model} · {title.device}", [conditions, *warned]),
+        replace(headline("", [found], withholding=False), source=Source()),
+    ]
+    for each in judged:
+        blocks += judgment_report(each, found.id)
+    ranked = _ranked(found)
+    shown = ranked[:1] if ranked and ranked[0].rank < DETAIL else []
+    place = folder if len(folder) <= _PLACE else "RUN"
+    left = len(ranked) - len(shown)
+    more = f"{left} more note{'s' * (left != 1)}"
+    lines = [
+        *_found(run, summary),
+        *(f"Note:  {each}" for each in shown),
+        *([f"Next:  specbench report latest{f'; {more}: specbench show latest --verbose' if left else ''}"] * new),
+        *([f"Next:  specbench report {place}{f'; {more}: add --verbose' if left else ''}"] * (not new)),
+        *([f"run: {folder}"] * new),
+    ]
+    return seen_on("terminal", blocks), lines
+
+
+def _ranked(found: Finished) -> list[Note]:
+    """All notes of a run, the most important first; the last one, which explains the columns, is not counted."""
+    run, summary = found.run, found.summary
+    failed = [
+        Note.ranked(INVALID, f"{row.method} failed after {row.requests} requests: {row.failed}")
+        for row in summary.rows
+        if row.failed
+    ]
+    below = [note if isinstance(note, Note) else Note.ranked(DETAIL, note) for note in notes(run, summary)[:-1]]
+    unjudged = [Note.ranked(LIMITED, line) for line in not_judged(found)]
+    return sorted([*failed, *below, *unjudged], key=lambda note: note.rank)
+
+
+def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
+    """What won, and how sure that is; empty where only plain decoding ran."""
+    rows = compared_rows(summary)
+    if not rows:
+        return []
+    best, *others = rows
+    assert best.speedup is not None
+    verdict = best.speedup.verdict.removeprefix(UNSURE)
+    figure = f"{number(best.speedup.value, 2)} times {BASELINE}'s speed{aside(best)}"
+    title = _title(run, best)
+    if summary.unsure:
+        won = f"unsure, the machine was disturbed; measured: {name(best)} {figure}"
+    elif verdict == "faster":
+        lossy = best.lossless is not None and best.lossless.verdict == "lossy"
+        but = f", but its text is not {BASELINE}'s" if lossy else ""
+        won = f"{name(best)}{f' ({title})' if title else ''} is the fastest: {figure}{but}"
+    elif verdict == "slower":
+        won = f"plain decoding ({BASELINE}) is the fastest; the best method, {name(best)}, has {figure}"
+    else:
+        won = f"no method is shown to be faster than plain decoding ({BASELINE}); the best, {name(best)}, has {figure}"
+    return [f"Found: {won}", f"Sure:  {'; '.join(_sure(summary, best, others))}"]
+
+
+def _title(run: Mapping[str, Any], row: MethodSummary) -> str:
+    """What a row's method is, from its ``method.toml``; empty for another engine's and for a method not installed."""
+    spec = next((spec for spec in run["methods"] if spec["label"] == row.method), None)
+    card = registry.methods().get(str(spec["name"])) if spec else None
+    return str(card.info.get("title", "")) if card else ""
+
+
+def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSummary]) -> list[str]:
+    """Why the first line is, or is not, to be believed."""
+    parts = []
+    if summary.unsure and summary.disturbed:
+        parts.append(f"no; {summary.disturbed.reasons[0]}")
+    assert best.speedup is not None
+    counted = f"{best.prompts} prompt{'s' * (best.prompts != 1)}"
+    if best.speedup.interval:
+        low, high = best.speedup.interval
+        parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}")
+    elif best.speedup.blocks is not None:
+        parts.append(f"no interval: {best.speedup.blocks} blocks of prompts, it takes {minimum_clusters()}")
+    else:
+        parts.append(f"no interval: {counted}, it takes {minimum_clusters()}")
+    near = summary.fastest.as_good if summary.fastest and summary.fastest.told_apart and not summary.unsure else []
+    if alike := [row.method for row in others if row.method in near]:
+        parts.append(f"as good by these prompts: {_some(alike)}")
+    graded = [row for row in (best, *others) if row.lossless]
+    if other := [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]:
+        parts.append(f"some answers of {_some(other)} are not {BASELINE}'s")
+    elif graded:
+        parts.append(f"all answers are {BASELINE}'s")
+    return parts
+
+
+def _some(names: Sequence[str]) -> str:
+    left = len(names) - _OTHERS
+    return ", ".join(names[:_OTHERS]) + (f" and {left} more" if left > 0 else "")
