@@ -1,4 +1,4 @@
-"""Read runs from their files and check that the files agree."""
+"""Runs from their files, after checking that the files agree."""
 
 from __future__ import annotations
 

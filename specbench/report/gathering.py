@@ -211,7 +211,7 @@ def newest(folders: Iterable[Path]) -> Path | None:
 
 
 def newest_in(folder: Path) -> Path | None:
-    """The folder itself if it is a run, sweep or profile; else the newest directly in it; None where there is none."""
+    """The folder itself if it is a run, sweep or profile, or the newest directly in it; None if there is none."""
     if _is_result(folder) or is_trainings(folder):
         return folder
     with contextlib.suppress(OSError):

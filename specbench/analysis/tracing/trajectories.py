@@ -1,4 +1,4 @@
-"""Trajectories: the input of each target forward at the positions of the answer.
+"""The input of each target forward at the positions of the answer.
 
 As in Figure 1 of CLLM (Kou et al. 2024, arXiv:2403.00835) and Figure 5 of Jacobi Forcing's post.
 

@@ -42,13 +42,13 @@ from specbench.results import BASELINE
 Scale = Literal["log", "linear"]
 
 MEASURED, SMALL, MISSING = "measured", "stopped early, on fewer prompts", "not measured"
-BEST, ALIKE = "best tok/s", "not told apart from the best"
+BEST, ALIKE = "best tok/s", "within noise of the best"
 BEST_METHOD, PLAIN = "best tok/s of the method, slower than AR", "AR's tok/s"
 
 _QUANTITIES = (("tokens_per_forward", "tokens per forward"), ("decode_tok_s", "tok/s"))
 _STEPS = 16  # of the interpolation, between neighbouring configurations
 _LEVELS = 12
-_MARGIN = 0.08  # of an axis, beyond its outermost cells
+_MARGIN = 0.08  # of an axis, beyond its outermost values
 
 
 def axis_scale(values: npt.ArrayLike) -> Scale:
@@ -121,7 +121,7 @@ def contour(
     if mine.duplicated(places).any():
         raise ValueError(f"several configurations have the same {', '.join(places)}")
     if not np.isfinite(floats(mine, "decode_tok_s")).any():
-        raise ValueError("no cell is measured")
+        raise ValueError("no configuration is measured")
     plain = _baseline_speed(cells, mine)
     around = mine if grid is None else grid
     plane = _Plane(x, _values(around, x), y, _values(around, y))
@@ -202,7 +202,7 @@ def _range(values: Floats) -> tuple[float, float]:
 
 
 def _baseline_speed(cells: pd.DataFrame, mine: pd.DataFrame) -> float:
-    """AR's tok/s at the concurrency of the picture; nan where it is not in the table."""
+    """AR's tok/s at the chart's concurrency; nan if it is not in the table."""
     at = cells[(cells["method"] == BASELINE) & (cells["concurrency"] == mine["concurrency"].iloc[0])]
     return float(floats(at, "decode_tok_s")[0]) if len(at) else float("nan")
 
@@ -210,7 +210,7 @@ def _baseline_speed(cells: pd.DataFrame, mine: pd.DataFrame) -> float:
 def _surface(
     panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, levels: Floats, norm: Normalize, plain: float
 ) -> None:
-    """Cells as points in their colours, and colour between them where it is known."""
+    """Draw configurations as coloured points, with interpolated colour between them."""
     measured = cells[np.isfinite(floats(cells, quantity))]
     x, y, z = floats(measured, plane.x), floats(measured, plane.up), floats(measured, quantity)
     values = np.full((len(plane.ys), len(plane.xs)), np.nan)
@@ -242,7 +242,7 @@ def _surface(
 
 
 def _line(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain: float) -> None:
-    """Cells as points with their intervals, joined where neighbours are measured."""
+    """Draw configurations as points with intervals, joined if their neighbours are measured."""
     _axis(panel, "x", plane.along)
     place = np.searchsorted(plane.along, floats(cells, plane.across))
     values = np.full(len(plane.along), np.nan)
@@ -283,7 +283,7 @@ def _rings(panel: Axes, x: Floats, y: Floats) -> None:
 
 
 def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain: float) -> None:
-    """A star at the best cell, with its value and interval written beside it.
+    """Draw a star at the best configuration, with its value and interval as text.
 
     On a surface, the text is on the side with more space; on a line, it avoids the line.
     """
@@ -350,7 +350,7 @@ def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, captio
 
 
 def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
-    """What qualifies the picture, a sentence each."""
+    """Sentences that qualify the chart."""
     measured = cells[np.isfinite(floats(cells, "decode_tok_s"))]
     half = (
         (floats(measured, "decode_tok_s_high") - floats(measured, "decode_tok_s_low"))
@@ -375,7 +375,7 @@ def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
             else f"{line}."
         )
     said += [f"Disturbed: {why}; what is best is unsure." for why in disturbances(cells)]
-    said.append(f"Prompts per cell: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
+    said.append(f"Prompts per configuration: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
     if plane.flat:
         said.append("Colour is interpolated only between four measured configurations.")
     if not flags(cells, "best").any():

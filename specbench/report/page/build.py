@@ -1,4 +1,4 @@
-"""Build the report document from the gathered runs, sweeps and profiles."""
+"""The report document, from the gathered runs, sweeps and profiles."""
 
 from __future__ import annotations
 
@@ -222,10 +222,10 @@ def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> 
 
 
 _FORMULA = (
-    "The row with the highest speedup over its AR twin, by decode seconds per token; simulated rows and lossy ones "
-    "without accuracy are left out, and of a disturbed run no row is the best. Its interval is that of the row, as in "
-    "all tables; its verdict also allows for the choice among the rows. Below, the rows that multiple comparisons with "
-    "the best do not rule out."
+    "The row with the highest speedup over AR, by decode seconds per token. Simulated rows and lossy rows without "
+    "accuracy are left out, and a disturbed run has no best row. The interval is the row's own, as in all tables; the "
+    "verdict also allows for the choice among the rows. Below: the rows that multiple comparisons with the best do not "
+    "rule out."
 )
 
 

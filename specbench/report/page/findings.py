@@ -1,4 +1,4 @@
-"""Findings at the top of a report: the fastest method, its speedup, interval, accuracy and setup, per kind of run."""
+"""The findings at the top of a report: fastest method, speedup, interval, accuracy and setup, per kind of run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _MOST = 8  # findings; the table in the next section has all runs
 
 _FORMULA = (
-    "Of each model, task, length of session, temperature, concurrency and machine the run with most prompts, of equal "
-    "ones the latest; disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token "
-    "over the method's, of the row where it is highest, with that row's interval as in all tables; the verdict also "
-    "allows for the choice among the rows. The others: ▲ is faster than AR, ▼ slower; for ◇ no difference is shown or "
-    "there are too few prompts; ? is unsure, because the run was disturbed. Every run is in the tables below."
+    "For each model, task, session length, temperature, concurrency and machine: the run with most prompts, the latest "
+    "if several are equal; disturbed, unfinished and traced runs come last. Speedup: seconds per token of plain "
+    "decoding (AR) divided by the fastest method's, with that row's own interval; the verdict also allows for the "
+    "choice among the rows. Other rows: ▲ faster than AR, ▼ slower, ◇ no difference shown or too few prompts, ? unsure "
+    "because the run was disturbed. Every run is in the tables below."
 )
 
 _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
@@ -140,7 +140,7 @@ def _interval(run: Run, row: MethodSummary) -> str:
 
 
 def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
-    """Of a fine-tuned model, whose AR is plain decoding of the fine-tuned weights: the same over the base model's."""
+    """The speedup of a fine-tuned model over plain decoding of its base model; empty without a base model."""
     base, speedup = run.config.base, row.over_base.speedup if row.over_base else None
     if base is None or speedup is None:
         return {}

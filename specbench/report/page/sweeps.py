@@ -30,7 +30,7 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     title = sweep_title({**first.config.model_dump(), "environment": first.run.get("environment")})
     blocks: list[Block] = []
     if not sweep.finished:
-        blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
+        blocks.append(Words(["NOT COMPLETE: this sweep was interrupted; figures cover the finished part."], "notes"))
     blocks += [
         *sweep_blocks(name, sweep.cells, first.config.task.model_dump()),
         *_drawn(name, sweep.cells, title.caption),

@@ -1,4 +1,4 @@
-"""Write a report as a self-contained HTML page, Markdown with chart files, and CSV with a line per figure.
+"""Files of a report: a self-contained HTML page, Markdown with chart files, and CSV with a line per figure.
 
 The page contains every chart and has neither scripts nor network access; it links to the race pages.
 """

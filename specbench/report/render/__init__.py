@@ -1,1 +1,1 @@
-"""Render a document for the terminal and as HTML, Markdown and CSV."""
+"""Output of documents: terminal, HTML, Markdown and CSV."""

@@ -15,8 +15,8 @@ from specbench.report.document import Block, Cell, Column, Row, Table, Title, Wo
 
 _STYLES: Mapping[str, str] = {"good": "green", "bad": "red", "faint": "dim", "": ""}
 _KINDS: Mapping[str, str] = {"text": "", "notes": "dim", "warning": "yellow"}
-_WORD, _LEAST = 12, 6  # widths that a column of words keeps at first, and where that is too much
-_NAME = 16  # a first column no wider than this is folded last, as "llama.cpp:draft" is
+_WORD, _LEAST = 12, 6  # minimum widths of a word column, tried in this order
+_NAME = 16  # first columns up to this width, as for "llama.cpp:draft", are folded last
 _BETWEEN = 2  # blanks between columns
 
 

@@ -29,7 +29,7 @@ LEGEND = (
 )
 
 
-#: How much a note matters: the figures mean something else, may mislead, are less than they could be, or are explained.
+#: Importance of a note: the figures are invalid, may mislead, could be better, or are only explained.
 INVALID, MISLEADING, LIMITED, DETAIL = range(4)
 
 
@@ -47,9 +47,9 @@ class Note(str):
 
 
 def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) -> list[str]:
-    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend.
+    """Sentences that qualify the table; ``alone`` adds the legend, and figures for which a page has tables.
 
-    Those that matter are a :class:`Note` with a rank.
+    Important ones are a :class:`Note` with a rank.
     """
     found: list[str] = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
@@ -99,7 +99,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
                 )
             continue  # simulated answers always end at the budget, so their lengths say nothing
         if row.length_changed:
-            line = f"{row.method}: {row.length_changed} answers have another length than AR's."
+            line = f"{row.method}: {row.length_changed} answers differ in length from AR's."
             found.append(Note.ranked(LIMITED, line))
         if row.prompt_changed:
             found.append(f"{row.method}: {row.prompt_changed} later turns follow answers that differ from AR's.")
@@ -158,7 +158,7 @@ def more_prompts(needed: int, supply: PromptSupply | None) -> str:
 
 
 def seldom_filled(prompts: int, concurrency: int, supply: PromptSupply | None = None) -> str:
-    """A sentence where a run has too few prompts for its concurrency; empty where it has enough."""
+    """A sentence if a run has too few prompts for its concurrency, otherwise empty."""
     if concurrency == 1 or prompts >= FILLINGS * concurrency:
         return ""
     if prompts < concurrency:
@@ -167,19 +167,19 @@ def seldom_filled(prompts: int, concurrency: int, supply: PromptSupply | None = 
         often = "once" if prompts == concurrency else f"{prompts / concurrency:.2g} times"
         said = f"{prompts} prompts fill {concurrency} slots {often}"
     return (
-        f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
+        f"{said}: slots are empty at the end, the more so the more a method's speed varies; "
         f"{more_prompts(FILLINGS * concurrency, supply)}."
     )
 
 
 def few_blocks(blocks: int | None, concurrency: int, supply: PromptSupply | None = None) -> str:
-    """A sentence where too few blocks of sequences were stepped together for an interval; empty where enough were."""
+    """A sentence if too few blocks were timed for an interval, otherwise empty."""
     least = minimum_clusters()
     if concurrency == 1 or blocks is None or blocks >= least:
         return ""
     were = f"{blocks} blocks were" if blocks != 1 else "only 1 block was"
     return (
-        f"No interval: {were} timed, {concurrency} sequences together, and an interval takes {least} blocks; "
+        f"No interval: {were} timed ({concurrency} sequences together), and an interval needs {least} blocks; "
         f"{more_prompts(prompts_for(least, concurrency), supply)}."
     )
 

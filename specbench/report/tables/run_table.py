@@ -27,12 +27,12 @@ FORMULA = (
     f"{LEGEND} step ratio: AR's seconds per forward divided by the method's; speedup = TPF × step ratio. "
     "cut: answers that ended at the token budget."
 )
-_LOSSY = "not AR's text (lossy): no speed without its quality"
+_LOSSY = "not AR's text (lossy): no speed is shown without a quality score"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that was just measured or read, for the terminal."""
+    """A run for the terminal, just measured or read from its folder."""
 
     run: Mapping[str, Any]
     config: RunConfig
@@ -47,13 +47,13 @@ class Finished:
 
     @classmethod
     def of(cls, run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> Finished:
-        """From the content of ``run.json`` and the summary."""
+        """Make it from the content of ``run.json`` and the summary."""
         config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
         return cls(run, config, summary, judged)
 
 
 def run_report(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """What the terminal shows of one run with ``--verbose``: title, tables and notes."""
+    """The terminal output of a run with ``--verbose``: title, tables and notes."""
     found = Finished.of(run, summary, judged)
     config = found.config
     asked = {label: spec.model_dump() for label, spec in config.simulated.items()}

@@ -112,7 +112,7 @@ def ranked(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def found(row: Mapping[Any, Any], baseline_wins: bool = False) -> str:
-    """What became of a configuration, in words; with ``baseline_wins`` no method is called best."""
+    """The result of a configuration, in words; with ``baseline_wins`` no method is called best."""
     if row["method"] == BASELINE:
         return f"{UNSURE if _why(row) else ''}fastest" if baseline_wins and row["set"] == "tuning" else ""
     best = "best method" if baseline_wins else "best"
@@ -127,7 +127,7 @@ def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
 
 
 def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[str]:
-    """What one concurrency's cells say, in words; ``supply`` are all the prompts of the task."""
+    """Sentences on the configurations of one concurrency; ``supply``: all prompts of the task."""
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
     measured, large, failed = _measured(cells), tuning[tuning["stopped"] == LARGE], tuning[tuning["stopped"] == FAILED]
     found = []
@@ -138,7 +138,7 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
         row = best.iloc[0]
         concurrency = int(row["concurrency"])
         compared, dropped = compared_cells(measured)
-        of = f"{len(compared)} cells" if len(compared) != 1 else "1 cell"
+        of = f"{len(compared)} configuration{'s' * (len(compared) != 1)}"
         if baseline_wins(cells):
             found.append(
                 f"{_plain_wins(row)}: best of {of}, {row['label']}, {_chosen(row, len(compared))}{_near(compared)}."
@@ -167,7 +167,7 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
 
 
 def _plain_wins(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
-    """That plain decoding is the fastest at a concurrency, and what share of its speed the best method has."""
+    """A sentence for a concurrency at which plain decoding is the fastest."""
     count = int(row["concurrency"])
     sequences = "1 sequence" if count == 1 else f"{count} sequences"
     return f"Plain decoding ({BASELINE}) is fastest at {sequences}; the best method is {row['speedup']:.2f} of it"

@@ -56,9 +56,9 @@ answer    def      add    (a,      b):    \\n      return   a + b  $x$
 
 » root       3 emitted before this forward
 ✓ accepted   4 draft accepted by this forward
-● stationary 1 right ahead of its turn, until it is accepted
-○ right      0 right, but not accepted here, and lost again or drawn at random
-≈ misplaced  0 in a run of 3 or more that stands elsewhere in the answer
+● stationary 1 right before its turn, and until it is accepted
+○ right      0 right but not accepted here; lost again later, or a random guess
+≈ misplaced  0 part of 3 or more tokens that occur elsewhere in the answer
 ✗ wrong      5 any other draft
 2.33 tokens per forward; 2 of 3 forwards are fast-forwards, with 6 tokens, 2.00
 per forward; stationary tokens: 1; misplaced: 0.
