@@ -80,16 +80,16 @@ def where_time_goes(rows: Sequence[MethodSummary], over: OverEngine) -> str:
     theirs = step_time(over.row)
     if ours is None or theirs is None:
         return ""
-    said = f"a step of {BASELINE} takes {_ms(ours.total_s)} ms and one of {over.row.method} {_ms(theirs.total_s)}"
+    text = f"a step of {BASELINE} takes {_ms(ours.total_s)} ms and one of {over.row.method} {_ms(theirs.total_s)}"
     if ours.reading_s is None or theirs.reading_s is None:
-        return said
-    said += f"; of ours, reading weights and cache takes {_ms(ours.reading_s)} at the bandwidth measured during the run"
+        return text
+    text += f"; of ours, reading weights and cache takes {_ms(ours.reading_s)} at the bandwidth measured during the run"
     rest = ours.total_s - ours.reading_s
     if rest < 0:
-        return f"{said}, so the actual bandwidth was higher, and the rest of the step is unknown"
+        return f"{text}, so the actual bandwidth was higher, and the rest of the step is unknown"
     if ours.host_s is None:
-        return f"{said}, everything else {_ms(rest)}; --trace measures how much of that is outside the forward"
-    return f"{said}, everything else {_ms(rest)}, of which {_ms(ours.host_s)} is outside the forward (median)"
+        return f"{text}, everything else {_ms(rest)}; --trace measures how much of that is outside the forward"
+    return f"{text}, everything else {_ms(rest)}, of which {_ms(ours.host_s)} is outside the forward (median)"
 
 
 def _ms(seconds: float) -> str:

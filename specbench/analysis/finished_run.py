@@ -46,8 +46,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Table for notebooks, a row per method."""
-        said = [str(self.folder), disturbance_line(self.summary)]
-        return table([_HEAD, *map(_cells, self.summary.rows)], caption="; ".join(part for part in said if part))
+        lines = [str(self.folder), disturbance_line(self.summary)]
+        return table([_HEAD, *map(_cells, self.summary.rows)], caption="; ".join(part for part in lines if part))
 
 
 def table(rows: Sequence[Sequence[str]], caption: str) -> str:

@@ -157,8 +157,8 @@ def compare_quality(first: Quality, second: Quality) -> tuple[list[Compared], li
         assert other is not None
         known = {(metric.metric, metric.filter): metric for metric in other.metrics}
         for metric in task.metrics:
-            twin = known.get((metric.metric, metric.filter))
-            if twin is not None and (row := _compared(task, twin, metric)):
+            reference = known.get((metric.metric, metric.filter))
+            if reference is not None and (row := _compared(task, reference, metric)):
                 rows.append(row)
         if task.task_hash != other.task_hash:
             whose = ", from each model's chat template" if first.chat else ""
@@ -227,8 +227,8 @@ def _of_log(kind: Kind, nats: float) -> float:
         return math.inf
 
 
-def _close(found: float, said: float) -> bool:
-    return math.isclose(found, said, rel_tol=1e-6, abs_tol=1e-9)
+def _close(found: float, value: float) -> bool:
+    return math.isclose(found, value, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def quality_json(first: Quality, second: Quality) -> dict[str, object]:

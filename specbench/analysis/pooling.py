@@ -58,7 +58,7 @@ def poolable(one: RunConfig, other: RunConfig) -> bool:
         return False
     mine, its = (config.model_dump(exclude={"task"}) for config in (one, other))
     for found in (mine, its):
-        found["identity"] = {name: said for name, said in found["identity"].items() if not name.startswith("git_")}
+        found["identity"] = {name: value for name, value in found["identity"].items() if not name.startswith("git_")}
     return bool(mine == its)
 
 
@@ -73,8 +73,8 @@ def pooled(runs: Sequence[Costs]) -> list[PooledRow]:
         every = [cost for run in runs for cost in run[label].values()]
         seconds, decoded, forwards = (sum(cost[at] for cost in every) for at in range(3))
         speedups = [
-            None if label == BASELINE else with_joint_interval(_speedup(found[label]), label, said)
-            for found, said in zip((decode, whole), together, strict=True)
+            None if label == BASELINE else with_joint_interval(_speedup(found[label]), label, joint)
+            for found, joint in zip((decode, whole), together, strict=True)
         ]
         rows.append(
             PooledRow(

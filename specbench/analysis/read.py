@@ -132,19 +132,19 @@ def whole_records(
     # In an unfinished run an answer may have been decoded again after its attached files were written.
     attached = Attached(folder.path) if folder.finished else None
     for record in folder.records():
-        said = _misplaced(record, sums, keys) or (attached.contradiction(record) if attached else "")
-        if said:
-            raise UsageError(f"{folder.path} is damaged or mixed: {one_line(record.request_id)} {said}; {REPEAT}")
+        fault = _misplaced(record, sums, keys) or (attached.contradiction(record) if attached else "")
+        if fault:
+            raise UsageError(f"{folder.path} is damaged or mixed: {one_line(record.request_id)} {fault}; {REPEAT}")
         keys.add(record.request_id)
         line = attached.verdicts.get(record.request_id) if attached and scored else None
         sums[record.method] = sums[record.method].with_(record, line)
         yield record if traces else record.untraced()
-    if folder.finished and (said := _miscounted(read_summary(folder, config), sums, scored)):
-        raise _mixed(folder, said)
+    if folder.finished and (fault := _miscounted(read_summary(folder, config), sums, scored)):
+        raise _mixed(folder, fault)
 
 
-def _mixed(folder: RunFolder, said: str) -> UsageError:
-    return UsageError(f"{folder.path} is cut off or mixed: {said}; {REPEAT}")
+def _mixed(folder: RunFolder, fault: str) -> UsageError:
+    return UsageError(f"{folder.path} is cut off or mixed: {fault}; {REPEAT}")
 
 
 class _Sums(NamedTuple):

@@ -191,12 +191,12 @@ def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestReco
     found = {}
     for name, members in grouped.items():
         records = list(members.values())
-        twins = {key: baseline[key] for key in members if key in baseline}
+        references = {key: baseline[key] for key in members if key in baseline}
         found[name] = Group(
             **counts(records, shared),
-            **dict(compare_to_baseline(twins, members, shared)),
+            **dict(compare_to_baseline(references, members, shared)),
             specbench_mat=_mean_accepted(records),
-            specbench_speedup=_specbench_speedup(twins, {key: members[key] for key in twins}, shared),
+            specbench_speedup=_specbench_speedup(references, {key: members[key] for key in references}, shared),
         )
     return found
 

@@ -134,13 +134,13 @@ def summarise(run: RunContents) -> RunSummary:
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
-        answers, twin = list(mine.values()), _twin(config.methods, spec)
+        answers, repeated = list(mine.values()), _repeated_row(config.methods, spec)
         against = compare_to_baseline(baseline, mine, shared)
         curve = [] if spec.label == BASELINE else over_positions(Pairs.of(baseline, mine, shared))
         speedups = {
             name: with_joint_interval(getattr(against, name), spec.label, found) for name, found in together.items()
         }
-        again = compare_to_baseline(by_method.get(twin, {}), mine, shared).speedup if twin else None
+        again = compare_to_baseline(by_method.get(repeated, {}), mine, shared).speedup if repeated else None
         tally = (run.lossless or {}).get(spec.label)
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
         rows.append(
@@ -151,9 +151,9 @@ def summarise(run: RunContents) -> RunSummary:
                 simulated=config.simulated.get(spec.label),
                 **dict(method_figures(answers, shared=shared)),
                 **{**dict(against), **speedups},
-                again=RepeatCheck(of=twin, speedup=again) if twin and again else None,
+                again=RepeatCheck(of=repeated, speedup=again) if repeated and again else None,
                 drafted_as=None
-                if twin or config.simulated or spec.engine
+                if repeated or config.simulated or spec.engine
                 else _drafted_as(spec.label, ours, by_method),
                 over_base=compare_to_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
@@ -172,9 +172,9 @@ def summarise(run: RunContents) -> RunSummary:
         )
     alike = {spec.label for spec in config.methods if same_precision(spec, config.model.dtype)}
     expected = (config.task.requests or config.task.prompts) * config.repeats
-    said: dict[str, Any] = {"engine": reported} if reported else {}
+    fields: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
-        said["bandwidth"] = bandwidth.figures()
+        fields["bandwidth"] = bandwidth.figures()
     everything = [record for mine in by_method.values() for record in mine.values()]
     sides = [[record for record in everything if (record.method == BASELINE) == wanted] for wanted in (True, False)]
     disturbed = find_disturbance(
@@ -186,14 +186,14 @@ def summarise(run: RunContents) -> RunSummary:
         bandwidth=bandwidth,
     )
     if disturbed is not None:
-        said["disturbed"] = disturbed
+        fields["disturbed"] = disturbed
     made = RunSummary(
         complete=all(row.requests == expected or row.failed for row in rows),
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
         fastest=fastest_of([row for row in rows if row.method in alike], together["speedup"]),
-        **said,
+        **fields,
     )
     return unsure(with_texts(made, config, everything, run.likelihoods))
 
@@ -211,7 +211,7 @@ def _together(
         and spec.label not in (BASELINE, BASE, *config.simulated)
         and spec.label not in failed
         and same_precision(spec, config.model.dtype)
-        and _twin(config.methods, spec) is None
+        and _repeated_row(config.methods, spec) is None
     }
     return {name: joint_intervals(pairs, measure) for name, measure in MEASURES.items()}
 
@@ -258,7 +258,7 @@ def _drafted_as(label: str, labels: Sequence[str], by_method: Mapping[str, Mappi
     return next((other for other in earlier if drafted(other) == mine), None)
 
 
-def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
+def _repeated_row(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
     """The first other row with the same method and options, or None."""
     how = spec.model_dump(exclude={"label"})
     first = next(method for method in methods if method.model_dump(exclude={"label"}) == how)

@@ -145,11 +145,11 @@ def with_texts(
     for record in records:
         rows[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared, known = config.concurrency > 1, dict(likelihoods or {})
-    told = [
+    rows_with_text = [
         row.model_copy(update={"text": None if row.simulated else _figures(row.method, rows, known, shared)})
         for row in summary.rows
     ]
-    return summary.model_copy(update={"rows": told})
+    return summary.model_copy(update={"rows": rows_with_text})
 
 
 def _figures(

@@ -131,7 +131,7 @@ class Figure:
     content: str | bytes
     says: str
     source: Source
-    behind: Table | None = None
+    data: Table | None = None
     wide: bool = False
     natural: bool = False
 
@@ -201,7 +201,7 @@ class Trace:
     """One generation, a line per step; ``origins`` is the legend. It is folded unless ``open``."""
 
     title: str
-    said: str
+    summary: str
     lines: Sequence[Line]
     origins: Mapping[str, Origin]
     source: Source
@@ -226,7 +226,7 @@ class Grid:
     """
 
     title: str
-    said: str
+    summary: str
     answer: Sequence[str]
     states: Sequence[GridLine]
     legend: Mapping[str, tuple[str, str]]
@@ -296,8 +296,8 @@ class Section:
         for block in self.blocks:
             if isinstance(block, Table):
                 yield block
-            elif isinstance(block, Figure) and block.behind is not None:
-                yield block.behind
+            elif isinstance(block, Figure) and block.data is not None:
+                yield block.data
         for section in self.sections:
             yield from section.tables()
 

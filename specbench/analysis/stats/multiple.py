@@ -263,13 +263,13 @@ class _Lead:
 
     @classmethod
     def of(
-        cls, ahead: _Row, behind: _Row, mine: tuple[Floats, Floats], other: tuple[Floats, Floats], weights: Floats
+        cls, ahead: _Row, follower: _Row, mine: tuple[Floats, Floats], other: tuple[Floats, Floats], weights: Floats
     ) -> _Lead:
         every = np.ones((1, weights.shape[1]))
-        influence = ahead.resampled(every)[1] - behind.resampled(every)[1]
-        units = min(ahead.units, behind.units)
+        influence = ahead.resampled(every)[1] - follower.resampled(every)[1]
+        units = min(ahead.units, follower.units)
         se = math.sqrt(float(np.square(influence).sum()) * units / (units - 1))
-        value = ahead.log - behind.log
+        value = ahead.log - follower.log
         if se < 1e-12:  # one row twice
             return cls(value, 0.0, np.zeros(weights.shape[0]))
         spread = _spread(mine[1] - other[1], weights, se, units)

@@ -59,8 +59,8 @@ def paired_difference(
     columns = np.array([mine, other, np.ones(len(mine))], dtype=np.float64)
     if not columns.size:
         raise ValueError("no requests to compare")
-    right, twin, requests = cluster_sums(columns, clusters)
-    differences = (right - twin) / requests
+    right, reference, requests = cluster_sums(columns, clusters)
+    differences = (right - reference) / requests
     count = differences.size
     gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
     interval = None

@@ -21,8 +21,8 @@ def checked_trace(record: RequestRecord) -> TokenTrace:
         )
     if trace is None:
         raise UsageError(f"cannot show the steps of {record.request_id}: its record is too old; repeat its run")
-    if said := _contradiction(record, trace):
-        raise UsageError(f"the trace of {record.request_id} is damaged: {said}; run it again")
+    if fault := _contradiction(record, trace):
+        raise UsageError(f"the trace of {record.request_id} is damaged: {fault}; run it again")
     return trace
 
 

@@ -65,10 +65,10 @@ class Generation:
     def _title(self) -> Text:
         record = self._record
         name = prompt_name(record.prompt_id, record.repeat, record.turn)
-        said = f"{record.method} on {name}: {record.output_tokens} tokens, "
-        said += f"{record.target_forwards} forwards after prefill"
+        text = f"{record.method} on {name}: {record.output_tokens} tokens, "
+        text += f"{record.target_forwards} forwards after prefill"
         mean = record.tokens_per_forward
-        return Text(escaped(said) + (f", {mean:.2f} TPF" if mean is not None else ""), style="bold")
+        return Text(escaped(text) + (f", {mean:.2f} TPF" if mean is not None else ""), style="bold")
 
     def _table(self, plain: bool) -> Table:
         table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -128,9 +128,9 @@ class Generation:
         table.add_column(overflow="fold")
         for word, meaning in self._legend.items():
             mark = self._letters[word] if plain else "██"
-            said = [meaning] if meaning else []
-            said += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
-            table.add_row(Text(mark, self._styles[word]), Text(escaped(word)), str(emitted[word]), "; ".join(said))
+            lines = [meaning] if meaning else []
+            lines += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
+            table.add_row(Text(mark, self._styles[word]), Text(escaped(word)), str(emitted[word]), "; ".join(lines))
         return [table, Text(self._signs(), style="dim")]
 
     def _signs(self) -> str:
@@ -253,9 +253,9 @@ def steps(record: RequestRecord) -> list[Step]:
 
 def legend(found: Sequence[Step]) -> dict[str, str]:
     """The origins in these steps with their meanings; the method's own origins come last and have no meaning."""
-    said = {token.origin for step in found for token in (*step.tokens, *(step.drafts or ()))}
-    ours = {word: meaning for word, meaning in MEANINGS.items() if word in said}
-    return ours | dict.fromkeys(sorted(said - ours.keys()), "")
+    words = {token.origin for step in found for token in (*step.tokens, *(step.drafts or ()))}
+    ours = {word: meaning for word, meaning in MEANINGS.items() if word in words}
+    return ours | dict.fromkeys(sorted(words - ours.keys()), "")
 
 
 def _tokens(record: RequestRecord, trace: TokenTrace) -> Iterator[Token]:

@@ -47,8 +47,8 @@ class Standing:
         """Name, counter, bar and answer, with the same heights in all lanes."""
         now = lane.at(self._at_s)
         bar = ProgressBar(total=lane.tokens, completed=now.tokens, width=width)
-        said = _prose(lane.end_of(now.arrivals, width * height)).wrap(console, width)[-height:]
-        lines = [*said, *[Text()] * (height - len(said))]
+        wrapped = _prose(lane.end_of(now.arrivals, width * height)).wrap(console, width)[-height:]
+        lines = [*wrapped, *[Text()] * (height - len(wrapped))]
         name = Text(escaped(lane.method), "bold", overflow="ellipsis", no_wrap=True)
         if now.done:
             name.append(" · done", "green")
@@ -118,7 +118,7 @@ def _prose(tokens: list[Token]) -> Text:
     """An answer with its own line breaks; drafted tokens are coloured, tokens after the end are faint."""
     made = Text(overflow="fold")
     for token in tokens:
-        said = "\n".join(escaped(line) for line in token.text.split("\n"))
+        piece = "\n".join(escaped(line) for line in token.text.split("\n"))
         own = token.origin in (BONUS, PREFILL)
-        made.append(said, "dim" if token.beyond else "default" if own else "green")
+        made.append(piece, "dim" if token.beyond else "default" if own else "green")
     return made

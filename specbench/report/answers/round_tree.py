@@ -119,9 +119,9 @@ def _explained(found: Round, drawn: set[int]) -> Iterator[Text]:
     signs += [f"{EMPTY} a token without text of its own"] if not all(row.text for row in found.rows) else []
     yield Text("; ".join(signs) + ".", style="dim")
     if any(row.score is not None for row in found.rows):
-        said = "log p: natural log-probability of a token after its parent, under the drafter; p: the same as a share."
-        yield Text(said, style="dim")
+        note = "log p: natural log-probability of a token after its parent, under the drafter; p: the same as a share."
+        yield Text(note, style="dim")
     if left := len(found.rows) - len(drawn):
         only = sum(row.draft_only for row in found.rows if row.row not in drawn)
-        said = f"{left} more rows are not shown"
-        yield Text(said + (f", {only} of them draft-only." if only else "."), style="dim")
+        note = f"{left} more rows are not shown"
+        yield Text(note + (f", {only} of them draft-only." if only else "."), style="dim")

@@ -358,10 +358,10 @@ def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
         / floats(measured, "decode_tok_s")
     )
     known = half[np.isfinite(half)]
-    said = ["No configuration has an interval."]
+    lines = ["No configuration has an interval."]
     if len(known):
-        said = [f"95% intervals of tok/s: median ±{np.median(known):.1%}, widest ±{known.max():.1%}"]
-        said[0] += (
+        lines = [f"95% intervals of tok/s: median ±{np.median(known):.1%}, widest ±{known.max():.1%}"]
+        lines[0] += (
             "." if len(known) == len(half) else f"; {len(half) - len(known)} of {len(half)} configurations have none."
         )
     fewest, most = floats(measured, "prompts").min(), floats(measured, "prompts").max()
@@ -369,15 +369,15 @@ def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
         best = measured[flags(measured, "best")]
         wins = len(best) > 0 and float(best["speedup"].iloc[0]) <= 1
         line = f"Plain decoding (AR): {plain:.1f} tok/s"
-        said.append(
+        lines.append(
             f"{line}, the fastest; the best configuration is {best['speedup'].iloc[0]:.2f} of it."
             if wins
             else f"{line}."
         )
-    said += [f"Disturbed: {why}; what is best is unsure." for why in disturbances(cells)]
-    said.append(f"Prompts per configuration: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
+    lines += [f"Disturbed: {why}; what is best is unsure." for why in disturbances(cells)]
+    lines.append(f"Prompts per configuration: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
     if plane.flat:
-        said.append("Colour is interpolated only between four measured configurations.")
+        lines.append("Colour is interpolated only between four measured configurations.")
     if not flags(cells, "best").any():
-        said.append("The best configuration of this concurrency is not shown here.")
-    return " ".join(said)
+        lines.append("The best configuration of this concurrency is not shown here.")
+    return " ".join(lines)

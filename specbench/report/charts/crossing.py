@@ -79,8 +79,8 @@ def foreseen(cells: pd.DataFrame) -> pd.DataFrame:
     speedup = floats(cells, "predicted_decode_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
     # A prediction has no interval.
     verdict = np.where(speedup > 1, "faster", np.where(speedup < 1, "slower", "no difference shown"))
-    told = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, verdict=verdict)
-    return told[np.isfinite(speedup)]
+    compared = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, verdict=verdict)
+    return compared[np.isfinite(speedup)]
 
 
 @style.styled()
@@ -105,9 +105,9 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     for index, line in enumerate(shown):
         look = style.series(index)
         _draw(panel, line, look)
-        told = predicted[predicted.index.isin(line.index)]
-        if len(told):
-            at, speedup = floats(told, "concurrency"), floats(told, "speedup")
+        compared = predicted[predicted.index.isin(line.index)]
+        if len(compared):
+            at, speedup = floats(compared, "concurrency"), floats(compared, "speedup")
             panel.plot(at, speedup, color=look["color"], linestyle="--", linewidth=1.1, zorder=3, label="_")
     for number, line in enumerate(others):
         at, speedup = floats(line, "concurrency"), floats(line, "speedup")
@@ -179,24 +179,26 @@ def _leading(lines: list[pd.DataFrame]) -> list[bool]:
 def _note(
     shown: list[pd.DataFrame], others: list[pd.DataFrame], passages: list[Crossing], predicted: pd.DataFrame
 ) -> str:
-    said = [
+    lines = [
         "Bands: 95% intervals over prompts. Where a line crosses 1 is known between two measured concurrencies only."
     ]
-    said += [f"Disturbed: {why}; verdicts are unsure." for line in shown[:1] for why in disturbances(line)]
+    lines += [f"Disturbed: {why}; verdicts are unsure." for line in shown[:1] for why in disturbances(line)]
     count = sum(int((~np.isfinite(floats(line, "speedup_low"))).sum()) for line in shown)
-    said += [f"{count} hollow point{'s have' if count != 1 else ' has'} no interval: too few prompts."] if count else []
-    said += [f"{passed.label} {passed}." for passed in passages]
-    said += [aside for line in shown if (aside := _on_one_side(line))]
+    lines += (
+        [f"{count} hollow point{'s have' if count != 1 else ' has'} no interval: too few prompts."] if count else []
+    )
+    lines += [f"{passed.label} {passed}." for passed in passages]
+    lines += [aside for line in shown if (aside := _on_one_side(line))]
     if len(predicted):
-        said.append(
+        lines.append(
             "Predicted: from tokens per forward, mean rows and the profile's step times, without drafting, padding "
             "rows and empty slots."
         )
-        said += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
+        lines += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
     if others:
         settings = "setting is" if len(others) == 1 else "settings are"
-        said.append(f"{len(others)} further {settings} grey: never the fastest of the method.")
-    return " ".join(said)
+        lines.append(f"{len(others)} further {settings} grey: never the fastest of the method.")
+    return " ".join(lines)
 
 
 def _on_one_side(line: pd.DataFrame) -> str:

@@ -72,8 +72,8 @@ def write_film(race: Race, path: Path, speed: float) -> Path:
 
 
 def _encode(command: Sequence[str], pictures: Iterator[Image.Image]) -> None:
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said)
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr)
         assert process.stdin is not None
         try:
             for picture in pictures:
@@ -88,8 +88,8 @@ def _encode(command: Sequence[str], pictures: Iterator[Image.Image]) -> None:
                 process.stdin.close()
             code = process.wait()
         if code:
-            said.seek(0)
-            why = " ".join(said.read(2000).decode(errors="replace").split()) or f"exit code {code}"
+            stderr.seek(0)
+            why = " ".join(stderr.read(2000).decode(errors="replace").split()) or f"exit code {code}"
             raise EnvironmentRefused(f"cannot write the film: ffmpeg failed ({why}); write the race as .html instead")
 
 

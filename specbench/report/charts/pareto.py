@@ -94,10 +94,10 @@ def _named(cells: pd.DataFrame, ahead: Sequence[int]) -> list[int]:
 
 
 def _note(cells: pd.DataFrame, without: int) -> str:
-    said = ["Bars: 95% intervals of tok/s and of the share of right answers (Wilson, over prompts)."]
-    said.append(
+    lines = ["Bars: 95% intervals of tok/s and of the share of right answers (Wilson, over prompts)."]
+    lines.append(
         "Methods answer the same prompts, so the uncertainty of a difference is smaller than these bars suggest."
     )
     if without:
-        said.append(f"{without} configuration{' is' if without == 1 else 's are'} not shown: no accuracy or no speed.")
-    return " ".join(said)
+        lines.append(f"{without} configuration{' is' if without == 1 else 's are'} not shown: no accuracy or no speed.")
+    return " ".join(lines)

@@ -100,9 +100,9 @@ def _edges(axes: Axes, found: Round, places: _Places, top: float) -> None:
         start, stop = top + _LINE * above + _HIGH / 2, top + _LINE * line + _HIGH / 2
         on = row == _BONUS_ROW or found.rows[row].accepted
         paths[on].append([(left, start), (left + 4, start), (left + 4, stop), (right, stop)])
-        said = "" if row == _BONUS_ROW else scored(found.rows[row])[1]
-        if said:
-            sheet.words(axes, right - 2, stop - 6, said, ha="right", fontsize=8.5, color=style.FAINT)
+        share = "" if row == _BONUS_ROW else scored(found.rows[row])[1]
+        if share:
+            sheet.words(axes, right - 2, stop - 6, share, ha="right", fontsize=8.5, color=style.FAINT)
     for on, lines in paths.items():
         colour, wide = (style.INK, 1.6) if on else ("#B5B5B0", 0.8)
         axes.add_collection(LineCollection(lines, colors=colour, linewidths=wide))
@@ -112,17 +112,17 @@ def _legend(axes: Axes, kinds: list[str], origins: list[str], middle: float, *, 
     left = _LEFT
     for kind in kinds:
         sign, meaning = SIGNS[kind]
-        said = meaning.partition(":")[0]
+        text = meaning.partition(":")[0]
         sheet.boxes(axes, kind, [(left, middle - 8, 20, 16)])
         sheet.words(axes, left + 5, middle, sign)
-        sheet.words(axes, left + 25, middle, said, fontsize=9.5)
-        left += 38 + 5.9 * len(said)
+        sheet.words(axes, left + 25, middle, text, fontsize=9.5)
+        left += 38 + 5.9 * len(text)
     left = _LEFT
     for at, origin in enumerate(origins):
-        said = fitted(escaped(origin), 14)
+        text = fitted(escaped(origin), 14)
         sheet.filled(axes, style.PALETTE[at], [(left, middle + 14, _STRIPE, 16)])
-        sheet.words(axes, left + 9, middle + 22, said, fontsize=9.5)
-        left += 26 + 5.9 * len(said)
+        sheet.words(axes, left + 9, middle + 22, text, fontsize=9.5)
+        left += 26 + 5.9 * len(text)
     if scores:
-        said = "%: probability of a token after its parent, under the drafter"
-        sheet.words(axes, left, middle + 22, said, fontsize=9.5, color=style.FAINT)
+        text = "%: probability of a token after its parent, under the drafter"
+        sheet.words(axes, left, middle + 22, text, fontsize=9.5, color=style.FAINT)

@@ -64,9 +64,9 @@ def _made(places: Sequence[Box]) -> list[Rectangle]:
     return [Rectangle((left, top), width, height) for left, top, width, height in places]
 
 
-def words(axes: Axes, left: float, middle: float, said: str, **more: Any) -> None:
+def words(axes: Axes, left: float, middle: float, label: str, **more: Any) -> None:
     """Write text that starts at ``left`` and is vertically centred at ``middle``."""
-    axes.text(left, middle, said, **{"va": "center_baseline", "fontsize": SIZE, **more})
+    axes.text(left, middle, label, **{"va": "center_baseline", "fontsize": SIZE, **more})
 
 
 def svg(figure: Figure, name: str, says: str) -> str:

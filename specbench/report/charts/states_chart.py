@@ -45,8 +45,8 @@ def trajectory_svg(found: Trajectory, name: str) -> str:
                 drawn.append((left + 3, top, SIGNS[cell.mark] + shown(cell.text), cell.mark))
     for mark, boxes in places.items():
         sheet.boxes(axes, mark, boxes)
-    for left, top, said, mark in drawn:
-        sheet.words(axes, left, top, fitted(said, _COLUMNS), color=style.FAINT if mark in sheet.FAINT else style.INK)
+    for left, top, label, mark in drawn:
+        sheet.words(axes, left, top, fitted(label, _COLUMNS), color=style.FAINT if mark in sheet.FAINT else style.INK)
     sheet.words(axes, 10, _TOP, "forward", color=style.FAINT, fontsize=9)
     sheet.words(axes, 10, _TOP + _LINE, "answer", color=style.FAINT, fontsize=9)
     left = 10.0

@@ -34,7 +34,7 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     drawn = _drawn(cells)
     if drawn.empty:
         raise ValueError("no configuration has both a speedup and a cost")
-    column, said = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
+    column, axis_label = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
     cost, speed = floats(drawn, column), floats(drawn, "speedup")
     figure, ((panel,),) = style.panels(height=5.2)
     # A colour for each training and a marker for each configuration: two trainings may cost the same.
@@ -59,7 +59,7 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     panel.axhline(
         1.0, color=style.BASELINE_COLOUR, linewidth=0.9, linestyle=":", label=f"{BASELINE} of the same weights"
     )
-    panel.set_xlabel(said)
+    panel.set_xlabel(axis_label)
     panel.set_ylabel("speedup")
     panel.margins(0.08)
     panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)

@@ -121,8 +121,8 @@ def _flat(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     flat = {**shared, **row, "id": f"{table['name']}/{_slug(*apart)}"}
     if flat.get("accuracy") is None:
         flat.pop("metric", None)
-    if said := [words["caveat"] for words in (shared, row) if "caveat" in words]:
-        flat["caveat"] = BETWEEN.join(said)
+    if caveats := [words["caveat"] for words in (shared, row) if "caveat" in words]:
+        flat["caveat"] = BETWEEN.join(caveats)
     return flat
 
 

@@ -137,8 +137,8 @@ def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row:
 def _apart_in(catalog: Catalog, claim: Claim, name: str, here: Setting, run: Run, row: MethodSummary) -> Iterator[str]:
     """Further reasons why one figure of a row is not comparable."""
     if name in ("speedup", "tok/s"):
-        if said := other_gpu(catalog, claim, here):
-            yield f"GPU: {said}"
+        if difference := other_gpu(catalog, claim, here):
+            yield f"GPU: {difference}"
         if (dtype := run.config.model.dtype) not in _PUBLISHED_DTYPES:
             yield f"dtype: {dtype}, not 16 bits"
         if run.summary.unsure:
@@ -213,13 +213,13 @@ def _judged(
         else:
             repeated = low - half <= there <= high + half
         verdict = "repeated" if repeated else "not repeated"
-    said = why or [line for line in remarks if name == "TPF" or not line.startswith("TPF there")]
-    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(said))
+    reasons = why or [line for line in remarks if name == "TPF" or not line.startswith("TPF there")]
+    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(reasons))
 
 
 def _same_size(catalog: Catalog, claim: Claim, here: Setting) -> bool:
-    said = _PARAMETERS.search(claim.model)
-    there = float(said[1]) * 1e9 if said else float(catalog.parameters.get(claim.model, 0))
+    size = _PARAMETERS.search(claim.model)
+    there = float(size[1]) * 1e9 if size else float(catalog.parameters.get(claim.model, 0))
     ratio = here.config.model.parameters / there if there else 0
     return 1 / _SIZE_CLASS < ratio < _SIZE_CLASS
 

@@ -23,8 +23,8 @@ _LEGEND = (
 def check_report(found: Sequence[Check], run: str) -> list[Block]:
     """Tables of the compared rows, and of the others with the reasons."""
     times = Counter(each.verdict for each in found)
-    said = ", ".join(f"{times[verdict]} {verdict}" for verdict in ("repeated", "not repeated", "not comparable"))
-    blocks: list[Block] = [Words([_LEGEND]), Words([f"{run}: {said}"])]
+    counts = ", ".join(f"{times[verdict]} {verdict}" for verdict in ("repeated", "not repeated", "not comparable"))
+    blocks: list[Block] = [Words([_LEGEND]), Words([f"{run}: {counts}"])]
     for some in _together([each for each in found if each.verdict != "not comparable"], _table_of_check):
         claims = [each.claim for each in some]
         blocks += [heading(claims), _compared(some, claims)]
@@ -42,9 +42,9 @@ def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
     for each in found:
         # The heading above the table says how the publication counts tokens per forward.
         why = [part for part in each.why if part != f"TPF there: {each.claim.tpf_is}"]
-        said = "; ".join(part for part in (words(each.claim, alike), *why) if part)
+        remarks = "; ".join(part for part in (words(each.claim, alike), *why) if part)
         there = Cell(str(each.published), float(each.published))
-        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(said)]))
+        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(remarks)]))
     return Table("compared", "", columns, body)
 
 

@@ -77,9 +77,9 @@ def heading(rows: Sequence[Claim]) -> Title:
 
 def common(rows: Sequence[Claim]) -> dict[str, str]:
     """Fields with the same value in all rows; ``metric`` counts only rows with a score."""
-    said = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
-    said["metric"] = {row.metric for row in rows if row.metric}
-    alike = {field: values.pop() for field, values in said.items() if len(values) == 1 and values != {""}}
+    fields = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
+    fields["metric"] = {row.metric for row in rows if row.metric}
+    alike = {field: values.pop() for field, values in fields.items() if len(values) == 1 and values != {""}}
     everywhere = [caveat for caveat in _caveats(rows[0]) if all(caveat in _caveats(row) for row in rows)]
     return {**alike, **({"caveat": BETWEEN.join(everywhere)} if everywhere else {})}
 
@@ -96,12 +96,12 @@ def _bound(known: Catalog, row: Claim) -> Cell:
 def words(row: Claim, alike: dict[str, str]) -> str:
     """What distinguishes a row from the others of its table, and its caveats."""
     apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
-    said = [", ".join(part for part in apart if part)]
-    said.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
-    said += [f"{name} {figure}" for name, figure in row.also.items()]
-    said += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
-    said.append(f"note: {row.note}" if row.note else "")
-    return BETWEEN.join(part for part in said if part)
+    lines = [", ".join(part for part in apart if part)]
+    lines.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
+    lines += [f"{name} {figure}" for name, figure in row.also.items()]
+    lines += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
+    lines.append(f"note: {row.note}" if row.note else "")
+    return BETWEEN.join(part for part in lines if part)
 
 
 def claim_data(known: Catalog, claim: Claim) -> dict[str, Any]:

@@ -188,8 +188,8 @@ def _also(claim: Claim) -> list[str]:
 
 def _part(claim: Claim) -> str:
     """Heading for the rows of one publication."""
-    said = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
-    return " · ".join(words for words in said if words)
+    parts = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
+    return " · ".join(words for words in parts if words)
 
 
 def _same(claim: Claim, mine: _Mine, apart: dict[str, str]) -> str:

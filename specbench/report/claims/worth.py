@@ -106,8 +106,8 @@ def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]
         found["model"] = "dummy weights"
     if claim.task.partition(":")[0] != task.name:
         found["task"] = f"{task.name}, not {claim.task or 'given there'}"
-    if said := other_gpu(catalog, claim, mine):
-        found["GPU"] = said
+    if difference := other_gpu(catalog, claim, mine):
+        found["GPU"] = difference
     return found
 
 

@@ -17,8 +17,8 @@ def candidates(run: Run) -> list[MethodSummary]:
     """Rows of methods whose speedup may be shown: not AR or the base model's AR, not simulated, repeated, failed or
     withheld, and at the run's precision."""
     alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
-    told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
-    return [row for row in told if row.speedup and row.method in alike and not row.failed and not withheld(run, row)]
+    rows = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
+    return [row for row in rows if row.speedup and row.method in alike and not row.failed and not withheld(run, row)]
 
 
 def best(run: Run) -> MethodSummary | None:

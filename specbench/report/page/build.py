@@ -154,10 +154,10 @@ def _run_facts(run: Run) -> dict[str, str]:
 
 def _data(task: TaskSpec) -> str:
     """The task's data files: shortened hashes of verified files, a warning for unverified data, hub commits."""
-    said = [f"{file.shown}, sha256 {file.sha256[:12]}" for file in task.data if file.verified]
-    said += [task.unverified] if task.unverified else []
-    said += [f"{file.shown} of the hub's commit {file.revision}" for file in task.data if file.revision]
-    return "; ".join(said) or DASH
+    lines = [f"{file.shown}, sha256 {file.sha256[:12]}" for file in task.data if file.verified]
+    lines += [task.unverified] if task.unverified else []
+    lines += [f"{file.shown} of the hub's commit {file.revision}" for file in task.data if file.revision]
+    return "; ".join(lines) or DASH
 
 
 def _machine(run: Mapping[str, Any]) -> dict[str, str]:
@@ -238,8 +238,8 @@ def overview(found: Gathered) -> Section:
     if found.runs:
         blocks.append(_table(found, first))
     blocks += pooled_blocks(found.runs)
-    if said := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
-        blocks.append(Words(said, "notes"))
+    if lines := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
+        blocks.append(Words(lines, "notes"))
     return Section("overview", "At a glance", blocks)
 
 
@@ -274,8 +274,8 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
 
 def _verdict(row: MethodSummary) -> Cell:
     """The verdict on a row; without the colour for good news if repetitive answers cause the speedup."""
-    said, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
-    return replace(said, under=made_by_loops, tone="") if made_by_loops else said
+    found, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
+    return replace(found, under=made_by_loops, tone="") if made_by_loops else found
 
 
 @cache

@@ -109,11 +109,11 @@ def _finding(run: Run, page: Page | None) -> Finding:
     on = f"{config.task.name} · {config.model.name} · {_machine(run)}"
     links = {"watch the race": f"{RACES}/{page.name}"} if page else {}
     links["tables and pictures"] = f"#run-{run.id}"
-    said = {"On": _conditions(run)}
+    fields = {"On": _conditions(run)}
     if row is None or row.speedup is None:
         why = disturbance_line(run.summary) or "no row has a speed that may be shown"
         claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
-        return Finding(on, figure, "faint", claim, said, _marks(run, None), links)
+        return Finding(on, figure, "faint", claim, fields, _marks(run, None), links)
     tone, claim = _VERDICTS.get(
         row.speedup.verdict, ("", "is the fastest method, and no difference from plain decoding is shown")
     )
@@ -125,7 +125,7 @@ def _finding(run: Run, page: Page | None) -> Finding:
         "How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(),
         "How right": _right(run, row),
         **_over_base(run, row),
-        **said,
+        **fields,
     }
     figure = f"{number(row.speedup.value, 2)}×"
     return Finding(on, figure, tone, f"`{row.method}` {claim}", lines, _marks(run, row), links)
@@ -170,9 +170,9 @@ def _right(run: Run, row: MethodSummary) -> str:
         differing = graded.numeric_tie + graded.lossy
         grade = "only at numeric ties" if graded.verdict == "numeric-tie" else "beyond numeric ties"
         found.append(f"its text differs from AR's in {differing} of {differing + graded.exact} answers, {grade}.")
-    twin = next((other for other in run.rows if other.method == BASELINE), None)
+    baseline = next((other for other in run.rows if other.method == BASELINE), None)
     if row.accuracy:
-        also = f", AR's {twin.accuracy.passed}" if twin and twin.accuracy else ""
+        also = f", AR's {baseline.accuracy.passed}" if baseline and baseline.accuracy else ""
         found.append(f"{row.accuracy.passed} of {row.accuracy.scored} answers are right{also}.")
     elif judged := rating(run, row.method):
         theirs = rating(run, BASELINE)

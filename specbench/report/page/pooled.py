@@ -53,8 +53,8 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
         f"{label}: {', '.join(f'{task} {speedup.value:.2f}' for task, speedup in found.items())}"
         for label, found in rows.items()
     )
-    behind = Table(f"across {', '.join(tasks)}", "Task by task", columns, body, source)
-    yield Figure(name, behind.title, style.svg(cards.across(rows), name, says), says, source, behind)
+    data = Table(f"across {', '.join(tasks)}", "Task by task", columns, body, source)
+    yield Figure(name, data.title, style.svg(cards.across(rows), name, says), says, source, data)
 
 
 def _table(group: Sequence[Run]) -> Table:

@@ -44,9 +44,9 @@ def run_section(run: Run) -> Section:
     ]
     blocks += [*traces(run), *trajectories(run), *rounds(run)]
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
-    loops = [said for row in shown for said in made_by_loops(row)]
-    if said := [*loops, *notes(config, run.summary, alone=False)]:
-        blocks.append(Words(said, "notes"))
+    loops = [line for row in shown for line in made_by_loops(row)]
+    if lines := [*loops, *notes(config, run.summary, alone=False)]:
+        blocks.append(Words(lines, "notes"))
     return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=run_title(run).line)
 
 
@@ -83,11 +83,11 @@ def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
     ]  # fmt: skip
     body = [Row([Cell(f.label), *_factors_of(f)], run.id, f.label) for f in found]
     title = "What the speedup is made of"
-    behind = Table("decomposition", title, columns, body, source)
+    data = Table("decomposition", title, columns, body, source)
     says = "; ".join(
         f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup.value:.2f}" for f in found
     )
-    return _card(run, "decomposition", cards.decomposition(found), says, behind)
+    return _card(run, "decomposition", cards.decomposition(found), says, data)
 
 
 def _factors_of(found: cards.Factors) -> list[Cell]:
@@ -115,9 +115,9 @@ def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
         for method, spread in found.items()
     ]
     title = "Tokens kept per forward"
-    behind = Table("accepted", title, columns, body, source)
+    data = Table("accepted", title, columns, body, source)
     says = "Histograms of the tokens kept per forward; the table has the figures."
-    return _card(run, "accepted", cards.accepted(kept), says, behind)
+    return _card(run, "accepted", cards.accepted(kept), says, data)
 
 
 def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
@@ -132,9 +132,9 @@ def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
     return Figure(name, "Speed against accuracy", drawn, says, source)
 
 
-def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure:
+def _card(run: Run, kind: str, drawn: Drawn, says: str, data: Table) -> Figure:
     name = f"{run.id}-{kind}"
-    return Figure(name, behind.title, style.svg(drawn, name, says), says, behind.source, behind)
+    return Figure(name, data.title, style.svg(drawn, name, says), says, data.source, data)
 
 
 _POSITIONS = (
@@ -166,12 +166,12 @@ def _positions(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
             ]
             body.append(Row([Cell(label), Cell(window), *figures], run.id, label, key=f"{label} / {window}"))
     title = "Speedup by position in the answer"
-    behind = Table("positions", title, columns, body, source)
+    data = Table("positions", title, columns, body, source)
     says = "; ".join(
         f"{label}: " + ", ".join(f"{at.speedup.value:.2f} up to {at.end}" for at in found if at.speedup)
         for label, found in curves.items()
     )
-    yield _card(run, "positions", cards.positions(curves), says, behind)
+    yield _card(run, "positions", cards.positions(curves), says, data)
 
 
 def _session(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:

@@ -106,10 +106,10 @@ def _grid(run: Run, found: Trajectory, *, open: bool) -> Grid:
         for count, what in ((len(found.states) - len(states), "states"), (len(found.ids) - across, "positions"))
         if count
     ]
-    said = totals_line(found) + (f" Not shown: {' and '.join(left)}." if left else "")
+    summary = totals_line(found) + (f" Not shown: {' and '.join(left)}." if left else "")
     return Grid(
         f"Trajectory of {found.method} on {found.prompt_id}",
-        said,
+        summary,
         [_cut(text) for text in found.texts[:across]],
         lines,
         {mark: (SIGNS[mark], meaning) for mark, meaning in MARKS.items()},
@@ -170,7 +170,7 @@ _TRACE = (
 
 #: CSS class of each known origin; a method's own origins share the class "other".
 _LOOKS = {
-    PREFILL: "said", BONUS: "said", "draft": "drafted", "guess": "drafted", "head": "drafted",
+    PREFILL: "own", BONUS: "own", "draft": "drafted", "guess": "drafted", "head": "drafted",
     "draft-model": "drafted", "noise": "noise", "block": "block", "pool": "pool", "window": "window",
     "lookup": "lookup",
 }  # fmt: skip
@@ -187,10 +187,10 @@ def traces(run: Run) -> Iterator[Trace]:
         marks = letters(list(meanings))
         origins = {word: Origin(marks[word], _LOOKS.get(word, "other"), meaning) for word, meaning in meanings.items()}
         tokens, forwards = sum(len(step.tokens) for step in steps), len(steps) - 1
-        said = f"{tokens} tokens in {forwards} forwards after the prefill"
-        said += f", of which {left} are not shown" if left > 0 else ""
+        summary = f"{tokens} tokens in {forwards} forwards after the prefill"
+        summary += f", of which {left} are not shown" if left > 0 else ""
         source = Source([run.id], _TRACE + f"{END} end of the answer, {EMPTY} a token without text of its own.")
-        yield Trace(f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at == 0)
+        yield Trace(f"{label} on {run.pictured_prompt}", summary, _lines(shown, origins), origins, source, open=at == 0)
 
 
 def _lines(steps: Sequence[Step], origins: Mapping[str, Origin]) -> list[Line]:

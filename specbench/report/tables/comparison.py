@@ -24,8 +24,8 @@ def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> list[B
     task, runs = found["task"], found["runs"]
     blocks: list[Block] = [Title(f"{task['name']} v{task['version']}", task["drawn"])]
     for run in runs:
-        said = [f"{run['model']} {run['dtype']}", run["device"], run["commit"] and f"commit {run['commit']}"]
-        blocks.append(Title(run["letter"], run["folder"], [" · ".join(part for part in said if part)]))
+        facts = [f"{run['model']} {run['dtype']}", run["device"], run["commit"] and f"commit {run['commit']}"]
+        blocks.append(Title(run["letter"], run["folder"], [" · ".join(part for part in facts if part)]))
     warnings = [f"{run['letter']} was disturbed: {'; '.join(run['disturbed'])}. Verdicts are unsure."
                 for run in runs if run["disturbed"]]  # fmt: skip
     warnings += [f"{letter} differs from A: {'; '.join(lines)}." for letter, lines in found["differs"].items() if lines]
@@ -89,12 +89,12 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
             notes.append(f"{name}: no answer is longer than one token, so there is no speed to compare.")
             continue
         a, other = row["tokens_per_forward"]
-        said = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
-        said += f"{number(other / a if a and other else None, 2)} TPF × "
-        said += f"{number(row['step_ratio'], 2)} step-time ratio"
+        text = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
+        text += f"{number(other / a if a and other else None, 2)} TPF × "
+        text += f"{number(row['step_ratio'], 2)} step-time ratio"
         if over_ar:
-            said += f"; over AR {speedup(over_ar)}, {over_ar.verdict}"
-        notes.append(f"{said}.{tells(ratio)}")
+            text += f"; over AR {speedup(over_ar)}, {over_ar.verdict}"
+        notes.append(f"{text}.{tells(ratio)}")
         if row["accuracy_difference"] and row["answers_differ"]:
             notes.append(f"{name}: {gained(AccuracyDifference.model_validate(row['accuracy_difference']))}.")
         if row["length_changed"]:

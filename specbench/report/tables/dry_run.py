@@ -54,13 +54,13 @@ def _legend(content: Mapping[str, Any]) -> list[str]:
             f"peak in {content['device']}'s datasheet (roofline); measured steps take longer."
         )
     elif content["steps"] != "none":
-        said = {
+        source = {
             "measured": "from a stored profile of this device",
             "projected": f"onto {content['device']}, without a stored profile, from another device's profile and the "
             "datasheet, as with --project. In brackets and in × ar: the range of its two assumptions",
         }[content["steps"]]
         made = "projected" if content["steps"] == "projected" else "predicted"
-        lines.append(f"ms: a step of that many rows after {content['context']} tokens, {made} {said}.")
+        lines.append(f"ms: a step of that many rows after {content['context']} tokens, {made} {source}.")
     if any(cell["measured_rows"] is False for cell in cells):
         lines.append(
             "~: outside the measured range of the profile; extrapolated with the nearest point's share of its bound."

@@ -41,8 +41,8 @@ def engine_blocks(run: Any) -> Iterator[Block]:
         ]  # fmt: skip
         title = "Other engines' speculation over their own AR"
         yield Table("over-own-ar", title, columns, own, Source([run.id], _OWN), short="over its own ar")
-    if said := [f"{row.method}: {described(row.other.facts)}" for row in rows if row.other and row.other.facts]:
-        yield Words(said, "notes")
+    if lines := [f"{row.method}: {described(row.other.facts)}" for row in rows if row.other and row.other.facts]:
+        yield Words(lines, "notes")
 
 
 def _fair(run: Any, against: Sequence[OverEngine]) -> Table:

@@ -27,8 +27,8 @@ def lossless_report(found: Mapping[str, Any]) -> list[Block]:
         blocks.append(_divergences(diverged))
     if found["distributions"]:
         blocks.append(Words([distribution(each) for each in found["distributions"]]))
-    if said := _noises([row["noise"] for row in found["rows"] if row["noise"]]):
-        blocks.append(Words(said, "notes"))
+    if lines := _noises([row["noise"] for row in found["rows"] if row["noise"]]):
+        blocks.append(Words(lines, "notes"))
     return blocks
 
 
@@ -91,8 +91,8 @@ def distribution(tested: Mapping[str, Any]) -> str:
         )
     whose = "AR's" if tested["against"] == BASELINE else f"those of {tested['against']}"
     different = tested["verdict"] == "different"
-    said = f"the distribution of its texts differs from {whose}" if different else f"no difference from {whose} shown"
+    text = f"the distribution of its texts differs from {whose}" if different else f"no difference from {whose} shown"
     return (
-        f"{where}{said} (p = {tested['p_value']:.2g}; {tested['answers']} answers, {tested['contexts']} contexts; "
+        f"{where}{text} (p = {tested['p_value']:.2g}; {tested['answers']} answers, {tested['contexts']} contexts; "
         f"would detect a total variation of {tested['detectable']:.0%} in each)"
     )

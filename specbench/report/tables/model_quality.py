@@ -42,8 +42,8 @@ def quality_report(found: Sequence[Quality]) -> list[Block]:
         if notes:
             blocks.append(Words([f"{letter}: {note}." for note in notes], "warning"))
     unverified = sorted({task.task for each in found for task in each.tasks if task.revision == UNVERIFIED})
-    said = [f"Tasks without a pinned revision of their data: {', '.join(unverified)}."] if unverified else []
-    return [*blocks, Words([*said, _LEGEND], "notes")]
+    lines = [f"Tasks without a pinned revision of their data: {', '.join(unverified)}."] if unverified else []
+    return [*blocks, Words([*lines, _LEGEND], "notes")]
 
 
 def _values(found: Sequence[Quality]) -> Table:

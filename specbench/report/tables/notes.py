@@ -86,8 +86,8 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
             found.append(
                 f"{name(row)}: {ratio.verdict}; {number(ratio.value, 2)}{parts}{_spread(ratio)}.{tells(ratio)}"
             )
-        elif said := tells(ratio):
-            found.append(f"{name(row)}:{said}")
+        elif text := tells(ratio):
+            found.append(f"{name(row)}:{text}")
         if asked := row.simulated:
             if row.tokens_per_forward is not None and row.tokens_per_forward < 0.9 * asked.mean:
                 short = f"{row.tokens_per_forward:.2f} tokens a forward where {asked.mean:g} were asked for"
@@ -111,7 +111,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
     found += _over_base(run, summary)
     found += _calibration(summary)
     if alone:
-        found += [Note.ranked(MISLEADING, said) for row in summary.rows for said in made_by_loops(row)]
+        found += [Note.ranked(MISLEADING, text) for row in summary.rows for text in made_by_loops(row)]
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
@@ -162,12 +162,12 @@ def seldom_filled(prompts: int, concurrency: int, supply: PromptSupply | None = 
     if concurrency == 1 or prompts >= FILLINGS * concurrency:
         return ""
     if prompts < concurrency:
-        said = f"{prompts} prompts are fewer than the {concurrency} slots"
+        text = f"{prompts} prompts are fewer than the {concurrency} slots"
     else:
         often = "once" if prompts == concurrency else f"{prompts / concurrency:.2g} times"
-        said = f"{prompts} prompts fill {concurrency} slots {often}"
+        text = f"{prompts} prompts fill {concurrency} slots {often}"
     return (
-        f"{said}: slots are empty at the end, the more so the more a method's speed varies; "
+        f"{text}: slots are empty at the end, the more so the more a method's speed varies; "
         f"{more_prompts(FILLINGS * concurrency, supply)}."
     )
 

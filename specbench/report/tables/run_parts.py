@@ -151,7 +151,7 @@ def _metrics(run: Any) -> Table:
 
 def _measures(run: Any) -> Table:
     rows = run.summary.rows
-    said = {name: what for spec in run.config.methods for name, what in spec.measures.items()}
+    descriptions = {name: what for spec in run.config.methods for name, what in spec.measures.items()}
     names = list(dict.fromkeys(name for row in rows for name in row.measures))
     drafting = any(row.draft_forwards for row in rows)
     columns = [METHOD, *(Column(name, name.replace("_", " ")) for name in names)]
@@ -163,7 +163,9 @@ def _measures(run: Any) -> Table:
             each = row.draft_forwards / row.target_forwards if row.target_forwards else None
             figures += [cell.figure(each, 2)] if drafting else []
             body.append(Row([Cell(row.method), *figures], run.id, row.method))
-    meanings = [f"{name.replace('_', ' ')}: {said[name]}, mean over requests." for name in names if name in said]
+    meanings = [
+        f"{name.replace('_', ' ')}: {descriptions[name]}, mean over requests." for name in names if name in descriptions
+    ]
     meanings += ["draft forwards: forwards of the draft model per target forward."] if drafting else []
     title, source = "The methods' own figures", Source([run.id], " ".join(meanings))
     return Table("measures", title, columns, body, source, folded=len(body) > _OPEN, only="page")
@@ -209,8 +211,8 @@ def judgment_report(judged: Mapping[str, Any], run_id: str = "") -> Iterator[Blo
     where = "" if run_id else f" ({how})"  # a page may be published, so it names no host
     formula = f"Mean rating, 1 to 10, by {judge['id']}{where}, and the number of rated answers."
     yield Table("judged", f"Judged by {judge['id']}", columns, body, Source([run_id], formula), short="score")
-    if said := judge_remarks(judged):
-        yield Words(said, "warning")
+    if remarks := judge_remarks(judged):
+        yield Words(remarks, "warning")
 
 
 def _score(score: Mapping[str, Any] | None) -> Cell:

@@ -135,8 +135,8 @@ def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]
     *speeds, end_to_end = cells_of([TPF, TOK_S, SPEEDUP, VERDICT, STEP_RATIO, E2E], row)
     speeds.append(replace(end_to_end, line=""))  # two intervals would not fit 80 columns
     if hidden:
-        said = Cell("withheld", under="lossy and not scored", tone="bad")
-        speeds = [*[NOTHING] * 3, said, *[NOTHING] * 2]
+        notice = Cell("withheld", under="lossy and not scored", tone="bad")
+        speeds = [*[NOTHING] * 3, notice, *[NOTHING] * 2]
     cut = cell.share(row.truncated / row.requests if row.requests else None)
     method = Cell(name(row), under=apart, line=name(row))
     return [method, *speeds, quality, text, cut]

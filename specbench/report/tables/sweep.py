@@ -30,7 +30,7 @@ SWEPT = (
 
 
 def sweep_report(run: Mapping[str, Any], cells: pd.DataFrame, verbose: bool = True) -> list[Block]:
-    """What the terminal shows of a sweep: its title, the fastest at each concurrency, and what can be said of them.
+    """Terminal output of a sweep: title, the fastest configurations at each concurrency, and notes.
 
     ``verbose`` adds what memory gave, and what the columns mean.
     """
@@ -116,8 +116,8 @@ def found(row: Mapping[Any, Any], baseline_wins: bool = False) -> str:
     if row["method"] == BASELINE:
         return f"{UNSURE if _why(row) else ''}fastest" if baseline_wins and row["set"] == "tuning" else ""
     best = "best method" if baseline_wins else "best"
-    said = [row["stopped"], best if row["best"] else "within noise" if row["within_noise"] else ""]
-    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
+    lines = [row["stopped"], best if row["best"] else "within noise" if row["within_noise"] else ""]
+    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in lines if word)}"
 
 
 def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
@@ -254,7 +254,7 @@ def sweep_advice(
     options = str(row["label"]).split(" ")[1:]
     settings = [f"{method}.{word}" for word in options]
     compared, dropped = compared_cells(tuning)
-    said = [
+    lines = [
         f"{where}:",
         f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
         f"{'held-out' if len(held) else 'tuning'} prompts.",
@@ -262,24 +262,24 @@ def sweep_advice(
         f"machine a step of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
     ]
     if near := _near(compared):
-        said.append(f"It is the fastest of {len(compared)} configurations on all prompts{near}.")
+        lines.append(f"It is the fastest of {len(compared)} configurations on all prompts{near}.")
     if len(dropped):
-        said.append(f"{_dropped(len(dropped), 'earlier')}.")
+        lines.append(f"{_dropped(len(dropped), 'earlier')}.")
     if faster:
-        said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
+        lines.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
     elif judged["verdict"] == f"{UNSURE}faster":
-        said.append(
+        lines.append(
             f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
         )
     elif judged["speedup"] <= 1:
-        said.append(f"{_plain_wins(judged)}.")
-        said.append(f"Use: specbench run --method {BASELINE}")
+        lines.append(f"{_plain_wins(judged)}.")
+        lines.append(f"Use: specbench run --method {BASELINE}")
     else:
-        said.append("No tested configuration is shown to be faster than ar on this machine.")
+        lines.append("No tested configuration is shown to be faster than ar on this machine.")
     return {
         "best": {key: None if pd.isna(value) else value for key, value in judged.to_dict().items()},
         "set": settings,
         "faster": faster,
         "free_rows": free,
-        "said": said,
+        "said": lines,
     }

@@ -13,7 +13,7 @@ from specbench.report.tables.columns import METHOD
 from specbench.results import BASE, BASELINE, MethodSummary, Speedup, TextFigures, WithoutLoops
 
 #: A note appears if a speedup falls by more than this share without repetitive answers.
-TOLD = 0.1
+NOTED = 0.1
 
 CLOSING_LOOP = (
     f"repetitive: answers that end in {ROUNDS} or more repetitions of the same 1 to {LONGEST} tokens, {LEAST} tokens "
@@ -85,19 +85,19 @@ def aside(row: MethodSummary) -> str:
 
 
 def _sentence(row: MethodSummary, other: str, whole: Speedup, left: WithoutLoops) -> str:
-    said, of = f"{row.method}: {speedup(whole)} over {other}", left.prompts + left.dropped
+    text, of = f"{row.method}: {speedup(whole)} over {other}", left.prompts + left.dropped
     if left.speedup is None:
-        return f"{said} comes only from repetitive answers, on {left.dropped} of {of} prompts."
+        return f"{text} comes only from repetitive answers, on {left.dropped} of {of} prompts."
     before, after = (number(one, 2) for one in (row.tokens_per_forward, left.tokens_per_forward))
     forwards = f", and tokens per forward go from {before} to {after}" if before != after else ""
     return (
-        f"{said} falls to {speedup(left.speedup)} without the {left.dropped} of {of} prompts on which one of "
+        f"{text} falls to {speedup(left.speedup)} without the {left.dropped} of {of} prompts on which one of "
         f"the two answers is repetitive{forwards}."
     )
 
 
 def _falls(whole: Speedup, left: WithoutLoops) -> bool:
-    return left.speedup is None or left.speedup.value < (1 - TOLD) * whole.value
+    return left.speedup is None or left.speedup.value < (1 - NOTED) * whole.value
 
 
 def _worth_seeing(row: MethodSummary) -> bool:

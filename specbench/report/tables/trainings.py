@@ -32,8 +32,8 @@ def training_costs(due: Sequence[Due], max_hours: float | None = None) -> list[B
         body.append(Row([Cell(text) for text in (each.label, *figures, hours)]))
     total = hours_of(sum(each.hours for each in due))
     bound = "" if max_hours is None else f", of which --max-hours allows {max_hours:g}"
-    said = f"{total} hours in all{bound}; estimated from a measured training step."
-    return [Table("costs", "", columns, body, Source(formula=said))]
+    text_ = f"{total} hours in all{bound}; estimated from a measured training step."
+    return [Table("costs", "", columns, body, Source(formula=text_))]
 
 
 def trainings_report(read: ReadTrainings) -> list[Block]:
