@@ -1,4 +1,4 @@
-"""Every figure that is computed from the files of runs: summaries, speedups, statistics, comparisons. No torch."""
+"""Compute every figure from the files of runs: summaries, speedups, statistics, comparisons."""
 
 from typing import TYPE_CHECKING
 

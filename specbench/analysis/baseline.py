@@ -1,6 +1,6 @@
-"""Baseline: is our AR a fair one? Its speed over the plain decoding of other engines in the same run.
+"""Is our AR a fair baseline? Compare its speed with plain decoding of other engines in the same run.
 
-Every speedup of a run is over our AR, and a slow one flatters them all.
+Every speedup is over our AR, so a slow AR would make all speedups look better.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from specbench.analysis.other_engines import same_precision
 from specbench.results import BASELINE, PLAIN, MethodSummary, RunConfig, RunSummary, Speedup
 
-#: An AR this near to the fastest other one, or above it, is called fair.
+#: Our AR is called fair if it has at least this share of the fastest other engine's speed.
 NEAR = 0.95
 
 
 @dataclass(frozen=True)
 class OverEngine:
-    """Our AR over one other engine's: decode speed with its 95 % interval (or None), and first token."""
+    """Our AR over another engine's: ratio of decode speeds with its 95% interval or None, and TTFT ratio."""
 
     row: MethodSummary
     ratio: float
@@ -27,7 +27,7 @@ class OverEngine:
 
     @property
     def fair(self) -> bool:
-        """Whether ours is at most 5 % slower, as measured."""
+        """Whether our measured speed is at most 5% lower."""
         return self.ratio >= NEAR
 
 
@@ -35,8 +35,8 @@ class OverEngine:
 class StepTime:
     """Where a step of plain decoding spends its time.
 
-    ``reading_s`` is what weights and cache take at the measured bandwidth; ``host_s`` is the median outside of the
-    target's forward, known only with ``--trace`` and of our engine.
+    ``reading_s`` is the time to read weights and cache at the measured bandwidth; ``host_s`` is the median time outside
+    the target's forward, known only for our engine with ``--trace``.
     """
 
     total_s: float
@@ -45,7 +45,7 @@ class StepTime:
 
 
 def over_engines(config: RunConfig, summary: RunSummary) -> list[OverEngine]:
-    """Our AR over each other engine's plain decoding in a run, the fastest of them first; empty where there is none."""
+    """Our AR over each other engine's plain decoding in a run, the fastest engine first."""
     plain = {
         spec.label
         for spec in config.methods
@@ -67,7 +67,7 @@ def _over(row: MethodSummary, theirs: Speedup) -> OverEngine:
 
 
 def step_time(row: MethodSummary) -> StepTime | None:
-    """Where a row's step spends its time; None where its forwards were not counted."""
+    """Where a row's step spends its time; None if its forwards were not counted."""
     if row.step_s is None:
         return None
     share = row.bandwidth_share
@@ -75,21 +75,21 @@ def step_time(row: MethodSummary) -> StepTime | None:
 
 
 def where_time_goes(rows: Sequence[MethodSummary], over: OverEngine) -> str:
-    """Where our time goes beside another engine's, in a sentence; empty where one of the two was not counted."""
+    """A sentence that compares our step time with another engine's; empty if forwards were not counted."""
     ours = step_time(next(row for row in rows if row.method == BASELINE))
     theirs = step_time(over.row)
     if ours is None or theirs is None:
         return ""
-    said = f"a step of {BASELINE} takes {_ms(ours.total_s)} ms and one of {over.row.method} {_ms(theirs.total_s)}"
+    text = f"a step of {BASELINE} takes {_ms(ours.total_s)} ms and one of {over.row.method} {_ms(theirs.total_s)}"
     if ours.reading_s is None or theirs.reading_s is None:
-        return said
-    said += f"; reading weights and cache takes {_ms(ours.reading_s)} of ours at the bandwidth read beside the run"
+        return text
+    text += f"; of ours, reading weights and cache takes {_ms(ours.reading_s)} at the bandwidth measured during the run"
     rest = ours.total_s - ours.reading_s
     if rest < 0:
-        return f"{said}, so memory gave more than that when it was read, and what else takes time cannot be told"
+        return f"{text}, so the actual bandwidth was higher, and the rest of the step is unknown"
     if ours.host_s is None:
-        return f"{said}, all else {_ms(rest)}; --trace says how much of that is outside of the forward"
-    return f"{said}, all else {_ms(rest)}, of which {_ms(ours.host_s)} outside of the forward (median)"
+        return f"{text}, everything else {_ms(rest)}; --trace measures how much of that is outside the forward"
+    return f"{text}, everything else {_ms(rest)}, of which {_ms(ours.host_s)} is outside the forward (median)"
 
 
 def _ms(seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""Blocks: which prompts are stepped together, and so are timed together and not one by one.
+"""Group prompts into blocks that are stepped together and therefore timed together.
 
-Where sequences share the engine, two prompts of one block are no independent measurements: the block is the unit.
+If sequences share the engine, the prompts of a block are not independent measurements: the block is the unit.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from itertools import pairwise
 
 from specbench.results import RequestRecord
 
-#: Prompts per sequence stepped together that a block holds at least: slots run empty at its end, and with one filling
-#: that would be most of what is measured.
+#: Prompts per slot in a block, at least. Slots are empty at the end of a block, and with one prompt per slot that would
+#: dominate the measurement.
 FILLINGS = 4
 
 
 def blocks_of(prompts: Sequence[str], concurrency: int) -> list[tuple[str, ...]]:
-    """The blocks that prompts are decoded in: one prompt each, or :data:`FILLINGS` fillings of the slots, almost equal
-    in size.
-    """
+    """Blocks in which prompts are decoded: single prompts, or :data:`FILLINGS` prompts per slot, of similar size."""
     size = 1 if concurrency == 1 else FILLINGS * concurrency
     count = max(1, len(prompts) // size) if prompts else 0
     ends = [len(prompts) * block // count for block in range(1 + count)] if count else [0]
@@ -26,19 +24,19 @@ def blocks_of(prompts: Sequence[str], concurrency: int) -> list[tuple[str, ...]]
 
 
 def prompts_for(blocks: int, concurrency: int) -> int:
-    """Prompts that make so many blocks."""
+    """The number of prompts that fill ``blocks`` blocks."""
     return blocks if concurrency == 1 else blocks * FILLINGS * concurrency
 
 
 def prompt_segments(records: Iterable[RequestRecord]) -> Iterator[tuple[str, int]]:
-    """Prompt and stretch of each request of a row, which is what :func:`units` goes by."""
+    """Prompt and segment of each request of a row, as :func:`timing_units` needs them."""
     return ((record.prompt_id, record.segment) for record in records)
 
 
 def timing_units(arms: Iterable[Iterable[tuple[str, int]]], *, shared: bool) -> Mapping[str, str]:
-    """Prompt id -> the least prompt id of its unit: all prompts that were timed together with it.
+    """Prompt id -> smallest prompt id of its unit, which are all prompts timed together with it.
 
-    ``arms`` holds prompt and segment of the requests of each compared row; unless ``shared``, every prompt is a unit.
+    ``arms`` holds (prompt, segment) of the requests of each compared row; unless ``shared``, every prompt is a unit.
     """
     first: dict[str, str] = {}
 

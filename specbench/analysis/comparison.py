@@ -1,6 +1,6 @@
-"""Runs compared request by request, from their files alone; the first run is the reference, A.
+"""Compare runs request by request, from their files; the first run is the reference, A.
 
-Only what was asked the same is compared: runs of other prompts, budgets or samplings are refused.
+Runs with different prompts, budgets or sampling are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specbench.analysis.stats.ratio import paired_ratio, per_prompt, relative_ra
 from specbench.common import Undecided, UsageError, unknown_name
 from specbench.results import BASELINE, AccuracyDifference, MethodSpec, RequestRecord, Speedup
 
-_SEED = 0  # of the bootstrap, as in summaries
+_SEED = 0  # for the bootstrap, as in summaries
 
 _Key = tuple[str, int, int]  # prompt, repeat, turn
 _Arm = tuple[list[float], list[float]]
@@ -30,9 +30,7 @@ _Arm = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the compared runs: its letter in tables, and the only row to compare (None: all that the other run has
-    too).
-    """
+    """One of the compared runs: its letter in tables, and the row to compare (None: all rows that both runs have)."""
 
     letter: str
     path: Path
@@ -49,17 +47,15 @@ class Side:
 
 
 def read_sides(targets: Sequence[str]) -> list[Side]:
-    """The runs named by ``FOLDER`` or ``FOLDER:METHOD``, each whole. Raises UsageError for fewer than two, or more than
-    letters.
-    """
+    """Read the complete runs given as ``FOLDER`` or ``FOLDER:METHOD``; UsageError unless there are 2 to 26."""
     if not 2 <= len(targets) <= len(ascii_uppercase):
         most = len(ascii_uppercase)
-        raise UsageError(f"{len(targets)} to compare; name two to {most} runs, as RUN or RUN:METHOD")
+        raise UsageError(f"cannot compare {len(targets)} runs: name two to {most}, as RUN or RUN:METHOD")
     sides = []
     known: dict[Path, ReadRun] = {}
     for letter, target in zip(ascii_uppercase, targets, strict=False):
         path, label = Path(target), None
-        if not os.path.exists(path) and ":" in target:  # unlike Path's, of any path it says only yes or no
+        if not os.path.exists(path) and ":" in target:  # unlike Path.exists, it never raises
             before, _, label = target.rpartition(":")
             path = Path(before)
         read = known[path] = known.get(path) or read_whole(path)
@@ -71,10 +67,10 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
 
 
 def compare(sides: Sequence[Side]) -> dict[str, Any]:
-    """Every run after the first against the first, JSON-ready. Raises UsageError for runs that are unlike.
+    """Compare every run with the first, as JSON-ready data; UsageError if runs are not comparable.
 
-    ``rows`` has for each pair of rows ``speedup`` over A, ``over_ar`` (of the speedups over each run's own AR), and
-    pairs [A, other] of ``decode_tok_s``, ``tokens_per_forward``, ``right``; ``differs`` has a line on each other
+    For each pair of rows, ``rows`` has ``speedup`` over A, ``over_ar`` (ratio of the speedups over each run's own AR),
+    and pairs [A, other] of ``decode_tok_s``, ``tokens_per_forward`` and ``right``. ``differs`` has a line per other
     difference.
     """
     reference, *others = sides
@@ -111,7 +107,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
 
 
 def _unlike(a: Side, b: Side) -> Iterator[str]:
-    """Why what two runs measured is not the same thing."""
+    """Why two runs are not comparable."""
     ours, theirs = a.read.config, b.read.config
     sampling, other = ours.sampling, theirs.sampling
     sampled = sampling.temperature > 0
@@ -126,23 +122,23 @@ def _unlike(a: Side, b: Side) -> Iterator[str]:
     ]
     for what, mine, its in asked:
         if mine != its:
-            yield f"another {what} ({its}, not {mine})"
+            yield f"different {what} ({its}, not {mine})"
     for name in sorted(ours.task.options.keys() | theirs.task.options.keys()):
         mine, its = (task.options.get(name) for task in (ours.task, theirs.task))
         if mine != its:
-            yield f"another {name} of the task ({its}, not {mine})"
+            yield f"different {name} of the task ({its}, not {mine})"
     if {key[0] for key in a.requests(BASELINE)} != {key[0] for key in b.requests(BASELINE)}:
-        yield "other prompts"
+        yield "different prompts"
     if not _same_prompts(a, b) and ours.model.fingerprint == theirs.model.fingerprint:
         if ours.undated().task.prompts_sha256 == theirs.undated().task.prompts_sha256:
             begun = [side.task.dated.at for side in (ours, theirs) if side.task.dated]
             yield (
-                f"the chat template writes the time into prompts, and they began at {' and '.join(begun)}: nothing "
-                "else of the prompts differs; run the rows that you want to compare in one command"
+                f"the chat template writes the time into prompts, and the runs started at {' and '.join(begun)}; the "
+                "prompts are otherwise equal; run the rows that you want to compare in one command"
             )
-        yield "the same model was given its prompts in other words"
+        yield "the same model got different prompt texts"
     if ours.simulated != theirs.simulated:
-        yield "acceptance was simulated in one of them, or otherwise"
+        yield "simulated acceptance in only one of them, or with other figures"
 
 
 def _same_prompts(a: Side, b: Side) -> bool:
@@ -150,7 +146,7 @@ def _same_prompts(a: Side, b: Side) -> bool:
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[str, str]]:
-    """Which rows are held against each other: the named ones, else those of equal label."""
+    """The rows to compare: the named ones, otherwise those with equal labels."""
     labels, others = ([spec.label for spec in side.read.config.methods] for side in (a, b))
     if a.label is None and b.label is None:
         if a.path == b.path:
@@ -166,7 +162,7 @@ def _pairs(a: Side, b: Side) -> list[tuple[str, str]]:
 
 
 def _described(side: Side) -> dict[str, Any]:
-    """What a run was run with, as far as that may differ."""
+    """The settings of a run that may differ between compared runs."""
     config = side.read.config
     environment = side.read.run.get("environment") or {}
     cpu, device = (environment.get(name) or {} for name in ("cpu", "device"))
@@ -199,16 +195,16 @@ def _disturbed(side: Side) -> list[str]:
 
 
 def _differences(a: Side, b: Side) -> list[str]:
-    """What may differ between compared runs, and does."""
+    """The settings that differ between two runs."""
     mine, its = _described(a), _described(b)
     found = [f"{name} {its[name]}, not {mine[name]}" for name in mine if mine[name] != its[name]]
     if not _same_prompts(a, b):
-        found.append("prompts in other tokens, which are not the same amount of text")
+        found.append("prompts are tokenised differently, so a token is not the same amount of text")
     return found
 
 
 def _of_methods(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Options and weights of rows that go by the same name."""
+    """Differences in options and weights between rows with the same label."""
     found = []
     for label, other in pairs:
         mine, its = a.spec(label), b.spec(other)
@@ -225,7 +221,7 @@ def _of_methods(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> list[str]
 
 
 def _row(a: Side, b: Side, label: str, other: str) -> dict[str, Any]:
-    """Two rows on the requests that both runs have."""
+    """Compare two rows on the requests that both runs have."""
     mine, its = a.requests(label), b.requests(other)
     keys = sorted(mine.keys() & its.keys())
     ours, theirs = [mine[key] for key in keys], [its[key] for key in keys]
@@ -271,12 +267,12 @@ def _arm(records: Sequence[RequestRecord], shared: bool) -> _Arm:
 
 
 def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:
-    """Whether a speedup over each run's own AR is another thing than the speedup."""
+    """Whether speedups over each run's own AR exist and differ from the plain speedup."""
     return a.path != b.path and {label, other} != {BASELINE}
 
 
 def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], shared: bool) -> Speedup | None:
-    """The speedup over AR in ``b`` over that in ``a``: a machine that was slower as a whole cancels."""
+    """The speedup over AR in ``b`` divided by that in ``a``, which cancels a change of the machine's speed."""
     plain = [side.requests(BASELINE) for side in (a, b)]
     ar = [_arm([records[key] for key in keys], shared) for records in plain]
     unit = timing_units([prompt_segments(each.values()) for each in plain], shared=shared)
@@ -287,7 +283,7 @@ def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], sh
 
 
 def _right(side: Side, records: Sequence[RequestRecord]) -> list[bool] | None:
-    """Verdicts of the answers; None unless all have one."""
+    """Verdicts of the answers; None unless all are scored."""
     verdicts = side.read.verdicts
     found = [verdicts[r.request_id] for r in records if r.request_id in verdicts]
     return found if records and len(found) == len(records) else None
@@ -308,7 +304,7 @@ def _written(found: Speedup | AccuracyDifference | None) -> dict[str, Any] | Non
 def _prompts(
     ours: Sequence[RequestRecord], theirs: Sequence[RequestRecord], shared: bool, same_tokens: bool
 ) -> list[dict[str, Any]]:
-    """Each prompt by itself, its turns and repeats together."""
+    """Figures of each prompt, with its turns and repeats together."""
     pairs: dict[str, list[tuple[RequestRecord, RequestRecord]]] = {}
     for r, s in zip(ours, theirs, strict=True):
         pairs.setdefault(r.prompt_id, []).append((r, s))

@@ -1,4 +1,4 @@
-"""Engine line: what a run's engine chose and what its captures cost, in words."""
+"""Describe in words what a run's engine chose and what its graph captures cost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ _MIB = 1 << 20
 
 
 def engine_line(report: Mapping[str, Any]) -> str:
-    """The line on ``Engine.report()``, as "attention: triton (auto: 1.3 times flash); 14 graphs captured in 2.1 s, 310
-    MiB".
-    """
+    """``Engine.report()`` in a line, as "attention: triton (auto: 1.3 times flash); 14 graphs captured in 2.1 s"."""
     parts = []
     if attention := report.get("attention"):
         parts.append(f"attention: {attention}" + (f" ({report['why']})" if report.get("why") else ""))
@@ -36,7 +34,7 @@ def engine_line(report: Mapping[str, Any]) -> str:
 
 
 def layers_line(report: Mapping[str, Any]) -> str:
-    """Whose layers ran, as "layers: our own C++"; empty where the report does not say."""
+    """The implementation of the layers, as "layers: our own C++"; empty if the report does not have it."""
     if report.get("linears") == "own":
         return "layers: our own C++"
     if fused := _fused(report):
@@ -46,7 +44,7 @@ def layers_line(report: Mapping[str, Any]) -> str:
 
 
 def _fused(report: Mapping[str, Any]) -> str:
-    """Which parts run as kernels; empty where none does."""
+    """The parts that run as fused kernels; empty if there are none."""
     fusions = report.get("fusions")
     return f"fused ({', '.join(fusions)}{_missing(report)})" if fusions else ""
 
@@ -56,6 +54,6 @@ def _missing(report: Mapping[str, Any]) -> str:
 
 
 def _number(report: Mapping[str, Any], name: str) -> float | None:
-    """A figure; a report is kept as it is, so that anything may stand there."""
+    """A number from a report, which is not validated and may hold any value."""
     found = report.get(name)
     return found if isinstance(found, (int, float)) else None

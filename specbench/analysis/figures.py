@@ -1,10 +1,10 @@
-"""Figures: what the records of one method say by themselves, without its AR baseline.
+"""Compute the figures of one method from its records, without the AR baseline.
 
-* ``tokens_per_forward`` = Σ decoded tokens / Σ target forwards after prefill, those without a draft included. Decoded
-  are the output tokens after the first arrival: all but one in our engine, see ``RequestRecord.first_tokens``.
+* ``tokens_per_forward`` = Σ decoded tokens / Σ target forwards after the prefill, including forwards without a draft.
+  Decoded tokens are those after the first arrival: all but one in our engine, see ``RequestRecord.first_tokens``.
 * ``decode_tok_s`` = Σ decoded tokens / Σ decode seconds; at concurrency above 1 a request's decode seconds are its
   share of the engine's time, so the same formula is the throughput.
-* ``tpot_median_s`` = median over requests of ``decode_s / decoded tokens``, those with one token left out.
+* ``tpot_median_s`` = median over requests of ``decode_s / decoded tokens``, without requests of one token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specbench.results import PHASES, Gpu, MethodFigures, RequestRecord
 
 
 def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) -> MethodFigures:
-    """The figures of a method; ``shared`` above concurrency 1, where a request's share of the time counts."""
+    """The figures of a method; ``shared``: concurrency above 1, where a request's share of the time counts."""
     found = counts(records, shared)
     tokens, forwards = found["tokens"], sum(r.target_forwards for r in records)
     decode_s = sum(r.decoding_s(shared) for r in records)
@@ -43,7 +43,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
 
 
 def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
-    """The fields of :class:`specbench.results.summary_schema.Counts`, which a group of categories has too."""
+    """The fields of :class:`specbench.results.summary_schema.Counts`, also for a group of categories."""
     decoded = sum(r.decoded_tokens for r in records)
     return {
         "prompts": len({r.prompt_id for r in records}),
@@ -58,19 +58,19 @@ def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
 
 
 def _counted(records: Sequence[RequestRecord]) -> bool:
-    """Whether target forwards were counted: an engine behind an endpoint may not tell."""
+    """Whether target forwards were counted; an engine at an endpoint may not report them."""
     return any(record.target_forwards for record in records) or not any(record.decoded_tokens for record in records)
 
 
 def quotient(numerator: float | None, denominator: float | None) -> float | None:
-    """A ratio; None where there is none."""
+    """A ratio; None if undefined."""
     return numerator / denominator if numerator is not None and denominator else None
 
 
 def _gpu(records: Sequence[RequestRecord]) -> Gpu | None:
-    """What the GPU did over the requests: medians of clock and power, the highest temperature, the energy of a token.
+    """GPU figures over the requests: median clock and power, highest temperature, energy per token.
 
-    None without a trace. ``energy_per_token_j`` counts what the prefills took too, over all kept tokens.
+    None without GPU data. ``energy_per_token_j`` includes the prefills and divides by all kept tokens.
     """
     traced = [(r, r.gpu) for r in records if r.gpu]
     if not traced:
@@ -93,7 +93,7 @@ def _gpu(records: Sequence[RequestRecord]) -> Gpu | None:
 
 
 def _phases(records: Sequence[RequestRecord]) -> dict[str, float] | None:
-    """Median seconds of a step by phase, and of all but the forward together; None without a trace."""
+    """Median seconds per step by phase, and of everything except the forward; None without a trace."""
     steps = [step for r in records if r.phases_s for step in zip(*(r.phases_s[p] for p in PHASES), strict=True)]
     if not steps:
         return None
@@ -103,7 +103,7 @@ def _phases(records: Sequence[RequestRecord]) -> dict[str, float] | None:
 
 
 def _measures(records: Sequence[RequestRecord]) -> dict[str, float]:
-    """Mean over requests of each figure of the method's own; a request that has none of a name is left out of it."""
+    """Mean over requests of each of the method's own figures; requests without a figure are left out of its mean."""
     found: dict[str, list[float]] = defaultdict(list)
     for record in records:
         for name, value in record.measures.items():

@@ -1,4 +1,4 @@
-"""Run: a finished run as Python has it, its folder, its summary and its tables."""
+"""A finished run in Python: its folder, summary and tables."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Run:
-    """What ``specbench.run`` returns; any run folder can be given to it."""
+    """The result of ``specbench.run``; it can also be made from any run folder."""
 
     folder: Path
 
     @cached_property
     def summary(self) -> RunSummary:
-        """The figures of its methods, AR first; see :class:`RunSummary`."""
+        """The figures of the run's methods, AR first; see :class:`RunSummary`."""
         return read_run(self.folder, traces=False).summary
 
     def frame(self, *, text: bool = False) -> pd.DataFrame:
-        """A row per request, as :func:`specbench.load` makes it."""
+        """A row per request, as from :func:`specbench.load`."""
         from specbench.analysis.frame import load
 
         return load(self.folder, text=text)
 
     def methods(self) -> pd.DataFrame:
-        """A row per method: the figures of the summary as columns."""
+        """A row per method, with the figures of the summary as columns."""
         from specbench.analysis.frame import load_methods
 
         return load_methods(self.folder)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a row per method."""
-        said = [str(self.folder), disturbance_line(self.summary)]
-        return table([_HEAD, *map(_cells, self.summary.rows)], caption="; ".join(part for part in said if part))
+        """Table for notebooks, a row per method."""
+        lines = [str(self.folder), disturbance_line(self.summary)]
+        return table([_HEAD, *map(_cells, self.summary.rows)], caption="; ".join(part for part in lines if part))
 
 
 def table(rows: Sequence[Sequence[str]], caption: str) -> str:
-    """HTML of a table whose first row is its head; all texts are escaped, for a model may have written them."""
+    """HTML of a table whose first row is the head; all texts are escaped, because they may come from a model."""
     lines = ["<table>", f"<caption>{html.escape(caption)}</caption>"]
     for number, row in enumerate(rows):
         tag = "td" if number else "th"
@@ -74,7 +74,7 @@ def _cells(row: MethodSummary) -> list[str]:
 
 
 def _speedup(speedup: Speedup | None) -> str:
-    """With its interval, or the word for why there is none."""
+    """A speedup with its interval, or with the reason why there is none."""
     if speedup is None:
         return "-"
     if speedup.interval is None:

@@ -1,7 +1,7 @@
-"""Frame: runs as pandas tables in long form, a row per request or per method; units are in the names of the columns.
+"""Load runs as pandas tables in long form, a row per request or per method; column names contain the units.
 
 Columns are the fields of :class:`RequestRecord` and :class:`MethodSummary`, see :mod:`specbench.results.columns`;
-``option_``, ``measure_`` and ``correct_`` columns are there where a row has a value for them.
+``option_``, ``measure_`` and ``correct_`` columns exist if a row has a value for them.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from specbench.results import (
 
 _Row = dict[str, Any]
 
-#: Of a run's configuration, in every row.
+#: Columns from a run's configuration, in every row.
 _RUN = {
     "run": "string", "model": "string", "dtype": "string", "device": "string", "task": "string",
     "task_version": "int64", "temperature": "float64", "concurrency": "int64", "max_new_tokens": "int64",
     "method": "string", "method_name": "string", "simulated": "bool",
 }  # fmt: skip
 
-#: Derived from a record. ``decode_tok_s`` counts the request's share of the engine's time, as a run's table does;
-#: ``tpot_s`` is the wait of its reader. ``correct`` is missing where nothing was judged.
+#: Columns derived from a record. ``decode_tok_s`` counts the request's share of the engine's time, as a run's table
+#: does; ``tpot_s`` is the time per token that the reader waits. ``correct`` is missing for answers without a score.
 _DERIVED = {"tokens_per_forward": "float64", "decode_tok_s": "float64", "tpot_s": "float64", "correct": "boolean"}
 
-#: Type of each column of a table of requests that is always there.
+#: Type of each column that a table of requests always has.
 REQUEST: Mapping[str, str] = {**_RUN, **columns_of(RequestRecord), **_DERIVED}
 
-#: The same of a table of methods.
+#: The same for a table of methods.
 METHOD: Mapping[str, str] = {**_RUN, **columns_of(MethodSummary), "complete": "bool"}
 
-#: The same of a table of windows of answers.
+#: The same for a table of windows of answers.
 POSITION: Mapping[str, str] = {**_RUN, **columns_of(AtPosition)}
 
 
@@ -58,16 +58,16 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
     """The requests of runs, a row each.
 
     Args:
-        folders: run folders and sweep folders; of a sweep, every run in it (``c1``, ``c2``, …), named ``SWEEP/c1``.
+        folders: run folders and sweep folders; a sweep adds every run in it (``c1``, ``c2``, …), named ``SWEEP/c1``.
         text: add the answers, as a column ``text``.
 
     Returns:
         The columns of :data:`REQUEST`, times in seconds, then ``option_NAME`` for the options of the methods,
-        ``correct_NAME`` for further metrics, ``measure_NAME`` for figures of the methods' own and ``gpu_NAME`` where
-        the GPU told something. Plain decoding is the rows with method "ar". Unfinished runs are as they stand.
+        ``correct_NAME`` for further metrics, ``measure_NAME`` for the methods' own figures and ``gpu_NAME`` if GPU data
+        were recorded. Rows with method "ar" are plain decoding. Unfinished runs have the requests finished so far.
 
     Raises:
-        UsageError: none is given; or one is no run, given twice, damaged or of a newer version.
+        UsageError: no folder is given, or one is not a run, given twice, damaged or of a newer version.
     """
     return table((row for name, path in _runs(folders) for row in _requests(name, path, text)), REQUEST)
 
@@ -78,12 +78,12 @@ def load_methods(*folders: str | Path) -> pd.DataFrame:
 
 
 def load_positions(*folders: str | Path) -> pd.DataFrame:
-    """Speed over the place in the answer, a row per method and window, see :mod:`specbench.analysis.positions`."""
+    """Speed by position in the answer, a row per method and window, see :mod:`specbench.analysis.positions`."""
     return table((row for name, path in _runs(folders) for row in _positions(name, path)), POSITION)
 
 
 def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
-    """The run folders with their names, each name and each folder once."""
+    """The run folders with their names; UsageError for duplicates."""
     found: dict[str, Path] = {}
     for path in map(Path, folders):
         for name, place in _inside(path):
@@ -97,7 +97,7 @@ def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _inside(path: Path) -> Iterator[tuple[str, Path]]:
-    name = os.path.basename(os.path.realpath(path))  # Path.resolve() raises where links lead in circles
+    name = os.path.basename(os.path.realpath(path))  # Path.resolve() raises for cyclic links
     if is_sweep(path):
         yield from ((f"{name}/{place.name}", place) for _, place in part_folders(path))
     else:
@@ -129,7 +129,7 @@ def _methods(name: str, path: Path) -> Iterator[_Row]:
     of_method = _of_methods(name, read.config, _device(RunFolder.load(path), read.config))
     for row in read.summary.rows:
         found = {**of_method[row.method], **cells_of(row), "complete": read.summary.complete}
-        # AR against itself is 1, of which there is nothing to say.
+        # AR over itself is 1, so a verdict would be meaningless.
         missing = [column for column in found if column.endswith("_verdict")] if row.method == BASELINE else []
         yield found | dict.fromkeys(missing)
 
@@ -143,12 +143,12 @@ def _positions(name: str, path: Path) -> Iterator[_Row]:
 
 
 def _device(folder: RunFolder, config: RunConfig) -> str:
-    """What the environment calls the device; a run that says nothing of it has its kind at least."""
+    """Name of the device, or its kind if the environment does not record a name."""
     return known_text(folder.run, "environment", "device", "name") or config.model.device
 
 
 def _of_methods(name: str, config: RunConfig, device: str) -> dict[str, _Row]:
-    """What a run's configuration gives to every row of a method, by label."""
+    """Method label -> the columns from the run's configuration."""
     return {spec.label: _columns(name, config, device, spec) for spec in config.methods}
 
 
@@ -171,9 +171,7 @@ def _columns(name: str, config: RunConfig, device: str, spec: MethodSpec) -> _Ro
 
 
 def table(rows: Iterable[_Row], columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A typed table: the given columns, then those found in the rows. A missing figure is nan, a missing word
-    ``pd.NA``.
-    """
+    """A typed table: the given columns, then those found in the rows; missing values are nan or ``pd.NA``."""
     values: dict[str, list[Any]] = {name: [] for name in columns}
     count = 0
     for count, row in enumerate(rows, 1):
@@ -190,7 +188,7 @@ def table(rows: Iterable[_Row], columns: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _typed(values: list[Any]) -> Any:
-    """Values of one type as such, with gaps; of several, as text would be, they stay as they are."""
+    """A typed column if all values have one type, otherwise a column of objects."""
     known = {type(value) for value in values if value is not None}
     if known <= {int, float} and float in known:
         return pd.array(values, dtype="float64")
@@ -199,4 +197,4 @@ def _typed(values: list[Any]) -> Any:
     }  # fmt: skip
     if dtype := dtypes.get(frozenset(known)):
         return pd.array(values, dtype=dtype)
-    return pd.Series(values, dtype="object").array  # which takes values that are lists, too
+    return pd.Series(values, dtype="object").array  # also works for values that are lists

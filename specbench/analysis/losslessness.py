@@ -1,4 +1,4 @@
-"""Grades of answers against AR's, counted over prompts (DESIGN §6). The grading is the runner's."""
+"""Count the grades of answers compared with AR's over prompts (DESIGN §6); the runner assigns the grades."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ GRADES: tuple[Grade, ...] = ("exact", "numeric-tie", "lossy")
 
 
 def worst_grade(grades: Iterable[Grade]) -> Grade:
-    """The worst of some grades; of none, exact."""
+    """The worst of some grades; "exact" if there are none."""
     return max(grades, key=GRADES.index, default="exact")
 
 
 def prompt_of(item: str) -> tuple[str, str]:
-    """Prompt and turn, empty for the first one, of an answer without repeats as a tally names it: "id|0", "id|0|2"."""
+    """Prompt and turn (empty for the first) from a tally's key "id|0" or "id|0|2" of an answer without repeats."""
     found = re.fullmatch(r"(.*?)\|0(?:\|(\d+))?", item, re.DOTALL)
     assert found is not None, item
     return found[1], found[2] or ""
 
 
 def grade_rates(prompts: Iterable[str], diverged: Iterable[tuple[str, Grade]]) -> dict[str, dict[str, Any]]:
-    """Grade -> ``count``, ``of``, ``low`` and ``high`` (Wilson's 95 % interval) of the share of prompts; JSON-ready.
+    """Grade -> ``count``, ``of``, ``low`` and ``high`` (Wilson's 95% interval) of the share of prompts; JSON-ready.
 
-    A prompt counts once, by the worst of its answers. ``diverged`` holds (prompt, grade) of each answer that is not
-    AR's.
+    A prompt counts once, with the grade of its worst answer. ``diverged`` holds (prompt, grade) of each answer that
+    differs from AR's.
     """
     graded: dict[str, Grade] = dict.fromkeys(prompts, "exact")
     for prompt, grade in diverged:
@@ -47,7 +47,7 @@ def grade_rates(prompts: Iterable[str], diverged: Iterable[tuple[str, Grade]]) -
 
 
 def merge(tallies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tallies of one method over unlike samplings as one, see :func:`specbench.runner.grades.lossless.tally`."""
+    """Merge the tallies of one method over several samplings, see :func:`specbench.runner.grades.lossless.tally`."""
     seen = list(tallies)
     noises = [tally["noise"] for tally in seen if tally["noise"] is not None]
     return {

@@ -1,6 +1,6 @@
-"""Quality: what lm-eval found of a model, and the difference of two models on the same documents.
+"""lm-eval results of a model, and paired comparison of two models on the same documents.
 
-A metric keeps its value for each document, so that any two such files are compared in pairs, whenever they were made.
+Metrics keep the value of each document, so that any two files can be compared in pairs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from specbench.analysis.stats.proportions import difference_verdict, paired_diff
 from specbench.common import UsageError, in_64_bits, read_json_object, schema_version, validate
 from specbench.results import Count, Figure, ModelSpec, Record
 
-#: Of the file.
+#: Schema version of the file.
 SCHEMA = 1
 
-#: Where nothing says which revision of its data a task had.
+#: Value of ``revision`` if the revision of a task's data is unknown.
 UNVERIFIED = "unverified"
 
 _SEED = 0
 _TODO = "repeat specbench quality"
 
-#: What a metric is of its documents: a share of right ones, a mean, or exp or log2 of minus a mean log-likelihood.
+#: How a metric follows from its documents: share of right ones, mean, or exp or log2 of minus the mean log-likelihood.
 Kind = Literal["share", "mean", "perplexity", "bits"]
 
 _PERPLEXITIES: dict[str, Kind] = {
@@ -42,57 +42,58 @@ _PERPLEXITIES: dict[str, Kind] = {
 class Metric(Record):
     """A metric of a task, or of a group of tasks."""
 
-    metric: str = Field(description="lm-eval's name of it: acc, acc_norm, exact_match, word_perplexity")
-    filter: str = Field(description="what made an answer of the text before it was judged; none where nothing did")
-    value: float | None = Field(description="None: it is no number, or not finite")
-    stderr: float | None = Field(description="lm-eval's; None where it has none")
+    metric: str = Field(description="lm-eval's name: acc, acc_norm, exact_match, word_perplexity")
+    filter: str = Field(description="lm-eval's filter that extracted the answer from the text; 'none' without one")
+    value: float | None = Field(description="None: not a finite number")
+    stderr: float | None = Field(description="lm-eval's standard error; None without one")
     higher_is_better: bool | None
     items: list[Figure] | None = Field(
-        default=None, description="of each document; None where a document has no number"
+        default=None, description="value of each document; None if a document has no number"
     )
-    weights: list[Figure] | None = Field(default=None, description="bytes or words of each document, of a perplexity")
+    weights: list[Figure] | None = Field(default=None, description="bytes or words of each document, for perplexities")
 
 
 class TaskQuality(Record):
-    """A task of lm-eval, and what a model made of it."""
+    """A model's results on a task of lm-eval."""
 
     task: str
-    version: str = Field(description="the task's, as lm-eval has it")
+    version: str = Field(description="version of the task in lm-eval")
     shots: Count
-    documents: Count = Field(description="that were asked")
-    of: Count = Field(description="that there are")
-    data: str = Field(description="name of the data set, without folders of this machine")
-    revision: str = Field(description=f"of the data, where the task pins one; else {UNVERIFIED}")
-    documents_hash: str = Field(description="of the documents: equal for the same ones in the same order")
-    task_hash: str = Field(description="lm-eval's: of documents, prompts and targets")
+    documents: Count = Field(description="number of evaluated documents")
+    of: Count = Field(description="number of documents in the task")
+    data: str = Field(description="name of the data set, without local folders")
+    revision: str = Field(description=f"revision of the data if the task pins one, otherwise {UNVERIFIED}")
+    documents_hash: str = Field(description="hash of the documents, equal for the same documents in the same order")
+    task_hash: str = Field(description="lm-eval's hash of documents, prompts and targets")
     metrics: list[Metric]
 
 
 class GroupQuality(Record):
-    """A group of tasks that lm-eval sums up."""
+    """A group of tasks with lm-eval's combined metrics."""
 
     group: str
     metrics: list[Metric]
 
 
 class Quality(Record):
-    """Quality of one model: the file that ``specbench quality`` writes."""
+    """Quality of one model, the content of the file written by ``specbench quality``."""
 
     schema_version: int = SCHEMA
     model: ModelSpec
-    lm_eval: str = Field(description="its version")
-    limit: Count | None = Field(description="documents of each task, the first ones; None is all")
-    chat: bool = Field(description="asked through the model's chat template")
-    max_length: Count | None = Field(default=None, description="tokens of a text at most; None is the model's own")
+    lm_eval: str = Field(description="version of lm-eval")
+    limit: Count | None = Field(description="only the first documents of each task; None: all")
+    chat: bool = Field(description="prompts use the model's chat template")
+    max_length: Count | None = Field(default=None, description="most tokens per text; None: the model's own limit")
     dated: str | None = Field(
-        default=None, description="local time that the chat template wrote into prompts; None: it asks for none"
+        default=None,
+        description="local time that the chat template wrote into prompts; None: the template does not use it",
     )
     tasks: list[TaskQuality]
     groups: list[GroupQuality]
 
 
 def read_quality(path: Path) -> Quality:
-    """Read such a file."""
+    """Read a file written by ``specbench quality``."""
     content = read_json_object(path, _TODO)
     schema_version(content, path, SCHEMA, _TODO)
     in_64_bits(content, path, _TODO)
@@ -102,13 +103,13 @@ def read_quality(path: Path) -> Quality:
             for column in (metric.items, metric.weights):
                 if column is not None and len(column) != task.documents:
                     raise UsageError(
-                        f"{path} is damaged ({task.task}: {len(column)} values of {task.documents} documents); {_TODO}"
+                        f"{path} is damaged ({task.task}: {len(column)} values for {task.documents} documents); {_TODO}"
                     )
     return found
 
 
 def metric_kind(metric: Metric) -> Kind | None:
-    """What a metric is of its documents; None where its value does not follow from them in a way known here."""
+    """How a metric's value follows from its documents; None if no known way gives its value."""
     items, value = metric.items, metric.value
     if not items or value is None:
         return None
@@ -128,8 +129,8 @@ def metric_kind(metric: Metric) -> Kind | None:
 class Compared:
     """A metric of two models on the same documents.
 
-    ``value`` is by how much the second is above the first, of perplexities their ratio; ``gained`` and ``lost`` count
-    documents that only the second or only the first has right (shares only), ``p_value`` is McNemar's test of these.
+    ``value`` is the second minus the first, or their ratio for perplexities; ``gained`` and ``lost`` count documents
+    that only the second or only the first has right (shares only); ``p_value`` is McNemar's test of these.
     """
 
     task: str
@@ -145,7 +146,7 @@ class Compared:
 
 
 def compare_quality(first: Quality, second: Quality) -> tuple[list[Compared], list[str]]:
-    """Compare the second model with the first; also a sentence on each task that cannot be compared."""
+    """Compare the second model with the first; return also a sentence for each task that cannot be compared."""
     theirs = {task.task: task for task in first.tasks}
     rows, notes = list[Compared](), list[str]()
     for task in second.tasks:
@@ -156,21 +157,21 @@ def compare_quality(first: Quality, second: Quality) -> tuple[list[Compared], li
         assert other is not None
         known = {(metric.metric, metric.filter): metric for metric in other.metrics}
         for metric in task.metrics:
-            twin = known.get((metric.metric, metric.filter))
-            if twin is not None and (row := _compared(task, twin, metric)):
+            reference = known.get((metric.metric, metric.filter))
+            if reference is not None and (row := _compared(task, reference, metric)):
                 rows.append(row)
         if task.task_hash != other.task_hash:
-            whose = ", those of each chat template" if first.chat else ""
+            whose = ", from each model's chat template" if first.chat else ""
             times = [each.dated for each in (first, second) if each.dated]
-            whose += f", with the time in them: {' and '.join(times)}" if times else ""
-            notes.append(f"{task.task}: the same documents were asked in other words{whose}")
+            whose += f", which contain the time: {' and '.join(times)}" if times else ""
+            notes.append(f"{task.task}: the same documents had different prompts{whose}")
     return rows, notes
 
 
 def _apart(first: Quality, second: Quality, other: TaskQuality | None, task: TaskQuality) -> str:
-    """Why a task of two models cannot be compared; empty where it can."""
+    """Why two models' results on a task cannot be compared; empty if they can."""
     if other is None:
-        return f"{first.model.name} was not asked it"
+        return f"{first.model.name} has no result for it"
     for what, mine, its in (
         ("version", task.version, other.version),
         ("number of examples", task.shots, other.shots),
@@ -179,9 +180,9 @@ def _apart(first: Quality, second: Quality, other: TaskQuality | None, task: Tas
         ("--max-length", *(each.max_length or "the model's" for each in (second, first))),
     ):
         if mine != its:
-            return f"another {what}, {mine} and {its}"
+            return f"different {what}, {mine} and {its}"
     if task.documents_hash != other.documents_hash:
-        return "other documents"
+        return "different documents"
     return ""
 
 
@@ -199,7 +200,7 @@ def _compared(task: TaskQuality, first: Metric, second: Metric) -> Compared | No
     found = paired_mean(second.items, first.items, seed=_SEED, weights=second.weights)
     kind: Kind = "perplexity" if "perplexity" in kinds else "bits" if "bits" in kinds else "mean"
     value, interval = found.value, found.interval
-    if kind != "mean":  # the larger the log-likelihood, the smaller these
+    if kind != "mean":  # these fall when the log-likelihood rises
         value = _of_log(kind, -value)
         if interval is not None:
             low, high = _of_log(kind, -interval.high), _of_log(kind, -interval.low)
@@ -217,7 +218,7 @@ def _verdict(interval: Interval | None, same: float) -> str:
 
 
 def _of_log(kind: Kind, nats: float) -> float:
-    """A perplexity, or bits, of so many nats."""
+    """Convert nats to a perplexity or to bits."""
     if kind == "bits":
         return nats / math.log(2)
     try:
@@ -226,12 +227,12 @@ def _of_log(kind: Kind, nats: float) -> float:
         return math.inf
 
 
-def _close(found: float, said: float) -> bool:
-    return math.isclose(found, said, rel_tol=1e-6, abs_tol=1e-9)
+def _close(found: float, value: float) -> bool:
+    return math.isclose(found, value, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def quality_json(first: Quality, second: Quality) -> dict[str, object]:
-    """The comparison of two models as plain values."""
+    """The comparison of two models as JSON-ready data."""
     rows, notes = compare_quality(first, second)
     return {
         "first": first.model.name,
@@ -245,7 +246,7 @@ def quality_json(first: Quality, second: Quality) -> dict[str, object]:
 
 
 def model_names(found: Sequence[Quality]) -> list[str]:
-    """What each model is called beside the others: its name, and its fingerprint where another is called so too."""
+    """A unique name for each model: its name, with its fingerprint if several models have the same name."""
     names = [each.model.name for each in found]
     return [
         name if names.count(name) == 1 else f"{name} ({each.model.fingerprint[:8]})"

@@ -1,8 +1,9 @@
-"""Disturbance: whether its machine left a run alone, by figures with limits.
+"""Decide whether other work on the machine disturbed a run, from figures with limits.
 
-The verdicts of a run whose figures pass a limit begin with :data:`UNSURE`. The limits rest on the runs of ``results/``:
-AR against itself with nothing beside it told the truth (0.99 [0.98, 1.01]) at a spread of 26 % of AR's step and a drift
-of 24 %; with a training beside half of it they were 68 % and 95 %. Quiet runs of our own layers have 8 to 16 %.
+If a figure exceeds its limit, the run's verdicts begin with :data:`UNSURE`. The limits are based on the runs in
+``results/``: AR against itself on a quiet machine gave the right result (0.99 [0.98, 1.01]) with a spread of AR's step
+of 26% and a drift of 24%; with a training running during half of it they were 68% and 95%. Quiet runs with our own
+layers have 8 to 16%.
 """
 
 from __future__ import annotations
@@ -18,45 +19,45 @@ from pydantic import BaseModel
 from specbench.analysis.stats.interval import Floats
 from specbench.results import Bandwidth, Disturbed, RequestRecord, RunSummary, Speedup, Threshold, Watch
 
-#: What a verdict of a disturbed run begins with.
+#: Prefix of the verdicts of a disturbed run.
 UNSURE = "unsure: "
 
-#: Steps of a run alone on its cores use all of them: what others take, a step is longer by at least. AR against itself
-#: told differences of 2.5%, so that twice as much is more than noise.
+#: A run uses all of its cores, so a step gets longer by at least the share that others take. AR against itself could
+#: show differences of 2.5%, so twice as much is more than noise.
 MOST_OTHERS = 0.05
 
-#: Of a GPU's run the cores only start its kernels: it is held up where it finds none idle.
+#: In a run on a GPU the cores only launch kernels, so it is disturbed only if no core is idle.
 MOST_OTHERS_BESIDE_GPU = 0.5
 
-#: As for other processes: a hypervisor is a neighbour too.
+#: As for other processes: the hypervisor takes core time for other machines.
 MOST_STOLEN = 0.05
 
-#: The load beyond a run's own, over the cores: doctor's limit of always. It counts where nothing better is told.
+#: Load beyond the run's own, divided by the cores; the limit that doctor uses. Used only if better figures are missing.
 MOST_LOAD = 0.5
 
-#: With more cores at work each has a lower clock, and a step that waits for memory feels little of it. No run of
-#: ``results/`` knew its clock: this one is a guess.
+#: With more busy cores each has a lower clock, which hardly affects a step that waits for memory. No run in
+#: ``results/`` recorded its clock, so this limit is a guess.
 MOST_CLOCK_FALL = 0.15
 
-#: A counter that moves says that a core was slower than it could be.
+#: Any increase of the counter means that heat slowed a core.
 MOST_SLOWED = 0
 
-#: Requests on a throttled GPU; as for other processes.
+#: Share of requests on a throttled GPU; as for other processes.
 MOST_THROTTLED = 0.05
 
-#: The middle half of what memory gave, over its median. AR's step is read from memory, so no more than its spread.
+#: Interquartile range of memory bandwidth over its median. AR's step is limited by memory, so this is its limit, too.
 MOST_BANDWIDTH_SPREAD = 0.3
 
-#: The middle half of AR's steps, over their median: above the 26% of a quiet run, less than half of a disturbed one's.
+#: Interquartile range of AR's steps over their median: above a quiet run's 26%, less than half of a disturbed run's.
 MOST_STEP_SPREAD = 0.3
 
-#: The slowest third in a row over the fastest: above the 24% of a quiet run. A third that is 30% slower passes it.
+#: Slowest third of consecutive steps over the fastest: above a quiet run's 24%. A third that is 30% slower exceeds it.
 MOST_STEP_DRIFT = 0.25
 
-#: Seconds below which a run counts as not watched: some processes wake up for a second now and then.
+#: Shorter observations are ignored, because some processes wake up for a second now and then.
 LEAST_WATCHED_S = 5.0
 
-#: Quartiles of fewer values are single ones.
+#: With fewer values, quartiles would be single readings.
 LEAST_READINGS = 5
 
 
@@ -70,10 +71,9 @@ def find_disturbance(
     watch: Watch | None = None,
     bandwidth: Bandwidth | None = None,
 ) -> Disturbed | None:
-    """What a run's records, its looks at the machine and its readings of memory say of its machine; None without any
-    figure.
+    """Figures of disturbance from a run's records, its observations of the machine and its bandwidth readings.
 
-    Each figure comes with its limit, and ``reasons`` names those that pass it.
+    None without any figure. Each figure comes with its limit, and ``reasons`` names those that exceed it.
     """
     steps, records = step_spread(baseline, concurrency, passes=passes), [*baseline, *others]
     found: dict[str, float | None] = {
@@ -113,14 +113,14 @@ LIMITS = {
 _SAID = {
     "others_share": "other processes took {} of the cores",
     "stolen_share": "a hypervisor took {} of the cores for other machines",
-    "load_share": "the load beyond its own was {} of the cores",
+    "load_share": "the load of other work was {} of the cores",
     "clock_fall": "the cores' clock fell by {}",
     "slowed": "heat slowed the cores {} times",
     "gpu_clock_fall": "the GPU's clock fell by {}",
     "throttled_share": "the GPU was throttled under {} of the requests",
-    "bandwidth_spread": "memory's bandwidth varied by {}",
-    "step_spread": "AR's step varied by {}",
-    "step_drift": "AR's step drifted by {}",
+    "bandwidth_spread": "memory bandwidth varied by {}",
+    "step_spread": "AR's step time varied by {}",
+    "step_drift": "AR's step time drifted by {}",
 }
 
 
@@ -137,23 +137,23 @@ def threshold_text(name: str, figure: Threshold) -> str:
 
 
 def disturbance_line(summary: RunSummary) -> str:
-    """What stands above the figures of a disturbed run; empty of others."""
+    """The warning above the figures of a disturbed run; empty for other runs."""
     if summary.disturbed is None or not summary.unsure:
         return ""
     return f"disturbed: {'; '.join(summary.disturbed.reasons)}; verdicts are unsure"
 
 
 def watched_line(summary: RunSummary) -> str:
-    """What was found of a run's machine: the reasons, or that there is none; empty where nobody looked."""
+    """Whether the run was disturbed: the reasons, or "no" and how this was observed; empty if it was not observed."""
     found = summary.disturbed
     if found is None:
         return ""
-    how = f"watched for {found.watched_s:.0f} s" if found.watched_s else "by AR's steps alone"
+    how = f"watched for {found.watched_s:.0f} s" if found.watched_s else "judged by AR's steps only"
     return "; ".join(found.reasons) or f"no, {how}"
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Width of the middle half of some values, over their median; None of too few."""
+    """Interquartile range of some values over their median; None for too few."""
     if len(values) < LEAST_READINGS:
         return None
     low, middle, high = np.percentile(np.asarray(values, dtype=np.float64), [25, 50, 75])
@@ -173,7 +173,7 @@ def _watched(watch: Watch | None) -> dict[str, float | None]:
 
 
 def clock_fall(clocks_mhz: Sequence[float]) -> float | None:
-    """By how much the lower quartile of some clocks lies below the upper one; None of too few."""
+    """How far the lower quartile of some clocks is below the upper one, as a share; None for too few."""
     if len(clocks_mhz) < LEAST_READINGS:
         return None
     low, high = np.percentile(np.asarray(clocks_mhz, dtype=np.float64), [25, 75])
@@ -181,25 +181,25 @@ def clock_fall(clocks_mhz: Sequence[float]) -> float | None:
 
 
 def _throttled(records: Sequence[RequestRecord]) -> float | None:
-    """Share of the requests on a GPU that was held down; None where no GPU tells."""
+    """Share of the requests on a throttled GPU; None if the GPU does not report it."""
     known = [bool(r.gpu.throttled) for r in records if r.gpu and r.gpu.throttled is not None]
     return sum(known) / len(known) if known else None
 
 
 def unsure(summary: RunSummary) -> RunSummary:
-    """The summary with every verdict on a speed marked and no row the fastest, where its run was disturbed."""
+    """The summary; if its run was disturbed, with every speed verdict marked as unsure and no fastest row."""
     return _marked(summary.model_copy(update={"fastest": None})) if summary.unsure else summary
 
 
 def unsure_speedup(found: Speedup | None) -> Speedup | None:
-    """A speedup with its verdict marked; one without interval has none, and stays."""
+    """A speedup with its verdict marked as unsure; unchanged without an interval."""
     if found is None or found.interval is None:
         return found
     return found.model_copy(update={"verdict": f"{UNSURE}{found.verdict}"})
 
 
 def _marked(part: Any) -> Any:
-    """A part of a summary with the speedups inside of it marked, wherever they are: later ones too."""
+    """A part of a summary with all speedups inside it marked, at any depth."""
     if isinstance(part, Speedup):
         return unsure_speedup(part)
     if isinstance(part, list):
@@ -207,22 +207,22 @@ def _marked(part: Any) -> Any:
     if isinstance(part, dict):
         return {name: _marked(one) for name, one in part.items()}
     if isinstance(part, BaseModel):
-        # What was not said stays unsaid: only what changes is set.
+        # Only changed fields are set, so that unset fields stay unset.
         fields = {name: (one, _marked(one)) for name, one in part if name in part.model_fields_set}
         return part.model_copy(update={name: new for name, (one, new) in fields.items() if new != one})
     return part
 
 
-#: Requests below which nothing is said: a third of them is the median of three, which one pause does not move.
+#: Fewest requests for a figure: a third of them is three, whose median a single pause does not change.
 LEAST_REQUESTS = 9
 
-#: Seconds of decoding below which nothing is said: what a machine does beside a run is no steady thing over less.
+#: Fewest seconds of decoding for a figure: over less time, other work on the machine is not steady.
 LEAST_S = 5.0
 
-#: Groups of requests of like context that the line over contexts goes through: of thousands all pairs were too many.
+#: Groups of requests with similar context for the line over contexts; all pairs of thousands would be too many.
 _GROUPS = 60
 
-#: Thirds in a row that are looked at: of thousands of requests neighbouring ones differ by next to nothing.
+#: Most windows (a third of the requests each) to evaluate; neighbouring windows hardly differ.
 _THIRDS = 200
 
 
@@ -231,8 +231,8 @@ class StepSpread:
     """How much AR's step varied.
 
     Attributes:
-        spread: width of the middle half of the requests' steps, over their median; pauses of up to a quarter of the
-            requests do not move it.
+        spread: interquartile range of the requests' step times over their median; pauses in up to a quarter of the
+            requests do not change it.
         drift: the median step of the slowest third of consecutive requests over that of the fastest third, less 1.
     """
 
@@ -242,13 +242,13 @@ class StepSpread:
 
 
 def step_spread(records: Sequence[RequestRecord], concurrency: int = 1, *, passes: bool = False) -> StepSpread | None:
-    """Spread and drift of AR's steps; None of fewer than :data:`LEAST_REQUESTS` requests, or less than :data:`LEAST_S`
-    of decoding.
+    """Spread and drift of AR's step times; None for fewer than :data:`LEAST_REQUESTS` requests or less than
+    :data:`LEAST_S` of decoding.
 
-    A step grows with its context: a line through seconds over cached tokens is taken off, by the median of the slopes
-    of all pairs (Theil and Sen), bounded between none and in proportion. With slots to fill, a request's share of the
-    time counts, and requests decoded while slots stood empty are left out. With ``passes``, ``repeat`` counts the
-    passes of a sweep, which may be days apart: each is held against its own median.
+    Step time grows with context. This is removed with a line through seconds over cached tokens, whose slope is the
+    median over all pairs (Theil and Sen), between 0 and proportional. At concurrency above 1 a request's share of the
+    time counts, and requests decoded while slots were empty are left out. With ``passes``, ``repeat`` counts the passes
+    of a sweep, which may be days apart, so each is compared with its own median.
     """
     counted = [r for r in records if r.target_forwards and r.decode_s > 0 and r.decode_share_s > 0]
     if concurrency > 1:
@@ -257,7 +257,7 @@ def step_spread(records: Sequence[RequestRecord], concurrency: int = 1, *, passe
     spent = sum(r.decoding_s(concurrency > 1) for r in counted)
     if len(counted) < LEAST_REQUESTS or spent < LEAST_S:
         return None
-    # Of all sequences together: a share times so many slots is the step.
+    # Step time of all sequences together: a request's share times the number of slots.
     steps = np.array([concurrency * r.decoding_s(concurrency > 1) / r.target_forwards for r in counted])
     contexts = np.array([r.prompt_tokens + r.output_tokens / 2 for r in counted])
     usual = np.median(steps) + _slope(contexts, steps) * (contexts - np.median(contexts))
@@ -273,7 +273,7 @@ def step_spread(records: Sequence[RequestRecord], concurrency: int = 1, *, passe
 
 
 def _in_full_slots(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """Those at whose end another one of their stretch was still to begin: until then no slot stood empty."""
+    """The requests that ended before the last one of their segment started, so that no slot was empty."""
     last: dict[int, float] = defaultdict(float)
     for r in records:
         last[r.segment] = max(last[r.segment], r.start_s)
@@ -281,7 +281,7 @@ def _in_full_slots(records: Sequence[RequestRecord]) -> list[RequestRecord]:
 
 
 def _slope(contexts: Floats, steps: Floats) -> float:
-    """Seconds that a step takes more for a token more, by the pairs of groups of like context; 0 of one context."""
+    """Additional seconds per step and cached token, from pairs of groups of similar context; 0 for a single context."""
     order = np.argsort(contexts, kind="stable")
     groups = np.array_split(order, min(_GROUPS, len(order)))
     x, y = (np.array([np.median(values[group]) for group in groups]) for values in (contexts, steps))

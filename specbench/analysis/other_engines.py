@@ -1,4 +1,4 @@
-"""Other engines: what a row of another engine has beside the figures of a method."""
+"""Figures that only rows of other engines have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def other_engine(
     engines: Engines,
     over_own: Mapping[str, Mapping[str, Any] | Lossless],
 ) -> OtherEngine | None:
-    """The figures of another engine's row; None for one of ours."""
+    """The additional figures of another engine's row; None for our own rows."""
     if not spec.engine:
         return None
     plain, tally = plain_of(spec, specs), over_own.get(spec.label)
@@ -31,7 +31,7 @@ def other_engine(
 
 
 def plain_of(spec: MethodSpec, specs: Sequence[MethodSpec]) -> str | None:
-    """The row of the same engine, at the same precision and address, that decodes without speculation."""
+    """The row of the same engine, precision and address that decodes without speculation."""
     if not spec.engine or spec.name == f"{spec.engine}:{PLAIN}":
         return None
     return next(
@@ -46,5 +46,5 @@ def plain_of(spec: MethodSpec, specs: Sequence[MethodSpec]) -> str | None:
 
 
 def same_precision(spec: MethodSpec, dtype: str) -> bool:
-    """Whether a row decodes at a run's precision: what another one emits is not held against AR, nor called fastest."""
+    """Whether a row has the run's precision; other rows are not compared with AR and never called fastest."""
     return not spec.engine or spec.options.get("dtype", "auto") in ("auto", dtype)

@@ -1,4 +1,4 @@
-"""Pooled: what runs of one configuration on several tasks say together, every prompt of all of them once."""
+"""Pool runs of one configuration on several tasks, over all of their prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specbench.results import BASE, BASELINE, RequestRecord, RunConfig, Speedup
 
 
 class Cost(NamedTuple):
-    """What a method took for a prompt, its turns and repeats together, one sequence at a time."""
+    """Seconds, tokens and forwards of a method for one prompt, summed over turns and repeats, at concurrency 1."""
 
     decode_s: float = 0.0
     decoded: int = 0  # tokens after the first
@@ -23,7 +23,7 @@ class Cost(NamedTuple):
     tokens: int = 0
 
     def with_(self, record: RequestRecord) -> Cost:
-        """The same and a request more."""
+        """The sum with another request."""
         return Cost(
             self.decode_s + record.decode_s,
             self.decoded + record.decoded_tokens,
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
         )
 
 
-#: method label -> prompt -> cost, of one run.
+#: method label -> prompt -> cost, for one run.
 Costs = Mapping[str, Mapping[str, Cost]]
 
 
@@ -50,20 +50,20 @@ class PooledRow:
 
 
 def poolable(one: RunConfig, other: RunConfig) -> bool:
-    """Whether two runs differ in their tasks alone: model, methods, sampling, budget and machine are the same.
+    """Whether two runs differ only in their tasks: model, methods, sampling, budget and machine are the same.
 
-    The commit may be another one: what is long is measured over several days.
+    The commit may differ, because long measurements take several days.
     """
     if one.task.name == other.task.name or one.concurrency > 1 or one.simulated or other.simulated:
         return False
     mine, its = (config.model_dump(exclude={"task"}) for config in (one, other))
     for found in (mine, its):
-        found["identity"] = {name: said for name, said in found["identity"].items() if not name.startswith("git_")}
+        found["identity"] = {name: value for name, value in found["identity"].items() if not name.startswith("git_")}
     return bool(mine == its)
 
 
 def pooled(runs: Sequence[Costs]) -> list[PooledRow]:
-    """The rows of several runs, each with AR, as of one."""
+    """Pool the rows of several runs, each with AR."""
     labels = [label for label in runs[0] if label != BASE]
     decode = {label: _paired(runs, label, 0, 1) for label in labels}
     whole = {label: _paired(runs, label, 3, 4) for label in labels}
@@ -73,8 +73,8 @@ def pooled(runs: Sequence[Costs]) -> list[PooledRow]:
         every = [cost for run in runs for cost in run[label].values()]
         seconds, decoded, forwards = (sum(cost[at] for cost in every) for at in range(3))
         speedups = [
-            None if label == BASELINE else with_joint_interval(_speedup(found[label]), label, said)
-            for found, said in zip((decode, whole), together, strict=True)
+            None if label == BASELINE else with_joint_interval(_speedup(found[label]), label, joint)
+            for found, joint in zip((decode, whole), together, strict=True)
         ]
         rows.append(
             PooledRow(
@@ -90,7 +90,7 @@ def pooled(runs: Sequence[Costs]) -> list[PooledRow]:
 
 
 def _paired(runs: Sequence[Costs], label: str, seconds: int, tokens: int) -> Paired:
-    """AR's seconds and tokens and a method's, on the prompts that both have."""
+    """Seconds and tokens of AR and of a method, on the prompts that both have."""
     pairs = [
         (f"{number}/{prompt}", run[BASELINE][prompt], cost)
         for number, run in enumerate(runs)

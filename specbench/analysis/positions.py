@@ -1,4 +1,4 @@
-"""Positions: speedup over the place in the answer, for an answer's beginning is often easier to draft than its end."""
+"""Speedup by position in the answer, because its beginning is often easier to draft than its end."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import NamedTuple
 from specbench.analysis.stats.multiple import Paired
 from specbench.results import RequestRecord
 
-#: Where the first window of an answer ends; each further one is as long as all before it.
+#: End of an answer's first window; each further window is as long as all before it together.
 FIRST = 16
 
 
 class Window(NamedTuple):
-    """Tokens of an answer after its first one, which the prefill brings: those behind ``start`` up to ``end``."""
+    """Tokens ``start`` + 1 to ``end`` of an answer, not counting the first token, which the prefill emits."""
 
     start: int
     end: int
 
 
 def windows(longest: int) -> list[Window]:
-    """The windows of answers of so many tokens after the first: 1 to 16, 17 to 32, 33 to 64, …, the last one cut."""
+    """Windows of answers with ``longest`` tokens after the first: 1 to 16, 17 to 32, 33 to 64, …; the last is cut."""
     ends = [0]
     while ends[-1] < longest:
         ends.append(min(longest, max(FIRST, 2 * ends[-1])))
@@ -32,8 +32,8 @@ def windows(longest: int) -> list[Window]:
 def spent(record: RequestRecord, window: Window, shared: bool) -> tuple[float, int]:
     """Seconds and tokens of an answer in a window.
 
-    A forward that kept tokens on both sides of an end is shared out by them. Records without step times share the
-    answer's seconds evenly.
+    A forward whose tokens span several windows is divided in proportion to them. Without step times, the answer's
+    seconds are divided evenly over its forwards.
     """
     seconds, tokens = 0.0, 0
     for taken, (start, end) in zip(step_seconds(record, shared), _places(record), strict=True):
@@ -41,13 +41,13 @@ def spent(record: RequestRecord, window: Window, shared: bool) -> tuple[float, i
         if inside > 0:
             seconds += taken * inside / (end - start)
             tokens += inside
-        elif start == end and window.start < start <= window.end:  # a forward of which nothing was kept
+        elif start == end and window.start < start <= window.end:  # a forward without kept tokens
             seconds += taken
     return seconds, tokens
 
 
 def forwards(record: RequestRecord, window: Window) -> float:
-    """Target forwards in a window, those on both sides shared out likewise."""
+    """Target forwards in a window; a forward that spans several windows is divided between them."""
     found = 0.0
     for start, end in _places(record):
         inside = min(end, window.end) - max(start, window.start)
@@ -61,7 +61,7 @@ def forwards(record: RequestRecord, window: Window) -> float:
 def paired(
     ar: Sequence[RequestRecord], mine: Sequence[RequestRecord], units: Sequence[str], window: Window, shared: bool
 ) -> Paired:
-    """Seconds and tokens in a window of the requests that reach it on both sides, in the same order."""
+    """Seconds and tokens in a window, for the requests where both rows' answers reach it, in the same order."""
     columns: list[tuple[float, int, float, int, str]] = []
     for one, other, unit in zip(ar, mine, units, strict=True):
         a, b = spent(one, window, shared), spent(other, window, shared)
@@ -72,16 +72,14 @@ def paired(
 
 
 def _places(record: RequestRecord) -> Iterator[tuple[int, int]]:
-    """Tokens after the first that were there before each forward, and after it."""
+    """Number of tokens after the first, before and after each forward."""
     return pairwise(accumulate(record.accepted_lengths, initial=record.first_tokens - 1))
 
 
 def step_seconds(record: RequestRecord, shared: bool) -> Sequence[float]:
-    """Seconds of each target forward after prefill, drafting included; an even share where the record has no step
-    times.
-    """
+    """Seconds of each target forward after the prefill, drafting included; even shares without step times."""
     total, steps = record.decoding_s(shared), record.step_s or []
     if summed := math.fsum(steps):
-        # What was rounded on the way makes no difference to the sum that every other figure is of.
+        # Scale, so that rounded step times add up to the total that all other figures use.
         return [taken * total / summed for taken in steps]
     return [total / max(1, len(record.accepted_lengths))] * len(record.accepted_lengths)

@@ -1,4 +1,4 @@
-"""Reader: a run back from its files; for figures to rest on, only a finished one whose files agree."""
+"""Runs from their files, after checking that the files agree."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ PROJECTION = "projection-{}.json"
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A run as it is on disk; of an unfinished one, the summary of what there is so far.
+    """A run as it is on disk; for an unfinished run, the summary covers the requests so far.
 
-    ``judged`` is :func:`specbench.results.judgments.judge_scores`, ``projections`` what ``--project`` wrote.
+    ``judged`` is from :func:`specbench.results.judgments.judge_scores`, ``projections`` from ``--project``.
     """
 
     run: dict[str, Any]
@@ -61,16 +61,16 @@ class ReadRun:
 
     @property
     def complete(self) -> bool:
-        """Whether every request is there."""
+        """Whether all requests of the configuration are finished."""
         return self.finished and self.summary.complete
 
 
 def read_run(path: Path, *, traces: bool = True, scored: bool = True) -> ReadRun:
-    """Reads a run folder.
+    """Read a run folder.
 
     Args:
-        traces: keep how each token came, which takes most of the memory of a run made with ``--trace``.
-        scored: its summary counts the verdicts that the folder has, so that the two are compared.
+        traces: keep the origin of each token, which takes most of the memory of a run made with ``--trace``.
+        scored: the summary includes the folder's verdicts, so the two are checked against each other.
     """
     folder = RunFolder.load(path)
     config = read_config(folder)
@@ -86,20 +86,20 @@ def read_config(folder: RunFolder) -> RunConfig:
     """The configuration of a run."""
     where, todo = folder.path / RUN, "run it again"
     found = {name: value for name, value in folder.run.items() if name in RunConfig.model_fields}
-    try:  # strict: run.json is also shown as it is, so its values have to be what the model makes of them
+    try:  # strict, because run.json is also shown unparsed: its values must already have the right types
         config = RunConfig.model_validate(found, strict=True)
     except ValidationError as error:
         raise damaged(where, first_fault(error), todo) from None
     labels = [spec.label for spec in config.methods]
     if twice := next((label for at, label in enumerate(labels) if label in labels[:at]), None):
-        raise damaged(where, f"method '{twice}' is there twice", todo)
+        raise damaged(where, f"method '{twice}' occurs twice", todo)
     if not all(label.isprintable() for label in labels):
-        raise damaged(where, "the label of a method has characters that cannot be shown", todo)
+        raise damaged(where, "the label of a method has unprintable characters", todo)
     return config
 
 
 def read_summary(folder: RunFolder, config: RunConfig) -> RunSummary | None:
-    """The summary of a run, None where there is none yet; of an unfinished sweep it may lack methods."""
+    """The summary of a run, None if there is none yet; in an unfinished sweep it may lack methods."""
     summary = folder.summary()
     if summary is None:
         return None
@@ -122,33 +122,33 @@ def summary_so_far(folder: RunFolder, config: RunConfig, records: Iterable[Reque
 def whole_records(
     folder: RunFolder, config: RunConfig, *, traces: bool = True, scored: bool = True
 ) -> Iterator[RequestRecord]:
-    """The requests of a run, one after the other, checked against the run's other files.
+    """Yield the requests of a run, checked against the run's other files.
 
-    Raises UsageError for a record that is there twice, contradicts itself or the other files, or is of an unknown
-    method; the requests before it must not be used then.
+    Raises UsageError for a record that occurs twice, contradicts itself or the other files, or has an unknown method;
+    then the requests before it must not be used either.
     """
     sums = {spec.label: _Sums() for spec in config.methods}
     keys: set[str] = set()
-    # Of an unfinished run an answer may have been decoded again since its attached files were written.
+    # In an unfinished run an answer may have been decoded again after its attached files were written.
     attached = Attached(folder.path) if folder.finished else None
     for record in folder.records():
-        said = _misplaced(record, sums, keys) or (attached.contradiction(record) if attached else "")
-        if said:
-            raise UsageError(f"{folder.path} is damaged or mixed: {one_line(record.request_id)} {said}; {REPEAT}")
+        fault = _misplaced(record, sums, keys) or (attached.contradiction(record) if attached else "")
+        if fault:
+            raise UsageError(f"{folder.path} is damaged or mixed: {one_line(record.request_id)} {fault}; {REPEAT}")
         keys.add(record.request_id)
         line = attached.verdicts.get(record.request_id) if attached and scored else None
         sums[record.method] = sums[record.method].with_(record, line)
         yield record if traces else record.untraced()
-    if folder.finished and (said := _miscounted(read_summary(folder, config), sums, scored)):
-        raise _mixed(folder, said)
+    if folder.finished and (fault := _miscounted(read_summary(folder, config), sums, scored)):
+        raise _mixed(folder, fault)
 
 
-def _mixed(folder: RunFolder, said: str) -> UsageError:
-    return UsageError(f"{folder.path} is cut off or mixed: {said}; {REPEAT}")
+def _mixed(folder: RunFolder, fault: str) -> UsageError:
+    return UsageError(f"{folder.path} is cut off or mixed: {fault}; {REPEAT}")
 
 
 class _Sums(NamedTuple):
-    """Of a method's requests; a file cut off at its end, or another run's, has other ones."""
+    """Sums over a method's requests, which reveal truncated files and files of another run."""
 
     requests: int = 0
     tokens: int = 0
@@ -167,19 +167,19 @@ class _Sums(NamedTuple):
 
 
 def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[str]) -> str:
-    """Why a record cannot be of this run; empty where it can."""
+    """Why a record cannot belong to this run; empty if it can."""
     if record.method not in methods:
-        return "is of a method that the run has not"
+        return "has a method that is not in the run"
     if record.request_id != request_key(record.method, record.prompt_id, record.repeat, record.turn):
-        return "is not what its fields say"
+        return "has an id that differs from its fields"
     if record.request_id in keys:
-        return "is there twice"
+        return "occurs twice"
     if not len(record.output_ids) == record.output_tokens == record.first_tokens + sum(record.accepted_lengths):
-        return "has other tokens than its forwards emitted"
+        return "has another number of tokens than its forwards emitted"
     if min(record.output_ids, default=0) < 0:
         return "has a negative token id"
     if min(record.accepted_lengths, default=0) < 0:
-        return "has a forward that emitted less than nothing"
+        return "has a forward with a negative number of tokens"
     times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
     if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
         return "has an invalid time"
@@ -187,17 +187,17 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
         return "ended before its own decoding did"
     steps = record.step_s
     if steps is not None and (len(steps) != len(record.accepted_lengths) or min(steps, default=0) < 0):
-        return "has other times than those of its steps"
+        return "has step times that do not match its steps"
     if record.phases_s is not None and (
         record.phases_s.keys() != {*PHASES} or len({len(steps) for steps in record.phases_s.values()}) > 1
     ):
-        return "has other phases than those of its steps"
+        return "has phases that do not match its steps"
     return ""
 
 
-_ROUNDING = 1e-6  # of sums of seconds
+_ROUNDING = 1e-6  # relative, of sums of seconds
 
-#: No clock tells less, and no run takes longer; between them no sum and no ratio of times is infinite.
+#: Shorter and longer times are impossible; within these bounds no sum or ratio of times overflows.
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
 
 
@@ -206,18 +206,18 @@ def _is_a_time(seconds: float) -> bool:
 
 
 def _miscounted(summary: RunSummary | None, sums: Mapping[str, _Sums], scored: bool) -> str:
-    """How a finished run's summary differs from the sums of its requests; empty where it does not."""
+    """How a finished run's summary differs from the sums of its requests; empty if it does not."""
     if summary is None:
-        return "it is finished and has no summary"
+        return "it is finished but has no summary"
     written = {row.method: _sums_of(row) for row in summary.rows}
     if {*written} != {*sums}:
         return "its summary has other methods than run.json"
     for label, found in sums.items():
         compared = _Sums._fields if scored and written[label].scored and found.scored else _Sums._fields[:3]
         for what, here, there in zip(compared, found, written[label], strict=False):
-            # A sweep's summary is of the prompts to choose by; its requests are more.
+            # A sweep's summary covers the tuning prompts; it has more requests.
             if here < there or (here > there and summary.sweep is None):
-                return f"it holds {here} {what} of {label} where its summary has {there}"
+                return f"it holds {here} {what} of {label} but its summary has {there}"
     return ""
 
 
@@ -229,7 +229,7 @@ def _sums_of(row: MethodSummary) -> _Sums:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the cyclic garbage collector, which would look at every record again and again: most of the time."""
+    """Disable the cyclic garbage collector, which would take most of the time by scanning all records repeatedly."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -240,7 +240,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def read_projections(folder: RunFolder) -> list[dict[str, Any]]:
-    """What ``--project`` wrote next to a run."""
+    """Read the files that ``--project`` wrote into a run's folder."""
     found, todo = [], "delete it, or run with --project again"
     for file in sorted(folder.path.glob(PROJECTION.format("*"))):
         content = read_json_object(file, todo)
@@ -266,7 +266,7 @@ class _ProjectedRow(_Part):
 
 
 class _Projection(_Part):
-    """As far as it is shown."""
+    """The parts of a projection that are shown."""
 
     gpu: str
     device: str
@@ -274,12 +274,12 @@ class _Projection(_Part):
 
 
 def write_projection(folder: RunFolder, gpu: str, content: Mapping[str, Any]) -> None:
-    """Write what :func:`read_projections` reads."""
+    """Write a projection for :func:`read_projections`."""
     write_json_atomic(folder.path / PROJECTION.format(gpu), dict(content))
 
 
 def read_whole(path: Path) -> ReadRun:
-    """A finished run of which every file agrees with the others; else UsageError names the folder."""
+    """Read a finished run whose files agree; otherwise raise UsageError with the folder."""
     folder = RunFolder.load(path)
     if not folder.finished:
         raise UsageError(f"{path} is not finished; repeat its command to go on")
@@ -295,7 +295,7 @@ def read_whole(path: Path) -> ReadRun:
 
 def _check(read: ReadRun) -> None:
     if not read.summary.complete:
-        raise UsageError("it does not hold all the requests of its configuration")
+        raise UsageError("it does not have all requests of its configuration")
     prompts: dict[str, list[str]] = {spec.label: [] for spec in read.config.methods}
     for record in read.records:
         prompts[record.method].append(record.prompt_id)
@@ -304,6 +304,6 @@ def _check(read: ReadRun) -> None:
     failed = {row.method for row in read.summary.rows if row.failed}
     for label, asked in prompts.items():
         if label not in failed and (len(asked) != expected or len({*asked}) != task.prompts):
-            raise UsageError(f"requests.jsonl holds {len(asked)} requests of {label}, run.json says {expected}")
+            raise UsageError(f"requests.jsonl holds {len(asked)} requests of {label}, but run.json has {expected}")
     if strange := read.verdicts.keys() - {record.request_id for record in read.records}:
-        raise UsageError(f"verdicts.jsonl judges {one_line(min(strange))}, which requests.jsonl does not hold")
+        raise UsageError(f"verdicts.jsonl scores {one_line(min(strange))}, which is not in requests.jsonl")

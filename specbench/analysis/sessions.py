@@ -1,4 +1,4 @@
-"""Sessions: throughput over conversations of chained problems, whose context grows as they go."""
+"""Throughput over sessions: conversations of chained problems with a growing context."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from specbench.analysis.positions import step_seconds
 from specbench.analysis.speedup import DECODE, Key, Pairs
 from specbench.results import AtTurn, RequestRecord, RunConfig, SessionFigures
 
-#: Tokens whose speed is one point of a session's curve, and of which the fastest are its peak: of fewer, one lucky
-#: draft would be the peak.
+#: Tokens per point of a session's curve; the fastest window is the session's peak. With smaller windows one lucky draft
+#: would be the peak.
 WINDOW = 64
 
 
 def session_figures(
     config: RunConfig, baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord]
 ) -> SessionFigures | None:
-    """A method's throughput over its whole sessions; None of a run without any."""
+    """A method's throughput over its complete sessions; None if there are none."""
     problems, shared = config.task.chain, config.concurrency > 1
     sessions = _sessions(mine, problems)
     if problems == 1 or not sessions:
@@ -42,9 +42,9 @@ def session_figures(
 
 
 def window_seconds(session: Sequence[RequestRecord], shared: bool) -> Iterator[float]:
-    """Seconds of every :data:`WINDOW` decoded tokens of a session, one after the other; what fills none is left out.
+    """Seconds of consecutive windows of :data:`WINDOW` decoded tokens of a session; an incomplete window is left out.
 
-    A forward that kept tokens on both sides of a window's end is shared out. Prefills are not in it.
+    A forward that spans two windows is divided between them. Prefills are not included.
     """
     left, seconds = WINDOW, 0.0
     for record in session:
@@ -62,7 +62,7 @@ def window_seconds(session: Sequence[RequestRecord], shared: bool) -> Iterator[f
 
 
 def _sessions(mine: Mapping[Key, RequestRecord], problems: int) -> list[list[RequestRecord]]:
-    """The turns of each session that is whole, in order."""
+    """The turns of each complete session, in order."""
     found: dict[tuple[str, int], list[RequestRecord]] = defaultdict(list)
     for (prompt, repeat, _), record in sorted(mine.items()):
         found[prompt, repeat].append(record)

@@ -1,4 +1,4 @@
-"""Over AR: a method's requests held against AR's, one by one, as ratios and differences with intervals."""
+"""Compare a method's requests with AR's: paired ratios and differences with intervals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from specbench.results import (
 
 BOOTSTRAP_SEED = 0
 
-#: Of all intervals.
+#: Level of all intervals.
 LEVEL = 0.95
 
 Key = tuple[str, int, int]  # prompt, repeat, turn
@@ -42,7 +42,7 @@ Key = tuple[str, int, int]  # prompt, repeat, turn
 def compare_to_baseline(
     baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool
 ) -> OverAr:
-    """Speedups over AR on the requests that both have; pairs of unlike length are kept and flagged, never dropped."""
+    """Speedups over AR on the requests that both have; pairs of different length are kept and counted."""
     pairs = Pairs.of(baseline, mine, shared)
     ar, method = pairs.ar, pairs.mine
     steps = [
@@ -54,14 +54,14 @@ def compare_to_baseline(
         ttft_speedup=pairs.speedup(FIRST_TOKEN),
         step_ratio=quotient(steps[0], steps[1]),
         length_changed=sum(a.output_tokens != m.output_tokens for a, m in zip(ar, method, strict=True)),
-        # Later turns that certainly followed other answers than AR's: the histories differ in length.
+        # Later turns whose history certainly differs from AR's, because its length does.
         prompt_changed=sum(a.prompt_tokens != m.prompt_tokens for a, m in zip(ar, method, strict=True)),
     )
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a speedup is of: seconds of a request (its share of a shared engine's steps) and their tokens."""
+    """What a speedup measures: seconds of a request (its share of a shared engine's steps) and tokens."""
 
     seconds: Callable[[RequestRecord, bool], float]
     tokens: Callable[[RequestRecord], float]
@@ -77,9 +77,9 @@ MEASURES: Mapping[str, Measure] = {"speedup": DECODE, "e2e_speedup": END_TO_END,
 
 @dataclass(frozen=True)
 class Pairs:
-    """Requests that two rows have both, in the same order.
+    """Requests that two rows both have, in the same order.
 
-    ``units`` names what was timed independently, of each pair: its prompt, or the block that the prompt was stepped in.
+    ``units`` has the independently timed unit of each pair: its prompt, or the block in which the prompt was stepped.
     """
 
     ar: list[RequestRecord]
@@ -96,7 +96,7 @@ class Pairs:
         return cls(ar, method, shared, [unit[prompt] for prompt, *_ in keys])
 
     def paired(self, measure: Measure) -> Paired:
-        """Their seconds and tokens."""
+        """Seconds and tokens of the pairs."""
         arms = [
             ([measure.seconds(r, self.shared) for r in arm], [measure.tokens(r) for r in arm])
             for arm in (self.ar, self.mine)
@@ -104,7 +104,7 @@ class Pairs:
         return Paired(arms[0], arms[1], self.units)
 
     def speedup(self, measure: Measure) -> Speedup | None:
-        """One side's time over the other's; None where they share nothing or an arm has no tokens."""
+        """AR's time per token over the other row's; None without common requests or without tokens."""
         if not self.units:
             return None
         paired = self.paired(measure)
@@ -115,7 +115,7 @@ class Pairs:
 
 
 def over_positions(pairs: Pairs) -> list[AtPosition]:
-    """A method's speed over the place in the answer, in windows that some prompts reach."""
+    """A method's speedup by position in the answer, in windows that some prompts reach."""
     reached = [min(a.output_tokens, m.output_tokens) - 1 for a, m in zip(pairs.ar, pairs.mine, strict=True)]
     found = []
     for window in positions.windows(max(reached, default=0)):
@@ -125,7 +125,7 @@ def over_positions(pairs: Pairs) -> list[AtPosition]:
         inside = partial(_tokens_in, window=window, shared=pairs.shared)
         mine = [record for record in pairs.mine if inside(record)]
         tokens = sum(map(inside, mine))
-        apart = all(record.forwards_told_apart for record in mine)  # else its arrivals are no forwards
+        apart = all(record.forwards_told_apart for record in mine)  # otherwise arrivals are not forwards
         forwards = sum(positions.forwards(record, window) for record in mine) if apart else None
         found.append(
             AtPosition(
@@ -147,7 +147,7 @@ def _tokens_in(record: RequestRecord, window: positions.Window, shared: bool) ->
 
 
 def _speedup_in(pairs: Pairs, window: positions.Window) -> Speedup | None:
-    """The speedup in a window; None where nothing that both have reaches it."""
+    """The speedup in a window; None if no request reaches it in both rows."""
     paired = positions.paired(pairs.ar, pairs.mine, pairs.units, window, pairs.shared)
     if not paired.clusters:
         return None
@@ -156,18 +156,18 @@ def _speedup_in(pairs: Pairs, window: positions.Window) -> Speedup | None:
     return speedup_of(found, None)
 
 
-#: Resamples of each of a curve's intervals, of which there may be a dozen a row.
+#: Resamples per interval of a curve; a row may have a dozen of them.
 _POSITION_DRAWS = 2_000
 
 
 def joint_intervals(rows: Mapping[str, Pairs], measure: Measure) -> Many | None:
-    """What rows that were held against the same AR say together; None of fewer than two."""
+    """Joint intervals of rows compared with the same AR; None for fewer than two rows."""
     held = {label: pairs.paired(measure) for label, pairs in rows.items() if pairs.units}
     return many(held, seed=BOOTSTRAP_SEED) if len(held) > 1 else None
 
 
 def with_joint_interval(speedup: Speedup | None, label: str, found: Many | None) -> Speedup | None:
-    """A row's speedup with the interval that holds together with those of the other rows, and the verdict by both."""
+    """A row's speedup with its joint interval over all rows, and the verdict from both intervals."""
     if speedup is None or found is None or label not in found.labels:
         return speedup
     mine = found.intervals.get(label)
@@ -177,10 +177,10 @@ def with_joint_interval(speedup: Speedup | None, label: str, found: Many | None)
 
 
 def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> dict[str, Group]:
-    """The figures of each group of categories, for tasks that have them, and of all prompts as "overall".
+    """The figures of each group of categories, for tasks with categories, and of all prompts as "overall".
 
-    Also Spec-Bench's own (Xia et al. 2024, ``evaluation/speed.py``): ``specbench_speedup`` is a ratio of mean tokens
-    per second, ``specbench_mat`` the mean of tokens per forward over all forwards, the prefill's included.
+    Includes Spec-Bench's own figures (Xia et al. 2024, ``evaluation/speed.py``): ``specbench_speedup`` is a ratio of
+    mean tokens per second, ``specbench_mat`` the mean of tokens per forward over all forwards, the prefill's included.
     """
     grouped: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for key, record in mine.items():
@@ -191,18 +191,18 @@ def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestReco
     found = {}
     for name, members in grouped.items():
         records = list(members.values())
-        twins = {key: baseline[key] for key in members if key in baseline}
+        references = {key: baseline[key] for key in members if key in baseline}
         found[name] = Group(
             **counts(records, shared),
-            **dict(compare_to_baseline(twins, members, shared)),
+            **dict(compare_to_baseline(references, members, shared)),
             specbench_mat=_mean_accepted(records),
-            specbench_speedup=_specbench_speedup(twins, {key: members[key] for key in twins}, shared),
+            specbench_speedup=_specbench_speedup(references, {key: members[key] for key in references}, shared),
         )
     return found
 
 
 def _mean_accepted(records: Sequence[RequestRecord]) -> float | None:
-    """Mean over forwards, the prefill's among them; None of an engine that does not tell them apart."""
+    """Mean accepted tokens over forwards, including the prefill; None if an engine does not report single forwards."""
     if not all(record.forwards_told_apart for record in records):
         return None
     return mean([record.first_tokens for record in records] + [kept for r in records for kept in r.accepted_lengths])
@@ -213,8 +213,8 @@ def _specbench_speedup(
 ) -> float | None:
     """Mean over repeats of the ratio of mean speeds.
 
-    A method's tokens are those it generated, AR's are those of its answer's text, without the stop token: on answers of
-    twenty tokens that favours the method by 5 %.
+    A method's tokens are all generated tokens, AR's only those of the answer's text, without the stop token. For
+    answers of twenty tokens this favours the method by 5%.
     """
     ratios = []
     for repeat in sorted({repeat for _, repeat, _ in mine}):
@@ -226,7 +226,7 @@ def _specbench_speedup(
 
 
 def _mean_speed(records: Sequence[RequestRecord], shared: bool, of_text: bool = False) -> float | None:
-    """Mean over questions of tokens per second, all turns of a question together, prefill included."""
+    """Mean over questions of tokens per second, over all turns of a question, prefill included."""
     questions: dict[str, list[RequestRecord]] = defaultdict(list)
     for record in records:
         questions[record.prompt_id].append(record)
@@ -246,7 +246,7 @@ def compare_to_base(
     verdicts: Mapping[str, bool] | None,
     shared: bool,
 ) -> OverBase | None:
-    """Held against plain decoding of what the model was made from: other weights, so other answers; None without it."""
+    """Compare with plain decoding of the base model, which has other weights and answers; None without it."""
     if not base:
         return None
     return OverBase(
@@ -255,7 +255,7 @@ def compare_to_base(
 
 
 def speedup_of(found: Ratio, each: PerPrompt | None, prompts: int | None = None) -> Speedup | None:
-    """A ratio as it is recorded; None where an arm decoded nothing after its first token."""
+    """Convert a ratio to its record; None if an arm decoded no token after its first."""
     if math.isnan(found.value):
         return None
     several = (prompts or found.clusters) / found.clusters
@@ -273,7 +273,7 @@ def speedup_of(found: Ratio, each: PerPrompt | None, prompts: int | None = None)
 
 
 def difference_of(found: Difference) -> AccuracyDifference:
-    """A difference of shares of right answers as it is recorded."""
+    """Convert a difference in accuracy to its record."""
     return AccuracyDifference(
         value=found.value,
         **bounds(found.interval),
@@ -287,7 +287,7 @@ def difference_of(found: Difference) -> AccuracyDifference:
 def gained(
     baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], verdicts: Mapping[str, bool] | None
 ) -> AccuracyDifference | None:
-    """Right answers beyond AR's, on the requests of which both are scored."""
+    """Difference in right answers from AR, on the requests that are scored in both rows."""
     pairs = [(mine[key], baseline[key]) for key in sorted(mine.keys() & baseline.keys())]
     scored = [(m, ar) for m, ar in pairs if verdicts and m.request_id in verdicts and ar.request_id in verdicts]
     if not scored or verdicts is None:
@@ -298,5 +298,5 @@ def gained(
 
 
 def bounds(interval: Interval | None) -> dict[str, Any]:
-    """``low`` and ``high`` of an interval; None without one."""
+    """``low`` and ``high`` of an interval; both None without one."""
     return {"low": interval and interval.low, "high": interval and interval.high}

@@ -1,11 +1,11 @@
-"""Summary: a run's figures from its records, what ``summary.json`` holds. Pure functions, no torch.
+"""Compute a run's figures from its records, for ``summary.json``.
 
 * ``speedup`` = AR's pooled decode seconds per token over the method's, with a paired bootstrap over prompts.
 * ``speedup == tokens_per_forward × step_ratio``, where ``step_ratio`` is AR's step time over the method's.
-* ``again``: a row that is another one's method with the same options once more is held against it. What they differ by
-  is noise, and has to be: an interval that leaves out 1 is a fault of the machine or of the harness.
-* ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
-* ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
+* ``again``: a row that repeats another row's method and options is compared with it. The difference must be noise: if
+  the interval excludes 1, the machine or the harness has a fault.
+* ``over_base``: the speedup over plain decoding of a fine-tuned model's base model.
+* ``accuracy_difference``: right answers of the method minus AR's, on the same prompts.
 * ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
 * ``text``: see :mod:`specbench.analysis.text_quality`.
 * ``disturbed``: see :mod:`specbench.analysis.noise`; verdicts of a disturbed run begin with "unsure: ".
@@ -79,14 +79,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunContents:
-    """All that the figures of a run are computed from.
+    """Input for the figures of a run.
 
     Attributes:
-        verdicts: request id -> whether its answer is right; None when not scored.
+        verdicts: request id -> whether the answer is right; None if not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.runner.grades.lossless`.
-        engines: other engines, and which rows failed, ours too.
-        over_own: losslessness of other engines' speculation against their own plain decoding, by row.
-        likelihoods: how likely the target calls each text, by request id.
+        engines: other engines, and failed rows, including ours.
+        over_own: losslessness of other engines' speculation compared with their own plain decoding, by row.
+        likelihoods: request id -> log-likelihood of the answer under the target.
     """
 
     config: RunConfig
@@ -104,7 +104,7 @@ class RunContents:
 
     @classmethod
     def of(cls, folder: RunFolder, config: RunConfig, records: Iterable[RequestRecord], **known: Any) -> RunContents:
-        """What a run's folder holds; ``known`` fields take the place of the folder's."""
+        """Read a run's folder; fields in ``known`` override the folder's."""
         verdicts, metrics = read_scores(folder.path)
         read: dict[str, Any] = {
             "verdicts": verdicts or None,
@@ -119,7 +119,7 @@ class RunContents:
 
 
 def summarise(run: RunContents) -> RunSummary:
-    """The content of ``summary.json``: one row per method, AR first; missing figures are None."""
+    """Compute the content of ``summary.json``: one row per method, AR first; missing figures are None."""
     config, verdicts, bandwidth = run.config, run.verdicts, run.bandwidth
     by_method: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for record in run.records:
@@ -130,17 +130,17 @@ def summarise(run: RunContents) -> RunSummary:
     memory: Mapping[str, Any] = reported.pop(MEMORY, {})
     known = run.engines or Engines()
     together = _together(config, by_method, known.failed)
-    ours = [spec.label for spec in config.methods if not spec.engine]  # of others nobody knows what they drafted
+    ours = [spec.label for spec in config.methods if not spec.engine]  # the drafts of other engines are unknown
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
-        answers, twin = list(mine.values()), _twin(config.methods, spec)
+        answers, repeated = list(mine.values()), _repeated_row(config.methods, spec)
         against = compare_to_baseline(baseline, mine, shared)
         curve = [] if spec.label == BASELINE else over_positions(Pairs.of(baseline, mine, shared))
         speedups = {
             name: with_joint_interval(getattr(against, name), spec.label, found) for name, found in together.items()
         }
-        again = compare_to_baseline(by_method.get(twin, {}), mine, shared).speedup if twin else None
+        again = compare_to_baseline(by_method.get(repeated, {}), mine, shared).speedup if repeated else None
         tally = (run.lossless or {}).get(spec.label)
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
         rows.append(
@@ -151,9 +151,9 @@ def summarise(run: RunContents) -> RunSummary:
                 simulated=config.simulated.get(spec.label),
                 **dict(method_figures(answers, shared=shared)),
                 **{**dict(against), **speedups},
-                again=RepeatCheck(of=twin, speedup=again) if twin and again else None,
+                again=RepeatCheck(of=repeated, speedup=again) if repeated and again else None,
                 drafted_as=None
-                if twin or config.simulated or spec.engine
+                if repeated or config.simulated or spec.engine
                 else _drafted_as(spec.label, ours, by_method),
                 over_base=compare_to_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
@@ -172,28 +172,28 @@ def summarise(run: RunContents) -> RunSummary:
         )
     alike = {spec.label for spec in config.methods if same_precision(spec, config.model.dtype)}
     expected = (config.task.requests or config.task.prompts) * config.repeats
-    said: dict[str, Any] = {"engine": reported} if reported else {}
+    fields: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
-        said["bandwidth"] = bandwidth.figures()
+        fields["bandwidth"] = bandwidth.figures()
     everything = [record for mine in by_method.values() for record in mine.values()]
     sides = [[record for record in everything if (record.method == BASELINE) == wanted] for wanted in (True, False)]
     disturbed = find_disturbance(
         *sides,
         concurrency=config.concurrency,
-        passes=config.repeats == 1,  # further ones are then the passes of a sweep
+        passes=config.repeats == 1,  # then further repeats are passes of a sweep
         on_gpu=config.model.device != "cpu",
         watch=run.watch,
         bandwidth=bandwidth,
     )
     if disturbed is not None:
-        said["disturbed"] = disturbed
+        fields["disturbed"] = disturbed
     made = RunSummary(
         complete=all(row.requests == expected or row.failed for row in rows),
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
         fastest=fastest_of([row for row in rows if row.method in alike], together["speedup"]),
-        **said,
+        **fields,
     )
     return unsure(with_texts(made, config, everything, run.likelihoods))
 
@@ -201,8 +201,8 @@ def summarise(run: RunContents) -> RunSummary:
 def _together(
     config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]], failed: Container[str]
 ) -> dict[str, Many | None]:
-    """By kind of speedup, what the rows say together that might be the fastest: no AR, no row once more, no lottery,
-    none that failed, and none of another precision."""
+    """Kind of speedup -> joint intervals of the rows that might be the fastest: not AR, and neither repeated nor
+    simulated nor failed nor of another precision."""
     shared, baseline = config.concurrency > 1, by_method.get(BASELINE, {})
     pairs = {
         spec.label: Pairs.of(baseline, by_method[spec.label], shared)
@@ -211,13 +211,13 @@ def _together(
         and spec.label not in (BASELINE, BASE, *config.simulated)
         and spec.label not in failed
         and same_precision(spec, config.model.dtype)
-        and _twin(config.methods, spec) is None
+        and _repeated_row(config.methods, spec) is None
     }
     return {name: joint_intervals(pairs, measure) for name, measure in MEASURES.items()}
 
 
 def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | None:
-    """The row with the highest speedup; among one there is no choice, and its own interval stands."""
+    """The row with the highest speedup; if there is only one row, its own interval is used."""
     by_label = {row.method: row for row in rows}
     if found is None:
         held = [row for row in rows if row.speedup and not (row.baseline or row.method == BASE)]
@@ -245,28 +245,28 @@ def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | N
 
 
 def _drafted_as(label: str, labels: Sequence[str], by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> str | None:
-    """The first other row that drafted the same: what goes by two names may be one method with one setting."""
+    """The first other row with exactly the same drafts: two names may be one method with one setting."""
 
     def drafted(name: str) -> dict[Key, tuple[list[int], int]]:
         return {key: (record.accepted_lengths, record.tree_rows) for key, record in by_method.get(name, {}).items()}
 
     mine = drafted(label)
-    # One token a forward is what any method brings where nothing is accepted.
+    # Every method that never gets a draft accepted has one token per forward.
     if label in (BASELINE, BASE) or all(kept == [1] * len(kept) for kept, _ in mine.values()):
         return None
     earlier = [other for other in labels[: labels.index(label)] if other not in (BASELINE, BASE)]
     return next((other for other in earlier if drafted(other) == mine), None)
 
 
-def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
-    """The first row that runs the same method in the same way, if that is another one."""
+def _repeated_row(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
+    """The first other row with the same method and options, or None."""
     how = spec.model_dump(exclude={"label"})
     first = next(method for method in methods if method.model_dump(exclude={"label"}) == how)
     return None if first.label == spec.label else first.label
 
 
 def _graded(tally: Lossless, mine: Mapping[Key, RequestRecord]) -> Lossless:
-    """A tally with the rates of its grades over prompts, each by the worst of its answers."""
+    """A tally with the rates of its grades over prompts; a prompt has the grade of its worst answer."""
     prompts = {request_key("", *key).removeprefix("|"): key[0] for key in mine}
     diverged = [(prompts[left.prompt], left.grade) for left in tally.divergences if left.prompt in prompts]
     found = {grade: Rate(**rate) for grade, rate in grade_rates(prompts.values(), diverged).items()}

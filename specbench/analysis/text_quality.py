@@ -1,13 +1,13 @@
-"""Figures of a row's texts, next to those of its speed: repetitive endings, distinct n-grams, agreement, likelihood.
+"""Figures of a row's texts: repetitive endings, distinct n-grams, agreement, likelihood.
 
-A text that repeats itself is easy to draft. Figures are computed from the token ids of an answer's text, without the
-stop token and a stop string; none are computed where acceptance was simulated.
+Repetitive text is easy to draft. Figures are computed from the token ids of an answer's text, without stop token and
+stop string, and not for simulated acceptance.
 
 * ``looping``, ``loop_share``, ``distinct_n``: :func:`degeneration`.
 * ``log_likelihood_per_token``: :mod:`specbench.results.likelihoods`.
-* ``agreement``, ``common_prefix_tokens``: with the base model's plain decoding where the run has that row, else with
-  AR's; first turns only.
-* ``without_loops``: a row's speed on those prompts where neither side's answer ends in a loop.
+* ``agreement``, ``common_prefix_tokens``: with the base model's plain decoding if the run has that row, otherwise with
+  AR; first turns only.
+* ``without_loops``: a row's speedup on the prompts where neither answer has a repetitive ending.
 """
 
 from __future__ import annotations
@@ -32,48 +32,46 @@ from specbench.results import (
     per_token,
 )
 
-#: Tokens of the longest round looked for: a long sentence. Recipes drop the rounds of such answers before they learn.
+#: Longest repeated segment, in tokens: a long sentence. Training recipes drop such repetitions from their data.
 LONGEST = 48
 
-#: Rounds of a closing loop. Two of a longer one are also what a text with two equal paragraphs ends in.
+#: Fewest repetitions of the segment; two would include texts that end in two equal paragraphs.
 ROUNDS = 3
 
-#: Tokens of the shortest closing loop, all rounds together. Shorter ones end sound texts, too: "1000000", ")))", four
-#: empty lines, a row of a table.
+#: Fewest tokens of all repetitions together. Normal texts have shorter ones: "1000000", ")))", four empty lines, a row
+#: of a table.
 LEAST = 16
 
-#: Lengths of the n-grams that are counted: 1 and 2 as Li et al. (2016) have them, 4 as Welleck et al. (2020).
+#: Lengths of the counted n-grams: 1 and 2 as in Li et al. (2016), 4 as in Welleck et al. (2020).
 GRAMS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A suffix that repeats its first ``period`` tokens to its end; the last round may be broken off."""
+    """A suffix that repeats its first ``period`` tokens; the last repetition may be incomplete."""
 
     start: int
     period: int
 
 
 def closing_loops(ids: Sequence[int], rounds: int, longest: int = LONGEST) -> Iterator[Loop]:
-    """The loops that token ids end in, shortest round first; at least ``rounds`` whole rounds of at most ``longest``
-    tokens.
-    """
+    """Loops at the end of token ids, shortest period first: at least ``rounds`` periods of up to ``longest`` tokens."""
     for period in range(1, min(longest, len(ids) // rounds) + 1):
         same = len(ids)
         while same > period and ids[same - 1] == ids[same - 1 - period]:
             same -= 1
-        if len(ids) - same >= (rounds - 1) * period:  # a first round, and at least so many that repeat it
+        if len(ids) - same >= (rounds - 1) * period:  # one period, and at least rounds - 1 repetitions of it
             yield Loop(same - period, period)
 
 
 def closing_loop(ids: Sequence[int]) -> Loop | None:
-    """The longest loop that token ids end in; None where they end in none of :data:`LEAST` tokens."""
+    """The longest loop at the end of token ids; None if it has fewer than :data:`LEAST` tokens."""
     found = min(closing_loops(ids, ROUNDS), key=lambda loop: loop.start, default=None)
     return found if found is not None and len(ids) - found.start >= LEAST else None
 
 
 def distinct(ids: Sequence[int], n: int) -> float | None:
-    """Different n-grams of token ids over all of them; None of a text that is shorter."""
+    """Number of different n-grams divided by all n-grams; None for texts shorter than n."""
     count = len(ids) - n + 1
     return len({*zip(*(ids[at:] for at in range(n)), strict=False)}) / count if count > 0 else None
 
@@ -82,7 +80,7 @@ def distinct(ids: Sequence[int], n: int) -> float | None:
 class Degeneration:
     """Loops and n-grams of some answers.
 
-    ``share`` is tokens of closing loops over all kept tokens; ``distinct`` is by n the mean over answers of
+    ``share``: tokens in closing loops divided by all kept tokens. ``distinct``: n -> mean over answers of
     :func:`distinct`.
     """
 
@@ -97,12 +95,12 @@ def text_ids(record: RequestRecord) -> Sequence[int]:
 
 
 def loops_at_its_end(record: RequestRecord) -> bool:
-    """Whether an answer ends in a closing loop."""
+    """Whether an answer has a repetitive ending."""
     return closing_loop(text_ids(record)) is not None
 
 
 def degeneration(answers: Sequence[tuple[Sequence[int], int]]) -> Degeneration:
-    """The figures of some answers: of each the token ids of its text, and how many tokens were kept in all."""
+    """The figures of some answers, each given as (token ids of its text, number of kept tokens)."""
     found = [(ids, closing_loop(ids)) for ids, _ in answers]
     lengths = [len(ids) - loop.start for ids, loop in found if loop]
     tokens = sum(kept for _, kept in answers)
@@ -116,16 +114,14 @@ def degeneration(answers: Sequence[tuple[Sequence[int], int]]) -> Degeneration:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement over pairs of answers: share of equal positions (over those that either answer has), mean common
-    prefix.
-    """
+    """Agreement of pairs of answers: share of equal positions (of the longer answer), and mean common prefix."""
 
     share: float
     prefix_tokens: float
 
 
 def agreement(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Agreement | None:
-    """Compare pairs of token ids, two rows' answers to the same request; None without any position."""
+    """Compare pairs of token ids, two rows' answers to the same request; None without any tokens."""
     prefixes, same, positions = list[int](), 0, 0
     for mine, other in pairs:
         equal = [a == b for a, b in zip(mine, other, strict=False)]
@@ -144,16 +140,16 @@ def with_texts(
     records: Iterable[RequestRecord],
     likelihoods: Mapping[str, Likelihood] | None = None,
 ) -> RunSummary:
-    """A summary whose rows say what their texts are like."""
+    """Add the text figures to the rows of a summary."""
     rows: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for record in records:
         rows[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared, known = config.concurrency > 1, dict(likelihoods or {})
-    told = [
+    rows_with_text = [
         row.model_copy(update={"text": None if row.simulated else _figures(row.method, rows, known, shared)})
         for row in summary.rows
     ]
-    return summary.model_copy(update={"rows": told})
+    return summary.model_copy(update={"rows": rows_with_text})
 
 
 def _figures(
@@ -180,9 +176,7 @@ def _figures(
 
 
 def without_loops(baseline: Answers, mine: Answers, shared: bool) -> WithoutLoops | None:
-    """The speed over another row without prompts on which an answer of either ends in a loop; None where there are
-    none.
-    """
+    """Speedup without the prompts on which either answer has a repetitive ending; None if there are no such prompts."""
     both = baseline.keys() & mine.keys()
     prompts = {prompt for prompt, *_ in both}
     dropped = {key[0] for key in both if loops_at_its_end(baseline[key]) or loops_at_its_end(mine[key])}

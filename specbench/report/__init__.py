@@ -1,4 +1,4 @@
-"""Report: everything people see. It reads files and computes nothing that is not in results."""
+"""Everything that people see: tables, reports, charts and races, from the figures that analysis computes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""What a command or a page shows, before it has a format: text, tables and figures, each with its runs and formula.
+"""Format-independent content of commands and reports: text, tables and figures, each with its runs and formula.
 
-Everything a format needs is here as plain text and numbers, so that terminal, HTML, Markdown and CSV say the same.
+It consists of plain text and numbers, so that terminal, HTML, Markdown and CSV show the same.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of a table: its text, and the figure with its interval for files that programs read.
+    """A table cell: its text, and its value with interval for machine-readable files.
 
-    ``under`` is a second, smaller line; a terminal, which has no room for one, shows ``line`` (default: the text).
-    ``tone`` is how it looks, never the only bearer of a meaning.
+    ``under`` is a second, smaller line; a terminal shows ``line`` instead of both (default: the text). ``tone`` is the
+    colour, which never carries a meaning alone.
     """
 
     text: str
@@ -39,14 +39,14 @@ NOTHING = Cell(DASH, tone="faint")
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``key`` is its name in CSV, with its unit. Words are set from the left, figures from the right.
+    """A column; ``key`` is its name in CSV, with its unit. Words are aligned left, figures right.
 
     Attributes:
-        only: the one medium that has room for it; empty: all have.
-        note: what its heading means, for the line under the table.
-        optional: a terminal leaves it out where no row has a figure.
-        once: a terminal leaves a cell empty that says what the one above it says.
-        short: its heading in a terminal.
+        only: the one medium that shows it; empty: all.
+        note: what the heading means, for the line under the table.
+        optional: a terminal leaves the column out if no row has a figure.
+        once: a terminal leaves a cell empty if it repeats the cell above.
+        short: heading in a terminal.
     """
 
     key: str
@@ -61,9 +61,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row. The first ones of each ``part`` have it as a heading above them.
+    """A row; consecutive rows of one ``part`` get it as a heading.
 
-    ``key`` is its name in CSV (default: its method, or the text of its first cell); ``url`` its source, for CSV.
+    ``key`` is its name in CSV (default: the method, or the text of the first cell); ``url`` is its source, for CSV.
     """
 
     cells: Sequence[Cell]
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures come from: ids of runs, and how they were worked out."""
+    """Where figures come from: ids of runs, and how the figures were computed."""
 
     runs: Sequence[str] = ()
     formula: str = ""
@@ -86,13 +86,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, for every medium; ``name`` is its name in CSV.
+    """A table for every medium; ``name`` is its name in CSV.
 
     Attributes:
-        folded: a page shows its title until it is opened.
-        short: heading of its first column in a terminal, where it stands for the title.
-        alike: a terminal joins rows that differ in their first cell alone.
-        only: the one medium that shows it; empty: all do.
+        folded: a page shows only the title until the reader opens it.
+        short: heading of the first column in a terminal, which replaces the title.
+        alike: a terminal joins rows that differ only in their first cell.
+        only: the one medium that shows it; empty: all.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Table:
     only: Medium = ""
 
     def on(self, medium: Medium) -> Table:
-        """The table as one medium shows it: its columns and rows, with the notes of these columns in its source."""
+        """The table with the columns and rows of one medium; the columns' notes are added to the source."""
         rows = [row for row in self.rows if row.only in ("", medium)]
         there = [at for at, column in enumerate(self.columns) if column.only in ("", medium)]
         if medium == "terminal":
@@ -121,9 +121,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture: an SVG document or the bytes of a PNG, with a text alternative and a table of the same figures.
+    """A chart: an SVG document or the bytes of a PNG, with a text alternative and a table of the same figures.
 
-    ``name`` is its file's, without suffix, unique in a report; ``natural`` keeps the size as drawn, and scrolls.
+    ``name`` is the file name without suffix, unique in a report; ``natural`` keeps the drawn size and scrolls.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Figure:
     content: str | bytes
     says: str
     source: Source
-    behind: Table | None = None
+    data: Table | None = None
     wide: bool = False
     natural: bool = False
 
@@ -143,7 +143,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Title:
-    """What stands over a terminal's tables: a name, what else is on its line, and further lines.
+    """The title above a terminal's tables: a name, further text on the same line, and further lines.
 
     A line that begins with ``!`` is a warning.
     """
@@ -155,7 +155,7 @@ class Title:
 
 @dataclass(frozen=True)
 class Words:
-    """Sentences, a line each."""
+    """Sentences, one per line."""
 
     lines: Sequence[str]
     kind: Literal["text", "notes", "warning"] = "text"
@@ -163,14 +163,14 @@ class Words:
 
 @dataclass(frozen=True)
 class Terms:
-    """Words and what they mean."""
+    """Words and their definitions."""
 
     meanings: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token of a trace: its text, how it came, and how that looks; no origin is a sign of the trace's own."""
+    """A token of a trace: text, origin and CSS class; a sign that the trace adds has no origin."""
 
     text: str
     origin: str
@@ -179,7 +179,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Line:
-    """A step of a trace, from 1; 0 is the prompt's forward."""
+    """A step of a trace, counted from 1; 0 is the prefill."""
 
     number: int
     rows: int | None
@@ -189,7 +189,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Origin:
-    """A way of coming: its letter where there are no colours, its look, and what it means."""
+    """An origin of tokens: its letter for output without colours, its CSS class, and its meaning."""
 
     letter: str
     look: str
@@ -198,10 +198,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Trace:
-    """One generation, a line for each step; ``origins`` is its legend. It is folded unless it is ``open``."""
+    """One generation, a line per step; ``origins`` is the legend. It is folded unless ``open``."""
 
     title: str
-    said: str
+    summary: str
     lines: Sequence[Line]
     origins: Mapping[str, Origin]
     source: Source
@@ -210,7 +210,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class GridLine:
-    """A line of a grid: a forward, from 1, with (text, mark) of neighbouring columns from ``first`` on."""
+    """A line of a grid: a forward, counted from 1, with (text, mark) of consecutive columns from ``first`` on."""
 
     number: int
     emitted: int
@@ -220,13 +220,13 @@ class GridLine:
 
 @dataclass(frozen=True)
 class Grid:
-    """A trajectory: what each forward was fed, a line each, at the positions of the answer, a column each.
+    """A trajectory: a line per forward with its input tokens, a column per position of the answer.
 
-    ``plain`` is the same as lines of text, for formats without tables of many columns.
+    ``plain`` holds the same as lines of text, for formats without wide tables.
     """
 
     title: str
-    said: str
+    summary: str
     answer: Sequence[str]
     states: Sequence[GridLine]
     legend: Mapping[str, tuple[str, str]]
@@ -237,7 +237,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Mark:
-    """A name with its figure, and how it did: one of the rows behind a finding."""
+    """Another row of a finding: name, figure and tone."""
 
     name: str
     text: str
@@ -245,13 +245,13 @@ class Mark:
 
     @property
     def line(self) -> str:
-        """Both as words."""
+        """Name and figure as text."""
         return f"{self.name} {self.text}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one run found, for people who read nothing else: one number, what it says, and how sure and right it is."""
+    """The result of one run in short: one number, its meaning, its interval and the accuracy."""
 
     on: str
     figure: str
@@ -264,7 +264,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings side by side."""
+    """Findings, shown side by side."""
 
     findings: Sequence[Finding]
     source: Source
@@ -272,7 +272,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Page:
-    """Another page that goes with the report; ``name`` is its file's."""
+    """Another page of the report; ``name`` is its file name."""
 
     name: str
     content: str
@@ -283,7 +283,7 @@ Block = Title | Words | Terms | Table | Figure | Trace | Grid | Findings
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it; its own sections come last."""
+    """A heading with its blocks, followed by its subsections."""
 
     id: str
     title: str
@@ -292,17 +292,17 @@ class Section:
     under: str = ""
 
     def tables(self) -> Iterator[Table]:
-        """Every table in here, those behind figures too."""
+        """Every table of the section, including the tables of its figures."""
         for block in self.blocks:
             if isinstance(block, Table):
                 yield block
-            elif isinstance(block, Figure) and block.behind is not None:
-                yield block.behind
+            elif isinstance(block, Figure) and block.data is not None:
+                yield block.data
         for section in self.sections:
             yield from section.tables()
 
     def figures(self) -> Iterator[Figure]:
-        """Every figure in here."""
+        """Every figure of the section."""
         for block in self.blocks:
             if isinstance(block, Figure):
                 yield block
@@ -312,7 +312,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report, and the pages that it links to."""
+    """A whole report with the pages that it links to."""
 
     title: str
     under: str
@@ -326,16 +326,16 @@ def seen_on(medium: Medium, blocks: Iterable[Block]) -> list[Block]:
 
 
 def printable(text: str) -> str:
-    """Text that every file can hold and every reader sees: what cannot be seen is written out, as in the terminal.
+    """Escape invisible characters, as in the terminal.
 
-    So is what turns the direction of the text behind it, which may be our own.
+    This includes characters that change the direction of the text that follows, which may be our own.
     """
     return escape_control(text)
 
 
 def parts(text: str) -> list[tuple[str, bool]]:
-    """A text's pieces, and whether each stands between backticks and so is code."""
+    """Split text at backticks: (piece, whether it is code)."""
     found = text.split("`")
-    if len(found) % 2 == 0:  # the last backtick opens nothing
+    if len(found) % 2 == 0:  # an unpaired backtick stays text
         found[-2:] = ["`".join(found[-2:])]
     return [(piece, at % 2 == 1) for at, piece in enumerate(found) if piece]

@@ -1,6 +1,6 @@
-"""What a report is made of: the runs, sweeps and profiles under some folders, each read whole or left out by name.
+"""Gather the runs, sweeps and profiles for a report; damaged folders are listed as skipped.
 
-Records are read one after the other and kept as counts, so that a run of any length takes little memory.
+Records are read one at a time and kept as counts, so that long runs need little memory.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from specbench.results import (
 )
 from specbench.sweeps import ReadSweep, is_trainings, read_sweep
 
-#: Files that say a folder is, or was, a run.
+#: A folder with one of these files is a run, complete or not.
 _OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
 
-#: How names begin that say when.
+#: Start time at the beginning of a folder's name.
 _TIME = re.compile(r"\d{8}T\d{6}Z(?=-)")
 
-_LONGEST_ID = 80  # characters; pictures and races are named by it
+_LONGEST_ID = 80  # characters; charts and races have it in their file names
 
-_LOOKED_AT = 4  # prompts, of which one is pictured
-_LONG = 24  # tokens: a shorter answer shows little of a method
+_LOOKED_AT = 4  # prompts, one of which is shown token by token
+_LONG = 24  # tokens; shorter answers show little of a method
 
-_DRAWS = 2_000  # of the bootstrap of tokens per forward: a hundred thousand prompts in a second
+_DRAWS = 2_000  # bootstrap resamples for tokens per forward; 100,000 prompts take a second
 
 
 @dataclass
 class Tally:
-    """One method's records as counts; ``accepted_lengths`` counts the target forwards that kept so many tokens."""
+    """One method's records as counts; ``accepted_lengths`` maps kept tokens to the number of target forwards."""
 
     requests: int = 0
     tokens: int = 0
@@ -67,7 +67,7 @@ class Tally:
     costs: dict[str, Cost] = field(default_factory=dict)
 
     def add(self, record: RequestRecord) -> None:
-        """Takes a finished request."""
+        """Count a finished request."""
         self.requests += 1
         self.tokens += record.output_tokens
         self.forwards += record.target_forwards
@@ -76,7 +76,7 @@ class Tally:
         self.costs[record.prompt_id] = self.costs.get(record.prompt_id, Cost()).with_(record)
 
     def tokens_per_forward(self) -> Ratio:
-        """Tokens per forward with a 95% bootstrap over prompts."""
+        """Tokens per forward with a 95% bootstrap interval over prompts."""
         decoded = [float(cost.decoded) for cost in self.costs.values()]
         forwards = [float(cost.forwards) for cost in self.costs.values()]
         ones = [1.0] * len(decoded)
@@ -85,13 +85,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of which every file agrees with the others.
+    """A run whose files agree with each other.
 
     Attributes:
-        id: its start and the beginning of its configuration's hash.
+        id: start time and the beginning of the configuration's hash.
         projections: content of each ``projection-GPU.json``.
-        pictured: by method label but AR's, step by step, the answer to ``pictured_prompt``.
-        answers: the records of these answers.
+        pictured: method label (without AR) -> steps of the answer to ``pictured_prompt``.
+        answers: method label -> record of that answer.
     """
 
     id: str
@@ -113,31 +113,31 @@ class Run:
 
     @property
     def rows(self) -> Sequence[MethodSummary]:
-        """The figures of its methods, AR first."""
+        """The figures of the run's methods, AR first."""
         return self.summary.rows
 
     @property
     def complete(self) -> bool:
-        """Whether every request is there."""
+        """Whether all requests of the configuration are finished."""
         return self.summary.complete
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A folder that is not in the report, and why; ``why`` names files by their place in it."""
+    """A folder that is not in the report, and why; file names in ``why`` are relative to it."""
 
     folder: str
     why: str
 
 
 def cannot(what: str, error: Exception) -> str:
-    """Why a folder is left out whose files are well formed and yet not what they should be."""
+    """The reason for skipping a folder whose files are well formed but have unexpected content."""
     return f"it cannot be {what} ({type(error).__name__}: {one_line(str(error), 120) or 'no message'})"
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Everything that a report is made of, in the order of the folders' names."""
+    """The content of a report, sorted by folder name."""
 
     runs: Sequence[Run] = ()
     sweeps: Sequence[ReadSweep] = ()
@@ -146,10 +146,10 @@ class Gathered:
 
 
 def gather(paths: Iterable[Path]) -> Gathered:
-    """Reads every run, sweep and profile in these folders, or in folders inside of them.
+    """Read every run, sweep and profile in these folders and their subfolders.
 
-    What is damaged, cut off, newer than this version or put together from several runs is not used at all, but named.
-    A run that is found twice counts once.
+    Folders that are damaged, truncated, newer than this version or mixed from several runs are skipped and listed. A
+    run that is found twice counts once.
     """
     found = {place.resolve(): place for path in paths for place in _places(path)}
     runs: dict[str, Run] = {}
@@ -158,7 +158,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
     skipped: list[Skipped] = []
     for place in sorted(found, key=lambda path: (path.name, str(path))):
         try:
-            if is_sweep(place):  # first: a sweep may hold the profile that it was predicted with
+            if is_sweep(place):  # checked first, because a sweep may hold the profile used for its predictions
                 sweeps.append(read_sweep(place))
             elif is_profile(place):
                 profiles.append((place.name, read_profile(place)))
@@ -168,9 +168,9 @@ def gather(paths: Iterable[Path]) -> Gathered:
                     raise UsageError(f"the same run as {runs[run.id].folder}")
                 runs[run.id] = run
         except (UsageError, OSError) as error:
-            # The report may be shown to anybody, and does not say where the folder lay.
+            # The report may be published, so it does not name the folder's location.
             skipped.append(Skipped(place.name, str(error).replace(f"{place}/", "").replace(str(place), "it")))
-        except Exception as error:  # a file that is well formed and still no run: the others are shown without it
+        except Exception as error:  # well-formed files with unexpected content
             skipped.append(Skipped(place.name, cannot("read", error)))
     if not (runs or sweeps or profiles):
         raise UsageError(f"nothing to report: {'; '.join(f'{each.folder}: {each.why}' for each in skipped)}")
@@ -178,8 +178,8 @@ def gather(paths: Iterable[Path]) -> Gathered:
 
 
 def _places(path: Path) -> list[Path]:
-    """The folders of runs, sweeps and profiles at a path or below it."""
-    if not os.path.isdir(path):  # unlike Path's, of any path it says only yes or no
+    """The folders of runs, sweeps and profiles at or below a path."""
+    if not os.path.isdir(path):  # unlike Path.is_dir, it never raises
         raise UsageError(f"{path} is not a folder; name folders that specbench run, sweep or profile wrote")
     found = _all_below(path)
     if not found:
@@ -199,19 +199,19 @@ def _below(path: Path) -> Iterator[Path]:
         yield path
         return
     for inner in sorted(path.iterdir()):
-        # Hidden folders are drafts of folders to be; links may lead in circles.
+        # Hidden folders are unfinished drafts, and links may form cycles.
         if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
             yield from _below(inner)
 
 
 def newest(folders: Iterable[Path]) -> Path | None:
-    """The run, sweep or profile below these folders that was begun last, finished or not; None where there is none."""
+    """The run, sweep or profile below these folders that started last, finished or not; None if there is none."""
     found = [place for folder in folders if folder.is_dir() for place in _all_below(folder)]
     return max(found, key=lambda place: (_begun(place), place.name), default=None)
 
 
 def newest_in(folder: Path) -> Path | None:
-    """The folder itself if it is a run, sweep or profile; else the newest directly in it; None where there is none."""
+    """The folder itself if it is a run, sweep or profile, or the newest directly in it; None if there is none."""
     if _is_result(folder) or is_trainings(folder):
         return folder
     with contextlib.suppress(OSError):
@@ -225,7 +225,7 @@ def _is_result(path: Path) -> bool:
 
 
 def _begun(place: Path) -> str:
-    """When, as a folder's name says it; of a sweep, whose name has no time, as its newest run does. "" is unknown."""
+    """Start time from a folder's name, or from a sweep's newest run; "" if unknown."""
     if named := _TIME.match(place.name):
         return named[0]
     times = []
@@ -237,7 +237,7 @@ def _begun(place: Path) -> str:
 
 
 def read_whole_run(path: Path) -> Run:
-    """A run, its records as counts, after checking that its files belong together."""
+    """Read a run, with its records as counts, and check that its files belong together."""
     folder = RunFolder.load(path)
     config = read_config(folder)
     tallies = {spec.label: Tally() for spec in config.methods}
@@ -247,14 +247,14 @@ def read_whole_run(path: Path) -> Run:
     for record in whole_records(folder, config):
         tallies[record.method].add(record)
         traced.add(record)
-        if summary is None:  # for its figures, which say nothing of how its tokens came
+        if summary is None:  # figures need neither traces nor texts
             kept.append(record.untraced().model_copy(update={"text": ""}))
     if len({prompt for tally in tallies.values() for prompt in tally.costs}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
         summary = summary_so_far(folder, config, kept)
     if [row.method for row in summary.rows] != list(tallies):
-        raise UsageError("summary.json has its methods in another order than run.json")
+        raise UsageError("summary.json has other methods than run.json, or in another order")
     judged = judge_scores(read_judgments(path), list(tallies))
     prompt, answers = traced.pictured([label for label in tallies if label != BASELINE])
     return Run(
@@ -273,20 +273,20 @@ def read_whole_run(path: Path) -> Run:
 
 
 class _Traced:
-    """Of a run's answers those that a picture may be made of: the first ones to its first prompts."""
+    """Collect the answers that may be shown token by token: the first answers to the first prompts."""
 
     def __init__(self) -> None:
         self._answers: dict[str, dict[str, RequestRecord]] = {}  # prompt -> method -> record
 
     def add(self, record: RequestRecord) -> None:
-        """Takes a request, and keeps it if it is one of them."""
+        """Keep a request if it is one of these answers."""
         if record.tokens is None or (record.repeat, record.turn) != (0, 1):
             return
         if record.prompt_id in self._answers or len(self._answers) < _LOOKED_AT:
             self._answers.setdefault(record.prompt_id, {})[record.method] = record
 
     def pictured(self, labels: Sequence[str]) -> tuple[str, dict[str, RequestRecord]]:
-        """The prompt that most methods have answered, at length if there is one, and each answer."""
+        """The prompt that most methods answered (with long answers if possible), and each method's answer."""
 
         def worth(prompt: str) -> tuple[int, bool]:
             answers = self._answers[prompt]
@@ -302,12 +302,12 @@ class _Traced:
 def _whole_projections(folder: RunFolder, labels: Sequence[str]) -> list[dict[str, Any]]:
     found = read_projections(folder)
     if any({*content["rows"]} - {*labels} for content in found):
-        raise UsageError("a projection is of another run; run with --project again")
+        raise UsageError("a projection belongs to another run; run with --project again")
     return found
 
 
 def _id(folder: RunFolder) -> str:
-    """Short, different for each run, and fit for a file's name; names of folders may be long and are people's own."""
+    """A short unique id that is safe as a file name; folder names may be long and are chosen by users."""
     started = "".join(character for character in str(folder.run.get("created_utc", ""))[:19] if character.isalnum())
     digest = str(folder.run.get("digest", ""))[:8]
     named = f"{started}Z-{digest}" if started and digest else folder.path.name

@@ -159,14 +159,14 @@ def test_what_may_differ_is_said(made: Callable[..., Path], tmp_path: Path, chan
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda run: run["task"].update(version=9), "another task version (9, not 1)"),
-        (lambda run: run["task"].update(name="mbpp"), "another task (mbpp, not gsm8k)"),
-        (lambda run: run["task"]["options"].update(style="cot"), "another style of the task (cot, not chat)"),
-        (lambda run: run.update(max_new_tokens=64), "another token budget (64, not 128)"),
-        (lambda run: run["sampling"].update(temperature=0.7), "another temperature (0.7, not 0.0)"),
-        (lambda run: run.update(concurrency=4), "another concurrency (4, not 1)"),
-        (lambda run: run["task"].update(prompts_sha256="0" * 64), "given its prompts in other words"),
-        (lambda run: run.update(simulated={"jetspec": {"mean": 3, "spread": 1}}), "acceptance was simulated"),
+        (lambda run: run["task"].update(version=9), "task version (9, not 1)"),
+        (lambda run: run["task"].update(name="mbpp"), "task (mbpp, not gsm8k)"),
+        (lambda run: run["task"]["options"].update(style="cot"), "style of the task (cot, not chat)"),
+        (lambda run: run.update(max_new_tokens=64), "token budget (64, not 128)"),
+        (lambda run: run["sampling"].update(temperature=0.7), "temperature (0.7, not 0.0)"),
+        (lambda run: run.update(concurrency=4), "concurrency (4, not 1)"),
+        (lambda run: run["task"].update(prompts_sha256="0" * 64), "different prompt texts"),
+        (lambda run: run.update(simulated={"jetspec": {"mean": 3, "spread": 1}}), "simulated acceptance"),
     ],
 )
 def test_unlike_runs_are_refused_with_the_reason(

@@ -93,10 +93,10 @@ def test_what_a_metric_is_follows_from_its_documents() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": "2.0"}, "another version, 2.0 and 1.0"),
-        ({"shots": 5}, "another number of examples, 5 and 0"),
-        ({"documents_hash": "e"}, "other documents"),
-        ({"task": "else"}, "base was not asked it"),
+        ({"version": "2.0"}, "version, 2.0 and 1.0"),
+        ({"shots": 5}, "number of examples, 5 and 0"),
+        ({"documents_hash": "e"}, "different documents"),
+        ({"task": "else"}, "base has no result for it"),
     ],
 )
 def test_tasks_that_are_not_the_same_are_not_compared(changes: dict[str, Any], words: str) -> None:
@@ -108,9 +108,9 @@ def test_tasks_that_are_not_the_same_are_not_compared(changes: dict[str, Any], w
 def test_other_prompts_for_the_same_documents_are_compared_and_said() -> None:
     rows, (note,) = compare_quality(quality(task(share(5))), quality(task(share(5), task_hash="u")))
     assert len(rows) == 1
-    assert note.endswith("in other words"), "no chat template was asked for"
+    assert note.endswith("different prompts"), "without a chat template"
     first, second = (quality(task(share(5), task_hash=hash_), chat=True) for hash_ in "tu")
-    assert compare_quality(first, second)[1][0].endswith("in other words, those of each chat template")
+    assert compare_quality(first, second)[1][0].endswith("from each model's chat template")
 
 
 def test_texts_cut_at_another_length_are_not_compared() -> None:

@@ -98,19 +98,19 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "field missing": (request(lambda line: line.pop("accepted_lengths")), "field 'accepted_lengths'"),
     "stranger": (
         request(lambda line: line.update(method="pld", request_id=f"pld|{line['prompt_id']}|0")),
-        "|0 is of a method that the run has not",
+        "|0 has a method that is not in the run",
     ),
-    "other key": (request(lambda line: line.update(request_id="ar|p|0")), "ar|p|0 is not what its fields say"),
-    "tokens lost": (request(lambda line: line["output_ids"].pop()), "has other tokens than its forwards emitted"),
+    "other key": (request(lambda line: line.update(request_id="ar|p|0")), "ar|p|0 has an id that differs from its fields"),
+    "tokens lost": (request(lambda line: line["output_ids"].pop()), "has another number of tokens"),
     "no time": (request(lambda line: line.update(decode_s=float("nan"))), "line 1 is damaged ("),
     "time of no clock": (request(lambda line: line.update(decode_s=1e-300)), "has an invalid time"),
     "more were asked": (
         lambda f: content(f, "run.json", lambda c: c["task"].update(prompts=41, requests=41)),
-        "run.json says 41",
+        "run.json has 41",
     ),
     "other prompt": (
         request(lambda line: line.update(prompt_id="x", request_id=f"{line['method']}|x|0")),
-        "39 scored of ar where its summary has 40",
+        "39 scored of ar but its summary has 40",
     ),
     "verdicts flipped": (verdicts(lambda line: line.update(passed=not line["passed"])), "passed of"),
     "verdict on another text": (
@@ -137,7 +137,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "other sums": (
         lambda f: content(f, "summary.json", lambda c: c["rows"][0].update(tokens=1)),
-        "4627 tokens of ar where its summary has 1",
+        "4627 tokens of ar but its summary has 1",
     ),
 }
 

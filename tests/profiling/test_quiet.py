@@ -78,10 +78,10 @@ def test_a_quiet_machine_says_what_was_seen() -> None:
         (Machine(stolen=0.08), {"steal": "a hypervisor took 8% of the cores for other machines (limit 5%)"}),
         (Machine(clock=lambda now: 3000 - 150 * (now - 100)), {"clocks": "the cores' clock fell by 26% (limit 15%)"}),
         (Machine(heat=0.2), {"heat": "heat slowed the cores 2 times (limit 0)"}),
-        (Machine(others=None, load=3.0), {"other load": "the load beyond its own was 150% of the cores (limit 50%)"}),
+        (Machine(others=None, load=3.0), {"other load": "the load of other work was 150% of the cores (limit 50%)"}),
         (
             Machine(memory=(30.0, 18.0)),
-            {"memory bandwidth": "memory's bandwidth varied by 50% (limit 30%), 18.0 to 30.0 GB/s in 8 readings"},
+            {"memory bandwidth": "memory bandwidth varied by 50% (limit 30%), 18.0 to 30.0 GB/s in 8 readings"},
         ),
     ],
 )

@@ -151,9 +151,9 @@ APART: dict[str, tuple[dict[str, Any], dict[str, str], str, str, str]] = {
         "model: smollm2-135m, not Qwen3-8B", "model: smollm2-135m, not Qwen3-8B",
     ),
     "dummy": ({"model": {"dummy": True}}, {}, FIGURES, "model: dummy weights", "model: dummy weights"),
-    "untold": ({}, {"model": ""}, FIGURES, "model: config:qwen3-8b, not told there", ""),
+    "not given": ({}, {"model": ""}, FIGURES, "model: config:qwen3-8b, not given there", ""),
     "GPU": ({}, {"gpu": '"H100"'}, FIGURES, "", "GPU: NVIDIA A100-SXM4-80GB, not H100"),
-    "no GPU": ({}, {"gpu": ""}, FIGURES, "", "GPU: NVIDIA A100-SXM4-80GB, not told"),
+    "no GPU": ({}, {"gpu": ""}, FIGURES, "", "GPU: NVIDIA A100-SXM4-80GB, not given there"),
     "task": ({}, {"task": '"gsm8k"'}, FIGURES, "task: humaneval, not gsm8k", ""),
     "batch": ({}, {}, f"{FIGURES}, batch = 8", "batch: 1, not 8", ""),
     "temperature": ({}, {"temperature": "1"}, FIGURES, "temperature: 0, not 1", ""),
@@ -163,13 +163,13 @@ APART: dict[str, tuple[dict[str, Any], dict[str, str], str, str, str]] = {
     ),
     "options": ({}, {}, f"{FIGURES}, options = {{ n = 64 }}", "n: 16, not 64", ""),
     "weights": (
-        {}, {}, f'{FIGURES}, trained_for = "cllm"', "weights: trained for no method, there for cllm", "",
+        {}, {}, f'{FIGURES}, trained_for = "cllm"', "weights: trained for no method, published ones for cllm", "",
     ),
     "trained": (
         {"model": {"name": "smollm2-135m-msn"}}, {"model": '"SmolLM2-135M"'}, FIGURES,
-        "weights: trained for msn, there for no method", "",
+        "weights: trained for msn, published ones for no method", "",
     ),
-    "dtype": ({"model": {"dtype": "float32"}}, {}, FIGURES, "", "dtype: float32, not of 16 bits"),
+    "dtype": ({"model": {"dtype": "float32"}}, {}, FIGURES, "", "dtype: float32, not 16 bits"),
     "traced": ({"trace": True}, {}, FIGURES, "", "the run was traced, which slows its steps"),
     "disturbed": ({"change": _unsure}, {}, FIGURES, "", "the run was disturbed"),
     "lossy": ({"lossless": {"pld": LOSSY}}, {}, FIGURES, "the run's text is not AR's (lossy)", ""),
@@ -211,7 +211,7 @@ def test_a_model_of_its_size_is_compared_and_named_but_not_by_its_answers(plante
 
 def test_scores_need_the_same_metric_and_a_scored_run(planted: Callable[..., Path]) -> None:
     published = catalog("tpf = 3, accuracy = 98.0")
-    assert one(planted(), published, "score").why == ("the run was not scored (specbench score does it)",)
+    assert one(planted(), published, "score").why == ("the run has no scores; run specbench score",)
     published = catalog("tpf = 3, accuracy = 6.1", metric='"of 10"')
     assert one(planted(right=all_right), published, "score").why == ("metric: of 10",)
 

@@ -91,7 +91,7 @@ def projection(text: str) -> Damage:
     return lambda run: (run / "projection-x.json").write_text(text)
 
 
-#: What is wrong with a run has tests beside its reader; here is one of each file, and what only a report looks at.
+#: One damage per file, and those that only a report reads; the tests of the reader have all others.
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "run.json cut off": (lambda run: (run / "run.json").write_text("{"), "run.json is damaged"),
     "run.json lost": (lambda run: (run / "run.json").unlink(), "has no run.json"),
@@ -102,14 +102,14 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a projection of nothing": (projection('{"rows": 1}'), "damaged"),
     "a projection of another": (
         projection('{"rows": {"pld": {"decode_tok_s": {"value": 2, "low": 1, "high": 3}}}, "gpu": "x", "device": "y"}'),
-        "a projection is of another run",
+        "another run",
     ),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_damaged_is_named_and_not_used(run: Path, name: str) -> None:
-    damage, said = DAMAGES[name]
+    damage, reason = DAMAGES[name]
     profile(run.parent / "sound")
     damage(run)
     found = gather([run.parent])
@@ -117,8 +117,8 @@ def test_what_is_damaged_is_named_and_not_used(run: Path, name: str) -> None:
     assert found.runs == ()
     (skipped,) = found.skipped
     assert skipped.folder == run.name
-    assert said in skipped.why
-    assert str(run.parent) not in skipped.why, "where it lay is nobody's affair"
+    assert reason in skipped.why
+    assert str(run.parent) not in skipped.why, "a report may be published without the folder's location"
     with pytest.raises(UsageError, check=wording):
         gather([run])
 

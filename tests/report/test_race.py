@@ -101,4 +101,4 @@ def test_of_several_answers_to_a_prompt_the_first_is_shown_and_that_is_said(tmp_
     later = [r.model_copy(update={"turn": 2, "step_s": [9.0] * r.target_forwards}) for r in read.records]
     found = race(read.config, [*later, *read.records, *later], ["ar", "pld"], "p/0")
     assert found.end_s == 7.5
-    assert found.notes == ["of its turns and repeats the first is shown"]
+    assert found.notes == ["only the first turn and repeat is shown"]

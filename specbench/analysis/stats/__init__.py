@@ -1,6 +1,6 @@
-"""How sure a figure is: intervals over prompts, what a number of prompts can tell, and the words for it.
+"""Statistics: intervals over prompts, statistical power, and verdicts.
 
-There is no verdict without an interval, and no interval for so few prompts that its level would be a false label.
+There is no verdict without an interval, and no interval for so few prompts that its level would be wrong.
 """
 
 from specbench.analysis.stats.interval import Interval, minimum_clusters

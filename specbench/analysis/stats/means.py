@@ -1,4 +1,4 @@
-"""Means over the same documents of two models: their difference, by a paired interval."""
+"""Difference of two models' means over the same documents, with a paired interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specbench.analysis.stats.interval import Floats, Interval, affordable, mini
 
 @dataclass(frozen=True)
 class MeanDifference:
-    """How much larger a mean is, on the same documents (``clusters``): Σ (mine − other) / Σ weight."""
+    """Difference of two means over the same documents (``clusters`` of them): Σ (mine − other) / Σ weight."""
 
     value: float
     interval: Interval | None
@@ -33,14 +33,14 @@ def paired_mean(
     """Difference of two weighted means over the same documents, with a paired bootstrap-t interval about the value.
 
     Args:
-        mine, other: [n] of each document, in the same order: sums, where there are weights.
-        weights: [n] what each sum is over, such as bytes; default is 1 each.
+        mine, other: [n] values of each document, in the same order; with weights, sums over the document.
+        weights: [n] size of each document, such as bytes; default is 1 each.
 
     Source: Hall, On symmetric bootstrap confidence intervals, JRSS B 50 (1988).
     """
     columns = np.array([mine, other, np.ones(len(mine)) if weights is None else weights], dtype=np.float64)
     if not columns.size or not (columns[2] > 0).all():
-        raise ValueError("no documents to compare, or one of no weight")
+        raise ValueError("no documents to compare, or one without weight")
     differences, over = columns[0] - columns[1], columns[2]
     value, count = float(differences.sum() / over.sum()), differences.size
     interval = None
@@ -67,7 +67,7 @@ def _studentised(differences: Floats, weights: Floats, value: float, draws: int,
     for block, picked in resamples(count, draws, seed):
         some, over = differences[picked], weights[picked]
         shift = some.sum(axis=1) / over.sum(axis=1) - value
-        # 1/n² of the sample's own spread keeps the quotient finite where a few documents are drawn all alike.
+        # 1/n² of the sample's own spread keeps the quotient finite if a resample has hardly any spread.
         its = _spread(some, over)
         distances[block] = np.abs(shift) / np.sqrt(its + (spread - its) / count**2)
     half = float(np.quantile(distances, level)) * spread**0.5

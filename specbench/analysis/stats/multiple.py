@@ -1,7 +1,7 @@
-"""Many speedups at once: intervals that hold together, and which rows may be the fastest of all.
+"""Joint intervals of many speedups, and the rows that may be the fastest.
 
-The fastest of fourteen equal rows looks fast. So what is said of a row of a table rests on intervals that are all right
-together in 95 of 100 tables, and "as good as the best" is every row that comparisons with the best do not rule out.
+The fastest of fourteen equal rows looks fast by chance. Therefore verdicts on a table's rows use intervals that all
+hold jointly in 95 of 100 tables, and a row is "as good as the best" unless comparisons with the best rule it out.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy.typing as npt
 from specbench.analysis.stats.interval import Clusters, Floats, Interval, affordable, minimum_clusters, resamples
 from specbench.analysis.stats.ratio import Arm, Verdict, columns_of, largest_log, standard_error, verdict
 
-#: A comparison with the best needs less fine quantiles than an interval's end.
+#: Resamples for comparisons with the best, which need less precise quantiles than an interval's ends.
 _DRAWS = 2_000
-# Rows whose comparisons with each other are resampled together. Slower ones are compared with the best row alone, at a
-# level that allows for all of them (Bonferroni).
+# Rows that are compared with each other in joint resamples. Slower rows are compared only with the best row, at a level
+# corrected for their number (Bonferroni).
 _TOGETHER = 32
 _SIGNS = np.array((1, -1, -1, 1))
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A row and what it is held against: arguments of :func:`specbench.analysis.stats.paired_ratio`."""
+    """A row and its reference: arguments of :func:`specbench.analysis.stats.paired_ratio`."""
 
     numerator: Arm
     denominator: Arm
@@ -36,12 +36,12 @@ class Paired:
 
 @dataclass(frozen=True)
 class Many:
-    """What rows that were measured on the same prompts say together.
+    """Joint results of rows that were measured on the same prompts.
 
     Attributes:
-        intervals: label -> an interval of its speedup; all hold together with the nominal coverage.
-        as_good: the rows that may be the fastest, the best first, then as given.
-        told_apart: whether there were enough prompts to rule a row out.
+        intervals: label -> interval of its speedup; all hold jointly with the nominal coverage.
+        as_good: the rows that may be the fastest, the best first, then in the given order.
+        told_apart: whether there were enough prompts to rule out rows.
     """
 
     intervals: Mapping[str, Interval]
@@ -52,13 +52,13 @@ class Many:
 
     @property
     def rows(self) -> int:
-        """Rows that have a speedup."""
+        """Number of rows with a speedup."""
         return len(self.labels)
 
     def verdict(self, label: str, own: Interval | None) -> Verdict:
-        """The verdict on a row: by its own interval, and by the one that holds together with all others'.
+        """The verdict on a row, from its own and its joint interval.
 
-        A row that has the one and not the other is among rows that nothing is known of together; it shows nothing.
+        A row without a joint interval shows no difference.
         """
         unknown = Interval(0.0, math.inf, 0.95)
         return verdict(own, self.intervals.get(label, unknown))
@@ -74,22 +74,22 @@ def many(
 ) -> Many:
     """Joint intervals of speedups, and multiple comparisons with the best.
 
-    The joint intervals are those of :func:`specbench.analysis.stats.paired_ratio` at a higher level, the same for all
-    rows: the one at which 95 of 100 resamples of the prompts lie within the intervals of all rows (balanced, so that a
-    row with wild times widens its own interval and hardly another's). What the rows have in common, prompts and AR's
-    times, is resampled in common: rows that rise and fall together cost little.
+    The joint intervals are those of :func:`specbench.analysis.stats.paired_ratio` at a higher level, which is the same
+    for all rows and chosen so that 95 of 100 resamples of the prompts lie within the intervals of all rows (balanced:
+    a row with erratic times widens its own interval and hardly the others). Prompts and AR's times, which the rows have
+    in common, are resampled jointly, so that correlated rows widen the intervals little.
 
-    A row is as good as the best unless some other row's lead over it exceeds what the leads of all others over the
-    true best would reach by chance (one-sided, studentised, resampled in common). The true best is among them with the
+    A row is as good as the best unless another row's lead over it exceeds what the leads of all others over the true
+    best would reach by chance (one-sided, studentised, resampled jointly). The true best is among these rows with the
     nominal coverage.
 
-    Simulated (2,000 experiments of 20 prompts each, ``benchmarks/interval_coverage.py``): among 14 equal rows one
-    was called faster in 3.0 % and slower in 1.1 %; the best row's interval held its truth in 97.9 %. The best of 5
-    rows, 2 % ahead of the others, was among those as good as the best in 97.4 %.
+    Simulated (2,000 experiments of 20 prompts each, ``benchmarks/interval_coverage.py``): of 14 equal rows one was
+    called faster in 3.0% and slower in 1.1% of tables; the best row's interval contained the truth in 97.9%. The best
+    of 5 rows, 2% ahead of the others, was called as good as the best in 97.4%.
 
     Args:
-        rows: label -> row; those on fewer prompts than others are compared on what they have.
-        candidates: the rows that may be the best; default is all.
+        rows: label -> row; rows with fewer prompts than others are compared on the prompts that they have.
+        candidates: labels of the rows that may be the best; default is all.
 
     Source: Hsu, Multiple Comparisons: Theory and Methods (1996), chapter 4 (comparisons with the best); Beran, Balanced
     simultaneous confidence sets, JASA 83 (1988).
@@ -112,9 +112,7 @@ def many(
 
 @dataclass(frozen=True)
 class _Row:
-    """Sums by prompt, [4, U] (AR's seconds and tokens, then the row's), 0 where it lacks a prompt; log speedup and its
-    error.
-    """
+    """Sums by prompt, [4, U]: AR's seconds and tokens, then the row's (0 if missing); log speedup and error."""
 
     sums: Floats
     units: int
@@ -135,7 +133,7 @@ class _Row:
         return cls(sums, units, float(np.log(totals) @ _SIGNS), se)
 
     def resampled(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Log speedups [b] of resamples and influences [b, U] of the prompts on them; weights [b, U] count prompts."""
+        """Log speedups [b] of resamples and the prompts' influences [b, U] on them; weights [b, U] count prompts."""
         totals = self.sums @ weights.T
         with np.errstate(divide="ignore", invalid="ignore"):
             influence = sum(
@@ -155,7 +153,7 @@ def _places(rows: Mapping[str, Paired]) -> dict[Hashable, int]:
 
 
 def _strata(rows: Mapping[str, Paired], places: Mapping[Hashable, int]) -> list[npt.NDArray[np.int64]]:
-    """The prompts that the same rows have, together: places by stratum."""
+    """Group prompts by the set of rows that have them: stratum -> places."""
     has = np.zeros((len(places), len(rows)), dtype=np.bool_)
     for number, row in enumerate(rows.values()):
         has[[places[cluster] for cluster in row.clusters], number] = True
@@ -164,9 +162,9 @@ def _strata(rows: Mapping[str, Paired], places: Mapping[Hashable, int]) -> list[
 
 
 def _weights(strata: Sequence[npt.NDArray[np.int64]], draws: int, seed: int) -> Floats:
-    """How often each prompt is in each resample: [draws, U].
+    """How often each prompt occurs in each resample: [draws, U].
 
-    Each stratum is resampled by itself: a row that has few of the prompts has as many in every resample.
+    Each stratum is resampled separately, so that a row has the same number of prompts in every resample.
     """
     made = np.zeros((draws, sum(map(len, strata))))
     for number, places in enumerate(strata):
@@ -179,7 +177,7 @@ def _weights(strata: Sequence[npt.NDArray[np.int64]], draws: int, seed: int) -> 
 
 
 def _spread(influence: Floats, weights: Floats, se: float, units: int) -> Floats:
-    """Standard errors [b] of resamples, kept from 0 as in the interval of one row."""
+    """Standard errors [b] of resamples, kept above 0 as in the interval of one row."""
     spread = (weights * np.square(influence)).sum(axis=1) * (units / (units - 1))
     return np.asarray(np.sqrt(spread + (se * se - spread) / units**2))
 
@@ -195,7 +193,7 @@ def _joint(
         logs, influence = row.resampled(weights)
         if row.se == 0:
             distances[label] = np.zeros(draws)
-        elif np.isfinite(logs).all():  # a resample without tokens: no interval, as by itself
+        elif np.isfinite(logs).all():  # a resample without tokens: no interval, as for a single row
             distances[label] = np.abs(logs - row.log) / _spread(influence, weights, row.se, row.units)
     found = {}
     for label, quantile in _quantiles(distances, level).items():
@@ -206,17 +204,17 @@ def _joint(
 
 
 def _quantiles(statistics: Mapping[str, Floats], level: float) -> dict[str, float]:
-    """A bound for each statistic [b], all at one level of their own, such that all hold together at ``level``."""
+    """A bound for each statistic [b], all at one common level, such that they hold jointly at ``level``."""
     if not statistics:
         return {}
     every = np.stack(list(statistics.values()))
     draws = every.shape[1]
-    # Each statistic's share of draws that lie no higher; of equal ones the last.
+    # Rank of each draw within its statistic, as a share; the last one for equal draws.
     shares = np.stack([np.searchsorted(np.sort(row), row, side="right") / draws for row in every])
     alone = level if len(every) == 1 else float(np.quantile(shares.max(axis=0), level))
     bounds = np.quantile(every, alone, axis=1)
-    # So far out, quantiles of few prompts are uncertain, and the least of many would be too small: none lies below the
-    # (lower) median of all. A wild statistic still widens no bound but its own.
+    # Extreme quantiles of few prompts are uncertain, and the smallest of many would be too small: no bound is below the
+    # (lower) median of all. An erratic statistic still widens only its own bound.
     bounds = np.maximum(bounds, np.sort(bounds)[(len(bounds) - 1) // 2])
     return dict(zip(statistics, bounds.tolist(), strict=True))
 
@@ -257,9 +255,7 @@ def _ruled_out(
 
 @dataclass(frozen=True)
 class _Lead:
-    """How far one row is ahead of another, on the log scale; ``excess`` [b] is by how many standard errors resamples
-    exceed it.
-    """
+    """Lead of one row over another, in log speedup; ``excess`` [b]: by how many standard errors resamples exceed it."""
 
     value: float
     se: float
@@ -267,13 +263,13 @@ class _Lead:
 
     @classmethod
     def of(
-        cls, ahead: _Row, behind: _Row, mine: tuple[Floats, Floats], other: tuple[Floats, Floats], weights: Floats
+        cls, ahead: _Row, follower: _Row, mine: tuple[Floats, Floats], other: tuple[Floats, Floats], weights: Floats
     ) -> _Lead:
         every = np.ones((1, weights.shape[1]))
-        influence = ahead.resampled(every)[1] - behind.resampled(every)[1]
-        units = min(ahead.units, behind.units)
+        influence = ahead.resampled(every)[1] - follower.resampled(every)[1]
+        units = min(ahead.units, follower.units)
         se = math.sqrt(float(np.square(influence).sum()) * units / (units - 1))
-        value = ahead.log - behind.log
+        value = ahead.log - follower.log
         if se < 1e-12:  # one row twice
             return cls(value, 0.0, np.zeros(weights.shape[0]))
         spread = _spread(mine[1] - other[1], weights, se, units)

@@ -1,4 +1,4 @@
-"""What a number of prompts can tell: the difference that would be seen, and the prompts that a difference needs."""
+"""Statistical power: the smallest detectable difference, and the number of prompts that a difference needs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from statistics import NormalDist
 from specbench.analysis.stats.interval import minimum_clusters
 from specbench.analysis.stats.ratio import Ratio
 
-#: Chance of seeing a difference that is there.
+#: Probability of detecting a difference that exists.
 POWER = 0.8
 
-#: Prompts that nobody will run: a difference that takes more of them is none.
+#: Most prompts worth suggesting; for smaller differences no number is given.
 MOST = 1_000_000
 
 
 def detectable(ratio: Ratio, power: float = POWER) -> float | None:
-    """The smallest relative difference that prompts like these tell from none, as a share: 0.03 for 3 %.
+    """The smallest relative difference that prompts like these can detect, as a share: 0.03 for 3%.
 
-    A method that is truly so much faster gets an interval that excludes 1 with probability ``power``. It follows from
-    the width of the interval alone; None without one.
+    A method that is faster by this much gets an interval that excludes 1 with probability ``power``. Computed from the
+    width of the interval; None without an interval.
     """
     if ratio.interval is None or ratio.log_se is None:
         return None
@@ -28,11 +28,9 @@ def detectable(ratio: Ratio, power: float = POWER) -> float | None:
 
 
 def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level: float = 0.95) -> int | None:
-    """How many prompts like these it takes to tell a relative difference (0.03 for 3 %) from none; from few, a rough
-    guess.
+    """How many prompts like these are needed to detect a relative difference (0.03 for 3%); rough for few prompts.
 
-    At least :func:`minimum_clusters`; None where the spread is unknown or 0, and where it would take more than
-    :data:`MOST`.
+    At least :func:`minimum_clusters`; None if the spread is unknown or 0, or if more than :data:`MOST` are needed.
     """
     if not ratio.log_se:
         return None
@@ -42,5 +40,5 @@ def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level:
     needed = ratio.clusters * (errors * ratio.log_se / math.log1p(difference)) ** 2
     if needed > MOST:
         return None
-    # Half the squared quantile more, because the spread has to be estimated from the same prompts (Guenther 1981).
+    # Add half the squared quantile, because the spread is estimated from the same prompts (Guenther 1981).
     return max(minimum_clusters(level), math.ceil(needed + quantile**2 / 2))

@@ -1,4 +1,4 @@
-"""Shares of right answers: one by itself, and the difference of two that answered the same prompts."""
+"""Intervals for shares of right answers, and for the paired difference of two shares on the same prompts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ DifferenceVerdict = Literal["more right", "fewer right", "no difference shown", 
 
 @dataclass(frozen=True)
 class Difference:
-    """How many more answers are right, on the same prompts: mean over prompts, of [−1, 1].
+    """Difference of two shares of right answers on the same prompts: mean over prompts, in [−1, 1].
 
-    ``gained`` and ``lost`` count prompts on which the first did better, and worse; ``p_value`` is :func:`mcnemar` of
+    ``gained`` and ``lost`` count prompts on which the first did better or worse; ``p_value`` is :func:`mcnemar` of
     them.
     """
 
@@ -44,23 +44,23 @@ def paired_difference(
 ) -> Difference:
     """Difference of two shares of right answers to the same requests, with a paired bootstrap interval over prompts.
 
-    A prompt that was gained and one that was lost are added before resampling (Bonett and Price's adjustment). Without
-    them two arms that never differed would have the interval [0, 0] from any number of prompts, however few. Simulated
-    coverage of the 95 % interval with 1 to 25 % of prompts gained or lost: 94.7 to 98.8 % with 164 prompts; more with
-    fewer, up to 100 % where hardly any can differ (``benchmarks/interval_coverage.py``).
+    One gained and one lost prompt are added before resampling (Bonett and Price's adjustment). Otherwise two arms that
+    never differ would have the interval [0, 0] for any number of prompts. Simulated coverage of the 95% interval with 1
+    to 25% of prompts gained or lost: 94.7 to 98.8% with 164 prompts, more with fewer prompts, up to 100% if hardly any
+    can differ (``benchmarks/interval_coverage.py``).
 
     Args:
         mine, other: [n] right or wrong, one entry per request, in the same order.
-        clusters: [n] prompt id of each request; a prompt's repeats count as one, by their mean.
+        clusters: [n] prompt id of each request; the repeats of a prompt are averaged.
 
     Source: McNemar, Psychometrika 12 (1947); Bonett and Price, Journal of Educational and Behavioral Statistics 37
-    (2012), for the two prompts.
+    (2012), for the two added prompts.
     """
     columns = np.array([mine, other, np.ones(len(mine))], dtype=np.float64)
     if not columns.size:
         raise ValueError("no requests to compare")
-    right, twin, requests = cluster_sums(columns, clusters)
-    differences = (right - twin) / requests
+    right, reference, requests = cluster_sums(columns, clusters)
+    differences = (right - reference) / requests
     count = differences.size
     gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
     interval = None
@@ -77,7 +77,7 @@ def paired_difference(
 
 
 def difference_verdict(difference: Difference) -> DifferenceVerdict:
-    """The only words a report may use for a difference of shares; they need an interval that excludes 0."""
+    """The verdict on a difference of shares; more or fewer need an interval that excludes 0."""
     if difference.interval is None:
         return "too few prompts"
     if difference.interval.low > 0:
@@ -86,12 +86,12 @@ def difference_verdict(difference: Difference) -> DifferenceVerdict:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """McNemar's exact test: the two-sided p-value of so uneven a split, were gains and losses equally likely."""
+    """McNemar's exact test: two-sided p-value of so uneven a split if gains and losses are equally likely."""
     return sign_test(gained, lost)
 
 
 def sign_test(more: int, less: int) -> float:
-    """The sign test: two-sided p-value of so uneven a split of pairs, were both signs as likely; ties are left out.
+    """Sign test: two-sided p-value of so uneven a split if both signs are equally likely; ties are left out.
 
     Source: Dixon and Mood, The statistical sign test, JASA 41 (1946).
     """
@@ -103,7 +103,7 @@ def sign_test(more: int, less: int) -> float:
 def proportion_interval(successes: int, total: int, level: float = 0.95) -> Interval | None:
     """Wilson score interval of a proportion, such as pass@1 with one sample per problem; None when ``total`` is 0.
 
-    For display: it does not pair the arms, so overlap of two such intervals proves no equality.
+    For display only: the arms are not paired, so overlapping intervals do not prove equality.
 
     Source: Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
     """
@@ -115,6 +115,6 @@ def proportion_interval(successes: int, total: int, level: float = 0.95) -> Inte
     share, shrink = successes / total, 1.0 + z * z / total
     centre = (share + z * z / (2 * total)) / shrink
     half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / shrink
-    # At 0 and at `total` one end is exactly 0 or 1, and rounding would miss it.
+    # At 0 and at `total` one end is exactly 0 or 1, which rounding would miss.
     low = 0.0 if successes == 0 else centre - half
     return Interval(low, 1.0 if successes == total else centre + half, level)

@@ -1,4 +1,4 @@
-"""How sure a speedup is: a paired, studentised bootstrap over prompts, and the words a table may use for it."""
+"""Interval of a speedup by a paired, studentised bootstrap over prompts, and the verdict from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specbench.analysis.stats.proportions import sign_test
 
 Verdict = Literal["faster", "slower", "no difference shown", "too few prompts"]
 
-#: How intervals are made, for the record. Summaries that name none were made by the percentile bootstrap.
+#: Name of the method in summaries. Summaries without a name used the percentile bootstrap.
 INTERVAL = "symmetric bootstrap-t on the log ratio, over what was timed apart"
 
 Arm = tuple[Sequence[float], Sequence[float]]  # seconds [n], tokens [n]
@@ -30,7 +30,7 @@ Arm = tuple[Sequence[float], Sequence[float]]  # seconds [n], tokens [n]
 
 @dataclass(frozen=True)
 class Ratio:
-    """A pooled speedup and how sure it is; nan when an arm has no tokens or no time.
+    """A pooled speedup with its interval; nan if an arm has no tokens or no time.
 
     Without an interval there is no verdict. ``clusters`` counts the resampled units, ``log_se`` is the standard error
     of log ``value``.
@@ -46,16 +46,16 @@ class Ratio:
 
 @dataclass(frozen=True)
 class PerPrompt:
-    """Ratios of single prompts, each counted once whatever its length: how evenly a speedup is spread.
+    """Ratios of single prompts, all with equal weight: how evenly a speedup is distributed.
 
-    Never a headline: a mean of ratios lets short answers weigh as much as long ones.
+    Not for headlines, because short answers weigh as much as long ones.
     """
 
     median: float
     geometric_mean: float
     prompts: int
-    faster: int  # those with a ratio above 1
-    p_value: float  # of the sign test, two-sided: so uneven a split of faster and slower prompts, were both as likely
+    faster: int  # prompts with a ratio above 1
+    p_value: float  # two-sided sign test of faster and slower prompts
 
 
 def paired_ratio(
@@ -67,24 +67,24 @@ def paired_ratio(
     clusters: Clusters | None = None,
     level: float = 0.95,
 ) -> Ratio:
-    """Pooled time per output token of one arm over that of the other, with a paired bootstrap interval.
+    """Pooled time per output token of one arm divided by that of the other, with a paired bootstrap interval.
 
     value = (Σ a_time / Σ a_tokens) / (Σ b_time / Σ b_tokens). With AR as numerator this is the speedup of the method;
-    where both arms emit the same tokens it is the ratio of total times. It is a ratio of sums and never a mean of
-    per-prompt ratios, which would let short answers weigh as much as long ones.
+    if both arms emit the same tokens it is the ratio of total times. It is a ratio of sums, not a mean of per-prompt
+    ratios, in which short answers would weigh as much as long ones.
 
-    Assumes that the prompts are a random sample of the prompts one wants to speak about and independent of each other.
-    Row i of both arms is the same request (prompt, turn, repeat), so what makes a prompt slow hits both arms and
-    cancels. It says nothing about drift of the machine between two runs.
+    Assumes that the prompts are an independent random sample of the prompts of interest. Row i of both arms is the same
+    request (prompt, turn, repeat), so what makes a prompt slow affects both arms and cancels. The interval does not
+    cover drift of the machine between two runs.
 
-    Where sequences are stepped together, what was timed is a block of them, and blocks are resampled: see
+    If sequences are stepped together, the timed unit is a block of prompts, and blocks are resampled: see
     :func:`specbench.analysis.blocks.timing_units`.
 
     The interval is symmetric about the logarithm of the value: ± q standard errors, the standard error by the delta
-    method (of a sum of ratios' influence functions), q the quantile of |log ratio* − log ratio| / standard error* over
-    resamples. Simulated coverage of the 95 % interval in percent (1,000 experiments with known truth for each figure,
+    method (from the influence functions of the sums), q the quantile of |log ratio* − log ratio| / standard error* over
+    resamples. Simulated coverage of the 95% interval in percent (1,000 experiments with known truth per figure,
     ``benchmarks/interval_coverage.py``; the percentile bootstrap has 81 to 86 with 6 prompts and 88 to 91 with 20, and
-    BCa has no more):
+    BCa is not better):
 
     ============================================================  =====  =====  =====  =====  =====
     prompts, or blocks of them                                        6     12     20     40    164
@@ -98,12 +98,12 @@ def paired_ratio(
     ============================================================  =====  =====  =====  =====  =====
 
     Args:
-        numerator: (seconds [n], tokens [n]) of the baseline, one entry per request. ``decode_s`` and
+        numerator: (seconds [n], tokens [n]) of the baseline, an entry per request. ``decode_s`` and
             ``output_tokens − 1`` for the decode speedup, ``latency_s`` and ``output_tokens`` for end to end.
-        denominator: the same of the method, rows in the same order.
-        draws: bootstrap resamples; of more than 3,000 prompts fewer are drawn, see ``Ratio.draws``.
-        clusters: [n] prompt id of each row. Rows of one prompt (its turns and repeats) are kept or left out together,
-            because they are not independent. Without it every row is its own prompt.
+        denominator: the same for the method, rows in the same order.
+        draws: bootstrap resamples; fewer for more than 3,000 prompts, see ``Ratio.draws``.
+        clusters: [n] prompt id of each row. Rows of one prompt (its turns and repeats) are resampled together, because
+            they are not independent. By default every row is its own prompt.
 
     Source: Hall, On symmetric bootstrap confidence intervals, JRSS B 50 (1988); Efron & Tibshirani, An Introduction to
     the Bootstrap, §12.5 (bootstrap-t) and §8.6 (resampling of independent units); peers.md §C-d for the definition of
@@ -121,17 +121,17 @@ def relative_ratio(
     clusters: Clusters | None = None,
     level: float = 0.95,
 ) -> Ratio:
-    """The speedup of one pair of arms over that of another pair, on the same requests; arguments as of
-    :func:`paired_ratio`.
+    """The speedup of one pair of arms divided by that of another pair, on the same requests.
 
-    With AR and a method of two runs as pairs, a machine that was slower as a whole in one of them cancels.
+    Arguments as in :func:`paired_ratio`. With AR and a method of two runs as pairs, a change of the machine's speed
+    between the runs cancels.
     """
     columns = [column for pair in (ours, theirs) for arm in pair for column in arm]
     return _pooled_ratio(columns, (1, -1, -1, 1, -1, 1, 1, -1), seed, draws, clusters, level)
 
 
 def per_prompt(numerator: Arm, denominator: Arm, clusters: Clusters | None = None) -> PerPrompt | None:
-    """Median and geometric mean of the prompts' own ratios; None where no prompt has one."""
+    """Median and geometric mean of the prompts' own ratios; None if no prompt has one."""
     sums = cluster_sums(columns_of((*numerator, *denominator)), clusters)
     a_time, a_tokens, b_time, b_tokens = sums[:, (sums > 0).all(axis=0)]
     if not a_time.size:
@@ -143,10 +143,10 @@ def per_prompt(numerator: Arm, denominator: Arm, clusters: Clusters | None = Non
 
 
 def verdict(interval: Interval | None, among: Interval | None = None) -> Verdict:
-    """The only words that may be used for a speedup: "faster" needs an interval that excludes 1.
+    """The verdict on a speedup: "faster" needs an interval that excludes 1.
 
-    Tables, sweeps, contours and advice have theirs from here, so that they cannot contradict each other. ``among`` is
-    the interval of a row among others (:func:`specbench.analysis.stats.many`): the fastest of many may only be the
+    Tables, sweeps, contours and advice all use this function, so that they cannot contradict each other. ``among`` is a
+    row's joint interval (:func:`specbench.analysis.stats.many`), because the fastest of many rows may only be the
     luckiest.
     """
     if interval is None:
@@ -160,7 +160,7 @@ def verdict(interval: Interval | None, among: Interval | None = None) -> Verdict
 
 
 def columns_of(columns: Sequence[Sequence[float]]) -> Floats:
-    """Columns as one array [m, n]; raises ValueError where a value is no time and no count."""
+    """Columns as one array [m, n]; ValueError if a value is negative or not finite."""
     made = np.array([*columns], dtype=np.float64)
     if not np.isfinite(made).all() or (made < 0).any():
         raise ValueError("times and token counts must be finite and not negative")
@@ -186,7 +186,7 @@ def _pooled_ratio(
         return Ratio(value, None, count, draws, seed)
     se = float(standard_error(list(sums), totals, powers))
     interval = None
-    if (sums > 0).all(axis=0).sum() >= minimum_clusters(level):  # prompts without output are none
+    if (sums > 0).all(axis=0).sum() >= minimum_clusters(level):  # prompts without output do not count
         draws = affordable(draws, count)
         interval = _studentised(sums, powers, value, se, draws, seed, level)
     return Ratio(value, interval, count, draws, seed, se)
@@ -195,7 +195,7 @@ def _pooled_ratio(
 def standard_error(columns: Sequence[Floats], totals: Floats, powers: Floats) -> Floats:
     """Delta-method standard error of the log ratio of m columns [..., k] with sums [m, ...].
 
-    Raised and lowered terms are added up apart, so that two equal arms give exactly 0.
+    Terms with positive and negative powers are summed separately, so that two equal arms give exactly 0.
     """
     raised, lowered = (
         sum(
@@ -213,7 +213,7 @@ def standard_error(columns: Sequence[Floats], totals: Floats, powers: Floats) ->
 def _studentised(
     sums: Floats, powers: Floats, value: float, se: float, draws: int, seed: int, level: float
 ) -> Interval | None:
-    """Hall's symmetric bootstrap-t; None where a resample can come out without tokens or time."""
+    """Hall's symmetric bootstrap-t; None if a resample has no tokens or no time."""
     if se == 0.0:
         return Interval(value, value, level)
     count = sums.shape[1]
@@ -224,16 +224,16 @@ def _studentised(
         if not (totals > 0).all():
             return None
         shift = np.log(totals[powers > 0].prod(axis=0) / totals[powers < 0].prod(axis=0)) - math.log(value)
-        # A few prompts can be drawn so alike that they seem to have no spread at all; 1/k² of the sample's variance
-        # keeps the quotient finite and takes half a percent of coverage at k = 6.
+        # A resample of few prompts may have hardly any spread; 1/k² of the sample's variance keeps the quotient finite
+        # and costs half a percent of coverage at k = 6.
         spread = np.square(standard_error(columns, totals, powers))
         distances[block] = np.abs(shift) / np.sqrt(spread + (se * se - spread) / count**2)
     half = float(np.quantile(distances, level)) * se
     if half + abs(math.log(value)) > largest_log():
-        return None  # times that differ by so much allow no interval
+        return None  # the interval would overflow
     return Interval(value * math.exp(-half), value * math.exp(half), level)
 
 
 def largest_log() -> float:
-    """Logarithm of the largest ratio that there is a number for."""
+    """Logarithm of the largest representable ratio."""
     return math.log(np.finfo(np.float64).max)

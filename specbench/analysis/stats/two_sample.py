@@ -1,4 +1,4 @@
-"""Do two samplers draw from the same distribution of texts? For methods whose noise is not AR's, token for token."""
+"""Test whether two samplers have the same distribution of texts, for methods that do not use AR's noise."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Texts = Mapping[str, Sequence[Sequence[int]]]  # prompt -> independent answers, 
 
 SamplesVerdict = Literal["different", "no difference shown", "too few samples"]
 
-#: Answers that have to share a context before the tokens after it are compared.
+#: Fewest answers that must share a prefix before the tokens after it are compared.
 _FEWEST = 10
 _POWER = 0.8
 
 
 @dataclass(frozen=True)
 class TwoSample:
-    """What a two-sample test found.
+    """Result of a two-sample test.
 
     Attributes:
-        detectable: total variation distance between next-token distributions that is found with a power of 80 %; None
-            where no context was shared by enough answers.
+        detectable: total variation distance between next-token distributions that is detected with a power of 80%;
+            None if no prefix is shared by enough answers.
     """
 
     p_value: float
@@ -39,27 +39,27 @@ class TwoSample:
 
     @property
     def verdict(self) -> SamplesVerdict:
-        """In words; without contexts to compare there is none."""
+        """The verdict; "too few samples" without contexts to compare."""
         if self.detectable is None:
             return "too few samples"
         return "different" if self.p_value < self.level else "no difference shown"
 
 
 def two_sample(ours: Texts, theirs: Texts, *, seed: int, permutations: int = 1_999, level: float = 0.01) -> TwoSample:
-    """Tests whether answers to the same prompts come from the same distribution.
+    """Test whether answers to the same prompts come from the same distribution.
 
-    After each prefix that at least ten answers to a prompt share, the counts of next tokens are held against each
-    other (chi-squared; tokens seen once are pooled). The sum over prefixes is compared with what it is when the labels
-    of the answers are exchanged at random within each prompt: under the hypothesis all answers to a prompt are
-    exchangeable, so the level holds exactly, for any number of answers and any dependence between their tokens.
+    After each prefix that at least ten answers to a prompt share, the counts of next tokens are compared (chi-squared;
+    tokens seen once are pooled). The sum over prefixes is compared with its values after randomly exchanging the labels
+    of the answers within each prompt. Under the hypothesis all answers to a prompt are exchangeable, so the level is
+    exact for any number of answers and any dependence between their tokens.
 
-    Its power is ``detectable``, from the noncentral chi-squared distribution of the sum. Samplers are told apart where
-    their answers still share prefixes, so cold temperatures, few prompts and many seeds help.
-    Simulated at a level of 5 % with 8 prompts and 60 answers of each sampler over 12 tokens: a mean total variation of
-    7 % is told 39 times in 100, 11 % 95 times, 16 % always, and none 5 times (``benchmarks/interval_coverage.py``).
+    ``detectable`` follows from the noncentral chi-squared distribution of the sum. Differences are detected only where
+    answers still share prefixes, so low temperatures, few prompts and many seeds help. Simulated at a level of 5% with
+    8 prompts and 60 answers per sampler over 12 tokens: a mean total variation of 7% is detected 39 times in 100, 11%
+    95 times, 16% always, and identical samplers 5 times (``benchmarks/interval_coverage.py``).
 
     Args:
-        ours, theirs: prompt -> token ids of its answers; prompts of only one of them are left out.
+        ours, theirs: prompt -> token ids of its answers; prompts in only one of them are left out.
 
     Source: Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9 (2010), for the p-value.
     """
@@ -77,15 +77,15 @@ def two_sample(ours: Texts, theirs: Texts, *, seed: int, permutations: int = 1_9
             contexts += 1
             freedom += max(1, len(np.unique(categories)) - 1)
             first = truth[members].sum()
-            # Of tokens that were seen once only their number can tell: they count for nothing here.
+            # Tokens seen once are pooled, so they add no information here.
             information += (categories > 0).mean() * first * (members.size - first) / members.size
-    beaten = int((sums[1:] >= sums[0] * (1 - 1e-9)).sum())  # equal splits may differ in their last bits
+    beaten = int((sums[1:] >= sums[0] * (1 - 1e-9)).sum())  # equal splits may differ by rounding
     p_value = (1 + beaten) / (1 + permutations)
     return TwoSample(p_value, level, contexts, _detectable(freedom, information, level), answers)
 
 
 def _contexts(texts: Sequence[tuple[int, ...]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Prefixes that enough texts share: indices of the texts, and the category of each next token (0: seen once)."""
+    """Prefixes that enough texts share: indices of these texts, and the category of each next token (0: seen once)."""
     waiting = [list(range(len(texts)))]
     for at in range(max(map(len, texts), default=0)):
         deeper: list[list[int]] = []
@@ -106,7 +106,7 @@ def _contexts(texts: Sequence[tuple[int, ...]]) -> Iterator[tuple[np.ndarray, np
 
 
 def _chi_squared(labels: Floats, categories: np.ndarray) -> Floats:
-    """[p] statistics of p labellings [p, n] of n answers into two samplers; 0 where all have the same label."""
+    """[p] statistics of p labellings [p, n] of n answers into two samplers; 0 if all labels are equal."""
     total, first = labels.shape[1], labels.sum(axis=1)
     counts = Counter(categories.tolist())
     found = np.zeros(labels.shape[0])
@@ -118,7 +118,7 @@ def _chi_squared(labels: Floats, categories: np.ndarray) -> Floats:
 
 
 def _detectable(freedom: int, information: float, level: float) -> float | None:
-    """The distance at which a chi-squared sum of so many degrees of freedom exceeds its level with 80 % chance."""
+    """The distance at which a chi-squared sum with these degrees of freedom is significant with 80% probability."""
     if not information:
         return None
     normal = NormalDist()

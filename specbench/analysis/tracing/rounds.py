@@ -1,7 +1,7 @@
-"""Rounds: the tree that one target forward verified, and what became of each of its nodes.
+"""The tree that one target forward verified, and which of its nodes were accepted.
 
-The *top pick not taken* at a node of the accepted path is the child that the drafter scored highest, where the forward
-accepted another token or none. Draft-only rows and rows without a score are no picks.
+The *top pick not accepted* at a node of the accepted path is the drafter's best-scored child, if the forward accepted
+another token or none. Draft-only rows and rows without a score do not count.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Row:
     """A row of the tree.
 
     Attributes:
-        text: of the id by itself; the root's is what it adds to the answer.
+        text: text of the id alone; for the root, the text that it adds to the answer.
         accepted: on the accepted path.
-        draft_only: could not be accepted, its forward only generates drafts.
-        missed: the top pick not taken of its parent.
-        score: natural log-probability that the drafter gave it under its parent; None where it gave none.
-        path_score: sum of the scores from below the root to here; None where one is missing.
+        draft_only: cannot be accepted; computed only to generate drafts.
+        missed: the top pick not accepted of its parent.
+        score: natural log-probability after its parent under the drafter; None without a score.
+        path_score: sum of the scores from below the root to this row; None if one is missing.
     """
 
     row: int
@@ -47,7 +47,7 @@ class Row:
 class Round:
     """One target forward; ``root`` is its root's position in the answer, from 0.
 
-    ``bonus`` is the target's own next token at the end of the accepted path; None where the answer ended before it.
+    ``bonus`` is the target's own token after the accepted path; None if the answer ended before it.
     """
 
     request_id: str
@@ -63,17 +63,17 @@ class Round:
 
     @cached_property
     def children(self) -> Mapping[int, Sequence[Row]]:
-        """The rows under each row: the accepted one first, then by the scores of their paths, the others as drafted."""
+        """The children of each row: the accepted one first, then by path score, then in draft order."""
         found: dict[int, list[Row]] = defaultdict(list)
         for row in self.rows[1:]:
             found[row.parent].append(row)
         return {parent: sorted(under, key=_first) for parent, under in found.items()}
 
     def best_rows(self, most: int) -> set[int]:
-        """About ``most`` rows that say most: the accepted path, what was missed on it, then the best-scored paths.
+        """About ``most`` important rows: the accepted path, the top picks not accepted, then the best-scored paths.
 
-        Of rows without scores those of less depth come first, draft-only ones last. The rows above a chosen row are
-        chosen too.
+        Rows without scores are sorted by depth; draft-only rows come last. The ancestors of a chosen row are chosen,
+        too.
         """
         rest = sorted(self.rows[1:], key=lambda row: (not row.missed, *_first(row), row.depth, row.row))
         found = {row.row for row in self.rows if row.accepted}
@@ -88,12 +88,12 @@ class Round:
 
     @property
     def accepted(self) -> int:
-        """Drafts on the accepted path."""
+        """Number of drafts on the accepted path."""
         return sum(row.accepted for row in self.rows[1:])
 
     @property
     def rejected(self) -> int:
-        """Rows that could have been accepted and were not."""
+        """Number of rows that could be accepted but were not."""
         return sum(not row.accepted and not row.draft_only for row in self.rows)
 
 
@@ -103,7 +103,7 @@ def _first(row: Row) -> tuple[bool, bool, bool, float]:
 
 
 def round_of(record: RequestRecord, number: int) -> Round:
-    """The tree of one target forward, from 1, of a request from a traced run; UsageError where there is none."""
+    """The tree of a traced request's ``number``-th target forward, from 1; UsageError if there is none."""
     drafts = drafts_of(record)
     if not 1 <= number <= len(drafts):
         raise UsageError(f"{record.request_id} has no forward {number}; name one of 1 to {len(drafts)}")
@@ -130,7 +130,7 @@ def round_of(record: RequestRecord, number: int) -> Round:
 
 
 def _missed(draft: Draft) -> set[int]:
-    """The rows that are top picks not taken."""
+    """The rows that are top picks not accepted."""
     if draft.scores is None:
         return set()
     only, taken = set(draft.draft_only), {0, *draft.path}
@@ -147,19 +147,20 @@ def _missed(draft: Draft) -> set[int]:
     return {row for parent, (_, row) in best.items() if (parent, draft.ids[row - 1]) not in tokens}
 
 
-#: What :func:`telling_round` chooses by, in a sentence.
+#: The rule of :func:`telling_round`, in a sentence.
 TELLING = (
-    "The forward with most rejected rows of those that accepted at least two drafts; else the one that accepted most."
+    "The forward with most rejected rows among those that accepted at least two drafts, otherwise the forward that "
+    "accepted most."
 )
 
-_ENOUGH = 2  # accepted drafts of a round that shows a path
+_ENOUGH = 2  # accepted drafts that make a path worth showing
 
 
 def telling_round(record: RequestRecord) -> int | None:
-    """Which forward of a request shows most of a tree-drafting method, from 1; None for a method that drafts no trees.
+    """The most informative forward of a request, from 1; None if the method does not draft trees.
 
-    Of the forwards whose tree branches: the one with most rejected rows among those that accepted at least two drafts;
-    where none did, among those that accepted most. The first of equal ones.
+    Among forwards with a branching tree: the one with most rejected rows among those that accepted at least two drafts,
+    or, if there are none, among those that accepted most. The first one if several are equal.
     """
     seen = {number: draft for number, draft in enumerate(drafts_of(record), 1) if _branches(draft)}
     return max(seen, key=lambda number: _telling(seen[number]), default=None)
@@ -171,7 +172,7 @@ def _telling(draft: Draft) -> tuple[int, int]:
 
 
 def _branches(draft: Draft) -> bool:
-    """Whether a row has two children that could be accepted."""
+    """Whether a row has several children that could be accepted."""
     only = set(draft.draft_only)
     parents = [parent for row, parent in enumerate(parents_of(draft), 1) if row not in only]
     return len(parents) > len(set(parents))

@@ -1,6 +1,6 @@
-"""Traces: how the tokens of a request came, read from a record that does not contradict itself.
+"""Read from a record how each token of a request was generated, after checking that the record is consistent.
 
-What is drawn of a generation, step by step, as a trajectory or as one tree, comes from here.
+Generations, trajectories and rounds are all based on this.
 """
 
 from __future__ import annotations
@@ -13,52 +13,54 @@ from specbench.results import LETTERS, Draft, RequestRecord, TokenTrace
 
 
 def checked_trace(record: RequestRecord) -> TokenTrace:
-    """The trace of a request. Raises UsageError where there is none, or it contradicts its counts or itself."""
+    """The trace of a request; UsageError if there is none, or if it contradicts the record or itself."""
     trace = record.tokens
-    if trace is None and ":" in record.method:  # as rows of other engines are named
-        raise UsageError(f"{record.request_id} is another engine's, whose steps nobody saw; name a request of ours")
+    if trace is None and ":" in record.method:  # rows of other engines
+        raise UsageError(
+            f"cannot show the steps of {record.request_id}: another engine decoded it; name a request of our engine"
+        )
     if trace is None:
-        raise UsageError(f"{record.request_id} was recorded before tokens were traced; repeat its run to see its steps")
-    if said := _contradiction(record, trace):
-        raise UsageError(f"the trace of {record.request_id} is damaged: {said}; run it again")
+        raise UsageError(f"cannot show the steps of {record.request_id}: its record is too old; repeat its run")
+    if fault := _contradiction(record, trace):
+        raise UsageError(f"the trace of {record.request_id} is damaged: {fault}; run it again")
     return trace
 
 
 def drafts_of(record: RequestRecord) -> Sequence[Draft]:
-    """What each target forward of a request verified, in order. Raises UsageError where no drafts were recorded."""
+    """The draft that each target forward of a request verified, in order; UsageError without recorded drafts."""
     drafts = checked_trace(record).drafts
     if not record.target_forwards:
-        raise UsageError(f"{record.request_id} has no forward behind the prompt's; look at a longer answer")
+        raise UsageError(f"{record.request_id} has no forward after the prefill; choose a longer answer")
     if drafts is None:
-        raise UsageError(f"{record.request_id} has no drafts on record; repeat its run with --trace to see them")
+        raise UsageError(f"{record.request_id} has no recorded drafts; repeat its run with --trace")
     if not any(draft.ids for draft in drafts):
         raise UsageError(f"{record.method} drafted nothing for {record.request_id}; name a method that drafts")
     return drafts
 
 
 def parents_of(draft: Draft) -> Sequence[int]:
-    """Row of each one's parent, 0 is the root, shape [rows - 1]."""
+    """Parent row of each row, shape [rows - 1]; 0 is the root."""
     return range(len(draft.ids)) if draft.parents is None else draft.parents
 
 
 def origin_of(trace: TokenTrace, letter: str) -> str:
-    """The origin that a letter stands for."""
+    """The origin that a letter encodes."""
     return trace.words[LETTERS.index(letter)]
 
 
 def token_texts(record: RequestRecord, trace: TokenTrace) -> list[str]:
-    """What each token of the answer adds to the text: "" where the next one completes its character, or it has none."""
+    """The text that each token of the answer adds; "" if the next token completes its character or it has no text."""
     text = record.text + trace.tail
     return [text[start:end] for start, end in pairwise(accumulate(trace.chars, initial=0))]
 
 
 def roots(record: RequestRecord) -> list[int]:
-    """Position in the answer, from 0, of the root of each target forward: of the last token emitted before it."""
+    """Position in the answer, from 0, of each target forward's root, the last token emitted before it."""
     return list(accumulate(record.accepted_lengths, initial=0))[: record.target_forwards]
 
 
 def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
-    """What does not go together in a record; empty where all does."""
+    """A contradiction in a record; empty if there is none."""
     letters = set(LETTERS[: len(trace.words)])
     drafts, lengths = trace.drafts, record.accepted_lengths
     checks = {
@@ -78,13 +80,13 @@ def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
         ),
     }
     if wrong := [what for what, right in checks.items() if not right]:
-        return ", ".join(f"{what} are not as many as counted" for what in wrong)
+        return ", ".join(f"{what} do not match its counts" for what in wrong)
     trees = all(map(_is_tree, drafts or (), lengths))
-    return "" if trees else "its drafts are no trees with accepted paths"
+    return "" if trees else "its drafts are not trees with an accepted path"
 
 
 def _is_tree(draft: Draft, kept: int) -> bool:
-    """Whether parents come before their children, and the accepted rows are one path that explains what was kept."""
+    """Whether parents precede their children, and the accepted rows are one path that matches the kept tokens."""
     parents = [-1, *parents_of(draft)]
     rows = range(len(parents))
     return (

@@ -1,29 +1,28 @@
-"""Trajectory: what each target forward was fed at the positions of the answer.
+"""The input of each target forward at the positions of the answer.
 
 As in Figure 1 of CLLM (Kou et al. 2024, arXiv:2403.00835) and Figure 5 of Jacobi Forcing's post.
 
-A **state** is what one forward was fed, one token a position: its root, which is the last token emitted before it; the
-path of its tree that it accepted; and below the end of that path the first child each time. Of a method with one chain
-that is the chain. Rows that only generate drafts never belong to it, and what is behind the answer's last token, a stop
-token as well, has no position.
+A **state** is the input of one forward, with one token per position: the root (the last token emitted before), the
+accepted path of its tree, and after the end of that path always the first child. For a method with one chain this is
+the chain. Draft-only rows never belong to it, and tokens after the answer's last token (or stop token) have no
+position.
 
-The mark of a token is the first of these that holds:
+The mark of a token is the first of these that applies:
 
-* *root*: emitted before, and fed so that its keys and values are kept.
+* *root*: emitted before; part of the input so that its keys and values are stored.
 * *accepted*: a draft that this forward accepted.
-* *stationary*: equal to the answer's token of its position although the forward does not reach it, and in every state
-  from this one until the forward that accepts it: it was right before the correct prefix arrived and never broke again.
-  A fresh guess that was drawn at random (origin ``noise``) is none: CLLM's count begins with what a forward has made of
-  the random start, too.
-* *right*: equal to the answer's token of its position, and not accepted by this forward.
-* *misplaced*: of a run of at least three tokens, neighbours in the state and none of them right in its own place, that
-  stand so in the answer at another place. Jacobi Forcing's figure marks such runs; that three make one is our rule.
+* *stationary*: equal to the answer's token at its position, in this state and every later one until a forward accepts
+  it: it was right before the correct prefix reached it and stayed right. A fresh random guess (origin ``noise``) does
+  not count: CLLM's count, too, starts with what a forward has made of the random start.
+* *right*: equal to the answer's token at its position, but not accepted by this forward.
+* *misplaced*: in a sequence of at least three consecutive tokens, none of them right at its position, that occurs
+  elsewhere in the answer. Jacobi Forcing's figure marks such sequences; the length of three is our choice.
 * *wrong*: all others.
 
-A forward **fast-forwards** where it emits more than one token. CLLM's own count (its Table 3, ``fast_forwarded`` of the
-method ``cllm``) is per block of n tokens: the block's tokens over the states until it is right, without a last forward
-that only confirms it, one token of each block being free; so it lies above the tokens per forward counted here. Its
-stationary tokens are counted a block, of blocks that reached their end; over these they are the same tokens as here.
+A forward **fast-forwards** if it emits more than one token. CLLM's own count (its Table 3, ``fast_forwarded`` of the
+method ``cllm``) is per block of n tokens: the block's tokens divided by the states until it is right, without a last
+forward that only confirms it, and with one free token per block. It is therefore higher than the tokens per forward
+counted here. CLLM counts stationary tokens per completed block; in these blocks they are the same tokens as here.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ from specbench.results import Draft, RequestRecord, TokenTrace
 
 CellMark = Literal["root", "accepted", "stationary", "right", "misplaced", "wrong"]
 
-#: What each mark means, in a legend's words and order.
+#: Meaning of each mark, in the order of a legend.
 MARKS: Mapping[CellMark, str] = {
     "root": "emitted before this forward",
     "accepted": "draft accepted by this forward",
-    "stationary": "right ahead of its turn, until it is accepted",
-    "right": "right, but not accepted here, and lost again or drawn at random",
-    "misplaced": "in a run of 3 or more that stands elsewhere in the answer",
+    "stationary": "right before its turn, and until it is accepted",
+    "right": "right but not accepted here; lost again later, or a random guess",
+    "misplaced": "part of 3 or more tokens that occur elsewhere in the answer",
     "wrong": "any other draft",
 }
 
-#: Tokens that a run has at least which counts as right at a wrong place.
+#: Fewest tokens of a misplaced sequence.
 RUN = 3
 
 _RANDOM = "noise"
@@ -68,9 +67,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class State:
-    """What one target forward was fed; ``cells`` from the root on, a position each, without gaps.
+    """The input of one target forward; ``cells`` from the root on, one per position, without gaps.
 
-    ``fast_forward`` is the number of emitted tokens where they are more than one, else 0.
+    ``fast_forward`` is the number of emitted tokens if there are several, otherwise 0.
     """
 
     number: int
@@ -82,10 +81,10 @@ class State:
 
 @dataclass(frozen=True)
 class Totals:
-    """A trajectory in figures.
+    """Totals of a trajectory.
 
-    ``fast_forwards`` are forwards that emitted more than one token, ``fast_forwarded`` their tokens; ``stationary``
-    counts positions, ``cells`` tokens of all states by mark.
+    ``fast_forwards`` counts forwards that emitted more than one token, ``fast_forwarded`` their tokens; ``stationary``
+    counts positions, ``cells`` counts the tokens of all states by mark.
     """
 
     forwards: int
@@ -99,7 +98,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A request as states over positions; ``ids`` and ``texts`` are of the answer's tokens, shape [positions]."""
+    """A request as states over positions; ``ids`` and ``texts`` of the answer's tokens, shape [positions]."""
 
     request_id: str
     method: str
@@ -113,7 +112,7 @@ class Trajectory:
 
 
 def trajectory(record: RequestRecord) -> Trajectory:
-    """The trajectory of a request from a traced run; UsageError where it has none."""
+    """The trajectory of a request from a traced run; UsageError without a trace."""
     drafts = drafts_of(record)
     trace = checked_trace(record)
     texts = token_texts(record, trace)
@@ -135,7 +134,7 @@ _Fed = tuple[int, int, int, str, str]  # a cell without its mark
 
 
 def _fed(draft: Draft, root: int, trace: TokenTrace, record: RequestRecord, texts: Sequence[str]) -> list[_Fed]:
-    """The cells of a forward whose root stands at a position, as far as the answer goes."""
+    """The cells of a forward whose root is at position ``root``, up to the end of the answer."""
     cells: list[_Fed] = [(root, 0, record.output_ids[root], texts[root], origin_of(trace, trace.origins[root]))]
     pieces = trace.pieces or {}
     for position, row in enumerate(state_rows(draft), root + 1):
@@ -147,7 +146,7 @@ def _fed(draft: Draft, root: int, trace: TokenTrace, record: RequestRecord, text
 
 
 def state_rows(draft: Draft) -> list[int]:
-    """The rows of a tree that are its state, root left out: the accepted path, then the first child each time."""
+    """The rows of a tree that form its state, without the root: the accepted path, then always the first child."""
     only = set(draft.draft_only)
     first: dict[int, int] = {}
     for row, parent in enumerate(parents_of(draft), 1):
@@ -160,9 +159,9 @@ def state_rows(draft: Draft) -> list[int]:
 
 
 def _marks(fed: Sequence[Sequence[_Fed]], drafts: Sequence[Draft], answer: Sequence[int]) -> list[list[CellMark]]:
-    """The marks of all cells; backwards, for what is stationary depends on the states behind."""
+    """The marks of all cells, computed backwards because stationary tokens depend on later states."""
     runs = {tuple(answer[at : at + RUN]) for at in range(len(answer) - RUN + 1)}
-    held: set[int] = set()  # positions that are right from the state behind on until they are accepted
+    held: set[int] = set()  # positions that are right from the next state on until accepted
     found: list[list[CellMark]] = []
     for cells, draft in zip(reversed(fed), reversed(drafts), strict=True):
         accepted, marks, holds = set(draft.path), [], set()
@@ -186,7 +185,7 @@ def _marks(fed: Sequence[Sequence[_Fed]], drafts: Sequence[Draft], answer: Seque
 
 
 def _misplace(marks: list[CellMark], tokens: Sequence[int], runs: set[tuple[int, ...]]) -> None:
-    """Marks the wrong tokens of a state that are in a run of the answer's; as none is right, the run is elsewhere."""
+    """Mark the wrong tokens of a state that form a sequence of the answer; since none is right, it is elsewhere."""
     wrong = [mark == "wrong" for mark in marks]
     for at in range(len(tokens) - RUN + 1):
         if all(wrong[at : at + RUN]) and tuple(tokens[at : at + RUN]) in runs:

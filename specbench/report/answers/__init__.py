@@ -1,1 +1,1 @@
-"""Answers token by token: steps, states, rounds and races."""
+"""Show answers token by token: steps, states, rounds and races."""

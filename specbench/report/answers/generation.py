@@ -1,7 +1,7 @@
-"""Generation: an answer step by step from its record, and in the terminal a line per target forward.
+"""Show an answer step by step from its record, in the terminal with a line per target forward.
 
-Each token is marked by how it came, with colours where the terminal has them, else with letters. Model text is shown
-escaped, so that it reaches the terminal as no control sequence. The data are for a page as well, and are not escaped.
+Tokens are marked by origin, with colours or, in a terminal without colours, with letters. Model text is escaped for the
+terminal, so that it cannot contain control sequences; the data, which pages use too, are not escaped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from specbench.results import BONUS, PREFILL, Draft, RequestRecord, TokenTrace
 
 END, EMPTY, BLANK, REJECTED = "∎", "◌", "␣", "✗"
 _OPEN, _CLOSE, _BETWEEN = "⟨", "⟩", "│"
-_OURS = set("\\" + END + EMPTY + BLANK + REJECTED + _OPEN + _CLOSE + _BETWEEN)  # escaped in what a model wrote
-_BRANCHES = 3  # rejected branches that are shown of a step
+_OURS = set("\\" + END + EMPTY + BLANK + REJECTED + _OPEN + _CLOSE + _BETWEEN)  # escaped in model text
+_BRANCHES = 3  # rejected branches shown per step
 
 _COLOURS = {
     BONUS: "default", PREFILL: "default", "draft": "green", "guess": "green", "noise": "red", "block": "cyan",
@@ -36,19 +36,19 @@ _OTHER_COLOURS = ("yellow", "bright_magenta", "bright_cyan", "bright_blue", "bri
 
 
 def escaped(text: str) -> str:
-    """A token's text in printable characters, as a Python literal has them: ``\\n``, ``\\x1b``, ``\\u202e``."""
+    """Escape a token's text as in a Python literal: ``\\n``, ``\\x1b``, ``\\u202e``."""
     return "".join(
         one if one.isprintable() and one not in _OURS else one.encode("unicode_escape").decode() for one in text
     )
 
 
 def prompt_name(prompt_id: str, repeat: int, turn: int) -> str:
-    """How a title names what was asked."""
+    """Name of a request's prompt, repeat and turn, for titles."""
     return prompt_id + (f"#{repeat}" if repeat else "") + (f" turn {turn}" if turn > 1 else "")
 
 
 class Generation:
-    """One request, step by step. Prints with colours or with letters, as the console can."""
+    """One request, step by step, printed with colours or with letters, depending on the console."""
 
     def __init__(self, record: RequestRecord) -> None:
         self._record = record
@@ -65,10 +65,10 @@ class Generation:
     def _title(self) -> Text:
         record = self._record
         name = prompt_name(record.prompt_id, record.repeat, record.turn)
-        said = f"{record.method} on {name}: {record.output_tokens} tokens, "
-        said += f"{record.target_forwards} forwards after prefill"
+        text = f"{record.method} on {name}: {record.output_tokens} tokens, "
+        text += f"{record.target_forwards} forwards after prefill"
         mean = record.tokens_per_forward
-        return Text(escaped(said) + (f", {mean:.2f} TPF" if mean is not None else ""), style="bold")
+        return Text(escaped(text) + (f", {mean:.2f} TPF" if mean is not None else ""), style="bold")
 
     def _table(self, plain: bool) -> Table:
         table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -83,7 +83,7 @@ class Generation:
         return table
 
     def _emitted(self, tokens: Sequence[Token], plain: bool, ended: bool) -> tuple[Text, bool]:
-        """What a step emitted, and whether the answer is over behind it."""
+        """The tokens that a step emitted, and whether the answer has ended."""
         line = Text()
         for (origin, beyond), run in groupby(tokens, lambda token: (token.origin, token.beyond)):
             if beyond and not ended:
@@ -95,7 +95,7 @@ class Generation:
     def _append(
         self, line: Text, origin: str, run: Sequence[Token | DraftToken], plain: bool, style: Style = _PLAIN
     ) -> None:
-        """Tokens of one origin: in its colour, or in brackets with its letter where it has one."""
+        """Append tokens of one origin, in its colour or in brackets with its letter."""
         texts = [shown(token.text) for token in run]
         if not plain:
             line.append("".join(texts), self._styles[origin] + style)
@@ -105,7 +105,7 @@ class Generation:
             line.append("".join(texts))
 
     def _drafts(self, step: Step, plain: bool) -> list[Text]:
-        """The rejected drafts of a step, a line for each of the first branches."""
+        """The rejected drafts of a step, a line per branch for the first branches."""
         rejected = [kept for branch in step.branches if (kept := [one for one in branch if not one.draft_only])]
         lines = []
         for branch in rejected[:_BRANCHES]:
@@ -119,7 +119,7 @@ class Generation:
         return lines
 
     def _explained(self, plain: bool) -> list[RenderableType]:
-        """Which origins there are, how many tokens came of each and, with a trace, of how many rows."""
+        """Legend: the origins, their emitted tokens and, with a trace, their drafted rows."""
         emitted = Counter(token.origin for step in self._steps for token in step.tokens)
         drafted = Counter(draft.origin for step in self._steps for draft in step.drafts or ())
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -128,15 +128,15 @@ class Generation:
         table.add_column(overflow="fold")
         for word, meaning in self._legend.items():
             mark = self._letters[word] if plain else "██"
-            said = [meaning] if meaning else []
-            said += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
-            table.add_row(Text(mark, self._styles[word]), Text(escaped(word)), str(emitted[word]), "; ".join(said))
+            lines = [meaning] if meaning else []
+            lines += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
+            table.add_row(Text(mark, self._styles[word]), Text(escaped(word)), str(emitted[word]), "; ".join(lines))
         return [table, Text(self._signs(), style="dim")]
 
     def _signs(self) -> str:
         tokens = [token for step in self._steps for token in step.tokens]
         drafts = [draft for step in self._steps for draft in step.drafts or ()]
-        signs = [f"{END} the answer's end"] if any(token.beyond for token in tokens) else []
+        signs = [f"{END} end of the answer"] if any(token.beyond for token in tokens) else []
         empty = not all(token.text for token in tokens) or not all(draft.text for draft in drafts)
         signs += [f"{EMPTY} a token without text of its own"] if empty else []
         if self._record.tokens and self._record.tokens.drafts is None:
@@ -145,12 +145,12 @@ class Generation:
 
 
 def shown(text: str) -> str:
-    """A token's text in printable characters; of blanks alone, so that they are seen."""
+    """Escape a token's text; text of only blanks, and empty text, get visible signs."""
     return escaped(text) if text.strip(" ") else BLANK * len(text) or EMPTY
 
 
 def letters(words: Sequence[str]) -> Mapping[str, str]:
-    """A letter for each origin, its own where it is free; none for what the target said itself."""
+    """A letter for each origin, from its own name if possible; empty for tokens of the target itself."""
     found: dict[str, str] = {}
     for word in words:
         taken = set(found.values())
@@ -161,7 +161,7 @@ def letters(words: Sequence[str]) -> Mapping[str, str]:
 
 
 def generation_data(record: RequestRecord) -> dict[str, Any]:
-    """The same as JSON-ready data, texts as they are."""
+    """The steps of a request as JSON-ready data; texts are not escaped."""
     found = steps(record)
     names = (
         "request_id", "method", "prompt_id", "repeat", "turn", "output_tokens", "target_forwards", "tokens_per_forward",
@@ -174,7 +174,7 @@ def generation_data(record: RequestRecord) -> dict[str, Any]:
     }
 
 
-#: What the origins mean that come with specbench, in the order of a legend. Methods may use other words.
+#: Meaning of specbench's own origins, in legend order. Methods may add others.
 MEANINGS: Mapping[str, str] = {
     PREFILL: "first token, from the prefill",
     BONUS: "the target's own next token",
@@ -186,8 +186,8 @@ MEANINGS: Mapping[str, str] = {
 class Token:
     """A token of the answer.
 
-    ``text`` is "" for special tokens, and where the next one completes its character; ``origin`` a key of
-    :data:`MEANINGS` or the method's own word; ``beyond``: the stop token, or one wholly in or after a stop string.
+    ``text`` is "" for special tokens, and for tokens whose character the next token completes. ``origin`` is a key of
+    :data:`MEANINGS` or the method's own word. ``beyond``: the stop token, or a token inside or after a stop string.
     """
 
     id: int
@@ -198,9 +198,9 @@ class Token:
 
 @dataclass(frozen=True)
 class DraftToken:
-    """A drafted row of a step's tree, from 1; row 0 is the root, the last token before this step.
+    """A drafted row of a step's tree, counted from 1; row 0 is the root, the last token before this step.
 
-    ``text`` is of the id by itself, so that half a character is "�"; ``draft_only`` rows could not be accepted.
+    ``text`` decodes the id alone, so that half a character is "�"; ``draft_only`` rows cannot be accepted.
     """
 
     row: int
@@ -214,9 +214,9 @@ class DraftToken:
 
 @dataclass(frozen=True)
 class Step:
-    """One target forward, from 1; 0 is the prefill, which has no rows.
+    """One target forward, counted from 1; 0 is the prefill, which has no rows.
 
-    ``drafts`` is its tree without the root; None where the run was made without ``--trace``.
+    ``drafts`` is its tree without the root; None for runs without ``--trace``.
     """
 
     number: int
@@ -226,7 +226,7 @@ class Step:
 
     @cached_property
     def branches(self) -> list[list[DraftToken]]:
-        """The rows that were not emitted, each in one chain: a row's first child goes on with it, others begin anew."""
+        """The rows that were not emitted, as chains: a row's first child continues its chain, others start new ones."""
         chains: list[list[DraftToken]] = []
         ends: dict[int, list[DraftToken]] = {}  # last row of a chain -> the chain
         for draft in self.drafts or ():
@@ -240,7 +240,7 @@ class Step:
 
 
 def steps(record: RequestRecord) -> list[Step]:
-    """The prefill and every target forward of a request, in order; UsageError where its trace does not tell them."""
+    """The prefill and every target forward of a request, in order; UsageError without a usable trace."""
     trace = checked_trace(record)
     tokens = list(_tokens(record, trace))
     ends = accumulate(record.accepted_lengths, initial=1)
@@ -252,10 +252,10 @@ def steps(record: RequestRecord) -> list[Step]:
 
 
 def legend(found: Sequence[Step]) -> dict[str, str]:
-    """The origins that occur in these steps with what they mean; the method's own words last, and unexplained."""
-    said = {token.origin for step in found for token in (*step.tokens, *(step.drafts or ()))}
-    ours = {word: meaning for word, meaning in MEANINGS.items() if word in said}
-    return ours | dict.fromkeys(sorted(said - ours.keys()), "")
+    """The origins in these steps with their meanings; the method's own origins come last and have no meaning."""
+    words = {token.origin for step in found for token in (*step.tokens, *(step.drafts or ()))}
+    ours = {word: meaning for word, meaning in MEANINGS.items() if word in words}
+    return ours | dict.fromkeys(sorted(words - ours.keys()), "")
 
 
 def _tokens(record: RequestRecord, trace: TokenTrace) -> Iterator[Token]:

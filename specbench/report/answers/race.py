@@ -1,6 +1,6 @@
-"""Race: the answers of several methods to one prompt, each token when it came. From stored step times alone; no torch.
+"""Replay the answers of several methods to one prompt side by side, from stored step times.
 
-A method's clock starts with its own request: the runs were interleaved, the race puts them side by side.
+Each method's clock starts with its own request, because the requests of a run are interleaved.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from specbench.common import UsageError, unknown_name
 from specbench.report.answers.generation import Token, steps
 from specbench.results import RequestRecord, RunConfig
 
-#: Methods that can be told apart side by side.
+#: Most methods in one race.
 MOST = 4
 
-_LONG = 24  # tokens: a shorter answer shows little of a method
-_CUT = 64  # arrivals: where the end of a long answer begins moves by so many, or its lines would break anew each time
+_LONG = 24  # tokens; shorter answers show little of a method
+_CUT = 64  # arrivals; a long answer scrolls in such steps, because each shift breaks all lines anew
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Tokens that came together, ``at_s`` seconds from the start of the request."""
+    """Tokens that arrived together, ``at_s`` seconds after the start of the request."""
 
     at_s: float
     tokens: Sequence[Token]
@@ -34,7 +34,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Moment:
-    """A lane at one time: arrivals, tokens and forwards so far, and tokens per second since the first one came."""
+    """A lane at one time: arrivals, tokens and forwards so far, and tokens per second since the first token."""
 
     arrivals: int
     tokens: int
@@ -45,19 +45,19 @@ class Moment:
 
 @dataclass(frozen=True)
 class Lane:
-    """One method's answer; the prefill's arrival first, then each forward's."""
+    """One method's answer: the arrival of the prefill, then of each forward."""
 
     method: str
     arrivals: Sequence[Arrival]
 
     @property
     def end_s(self) -> float:
-        """When its last token came."""
+        """Arrival time of the last token."""
         return self.arrivals[-1].at_s
 
     @property
     def tokens(self) -> int:
-        """Of the whole answer."""
+        """Number of tokens of the whole answer."""
         return self._so_far[-1]
 
     @cached_property
@@ -65,7 +65,7 @@ class Lane:
         return list(accumulate((len(arrival.tokens) for arrival in self.arrivals), initial=0))
 
     def at(self, seconds: float) -> Moment:
-        """What it had so many seconds after the start of its request."""
+        """The state of the lane, ``seconds`` after the start of its request."""
         arrived = bisect_right(self.arrivals, seconds, key=lambda arrival: arrival.at_s)
         tokens = self._so_far[arrived]
         done = arrived == len(self.arrivals)
@@ -74,7 +74,7 @@ class Lane:
         return Moment(arrived, tokens, max(0, arrived - 1), speed, done)
 
     def end_of(self, arrivals: int, characters: int) -> list[Token]:
-        """The tokens of so many arrivals; of a long answer only the last ones, of so many characters and some more."""
+        """Tokens of the first ``arrivals`` arrivals; of long answers only the end, at least ``characters`` long."""
         first = arrivals
         while first and characters > 0:
             first -= 1
@@ -85,7 +85,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Race:
-    """Answers to one prompt side by side; ``notes`` are what those who watch have to know, a sentence each."""
+    """Answers to one prompt side by side; ``notes`` are caveats for the viewer, a sentence each."""
 
     prompt: str
     lanes: Sequence[Lane]
@@ -93,12 +93,12 @@ class Race:
 
     @property
     def end_s(self) -> float:
-        """When the slowest is done."""
+        """Time at which the slowest lane ends."""
         return max(lane.end_s for lane in self.lanes)
 
     @property
     def result(self) -> str:
-        """Who was how much faster on this prompt, from its tokens' times; the run's own figure is another."""
+        """Speeds on this prompt relative to the first method; the run's speedup is over all prompts."""
         first, *others = self.lanes
         pace = {lane.method: _pace(lane) for lane in self.lanes}
         mine = pace[first.method]
@@ -111,10 +111,10 @@ class Race:
 
 
 def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[str], request: str | None) -> Race:
-    """The race of 2 to :data:`MOST` methods, in that order, on a prompt that all answered (default: a :func:`typical`
-    one).
+    """The race of 2 to :data:`MOST` methods, in this order, on a prompt that all of them answered (default: a
+    :func:`typical` one).
 
-    Raises UsageError for other methods or prompts, and for records from before each step had its time.
+    Raises UsageError for unknown methods or prompts, and for old records without step times.
     """
     labels = [spec.label for spec in config.methods]
     for method in methods:
@@ -126,32 +126,34 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
     if request is not None and request not in answers:
         raise unknown_name("prompt that all of them answered", request, answers)
     if not answers:
-        raise UsageError(f"no prompt was answered by all of {', '.join(methods)}; race methods that answered the same")
+        raise UsageError(
+            f"cannot race {', '.join(methods)}: no prompt was answered by all; choose methods with common prompts"
+        )
     chosen = answers[request or typical(answers, methods)]
     notes = []
     if config.concurrency > 1:
-        notes.append(f"{config.concurrency} sequences ran at once: times are those in which an answer's reader waited")
+        notes.append(f"{config.concurrency} sequences ran at once: times are those of a reader waiting for one answer")
     if config.trace:
         notes.append("the run was traced, which slows its steps")
     if made_up := [method for method in methods if method in config.simulated]:
         notes.append(f"acceptance of {', '.join(made_up)} was simulated: its text means nothing")
     first = methods[0]
     if others := [method for method in methods if chosen[method].output_ids != chosen[first].output_ids]:
-        notes.append(f"{first} did not write the tokens of {', '.join(others)}")
+        notes.append(f"the tokens of {first} differ from those of {', '.join(others)}")
     name = chosen[first].prompt_id
     if any(r.prompt_id == name and (r.repeat, r.turn) != (0, 1) for r in records):
-        notes.append("of its turns and repeats the first is shown")
+        notes.append("only the first turn and repeat is shown")
     return Race(name, [lane(chosen[method]) for method in methods], notes)
 
 
 def lane(record: RequestRecord) -> Lane:
-    """An answer with the time of each of its tokens.
+    """An answer with the arrival time of each token.
 
-    Where several sequences share the engine, a request's share of each step is stretched evenly so that the answer
-    takes the seconds that it took.
+    If several sequences share the engine, a request's share of each step is scaled so that the answer takes its real
+    latency.
     """
     if record.step_s is None:
-        raise UsageError(f"{record.request_id} was recorded before each step had its time; repeat its run to race it")
+        raise UsageError(f"cannot race {record.request_id}: its record has no step times; repeat its run")
     ends = accumulate(step_seconds(record, shared=False), initial=record.ttft_s)
     return Lane(record.method, [Arrival(end, step.tokens) for end, step in zip(ends, steps(record), strict=True)])
 
@@ -159,8 +161,8 @@ def lane(record: RequestRecord) -> Lane:
 def typical(answers: Mapping[str, Mapping[str, RequestRecord]], methods: Sequence[str]) -> str:
     """The most representative prompt: its speed ratios are closest to the overall ratios.
 
-    The distance is the largest of the logarithms of the speedups over the first method. Answers of some length that do
-    not end in a loop come first where there are any, then those of some length.
+    The distance is the largest difference in log speedup over the first method. Long answers without repetitive
+    endings are preferred, then long answers.
     """
     first, *others = methods
 
@@ -180,7 +182,7 @@ def typical(answers: Mapping[str, Mapping[str, RequestRecord]], methods: Sequenc
 
 
 def _answers(records: Sequence[RequestRecord], methods: Sequence[str]) -> dict[str, dict[str, RequestRecord]]:
-    """First answers of the first turn, of prompts that all of the methods answered."""
+    """First answers of the first turn, for prompts that all methods answered."""
     found: dict[str, dict[str, RequestRecord]] = {}
     for record in records:
         if record.method in methods and (record.repeat, record.turn) == (0, 1):

@@ -1,7 +1,7 @@
-"""Race as a page: answers side by side as their tokens came, in one file that needs no network.
+"""Write a race as one self-contained HTML page: answers side by side as their tokens arrived.
 
-Its only script is its own: the page names the script's hash, so that nothing a model wrote can run. Where scripts are
-off, the answers stand there whole.
+The page allows only the script with the hash that it names, so that model text can never run. Without scripts, it shows
+the whole answers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from specbench.report.tables.run_title import Measured, run_title
 from specbench.results import BONUS, PREFILL
 
 PAGES = (".html", ".htm")
-_SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # that a reader may choose
+_SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # choices on the page
 
 
 def write_race(race: Race, run: Measured, path: Path, speed: float = 1.0) -> Path:
-    """Write a race by the file's suffix: a page as .html, a film as .gif or .mp4, ``speed`` times as fast as it was."""
+    """Write a race as .html page or as .gif or .mp4 film, chosen by the suffix, at ``speed`` times real time."""
     if path.suffix.lower() not in PAGES:
         from specbench.report.charts.film import SUFFIXES, write_film
 
         if path.suffix.lower() not in SUFFIXES:
-            raise UsageError(f"--out of a race ends in .html, {' or '.join(SUFFIXES)}, not '{path.name}'")
+            raise UsageError(f"cannot write a race to '{path.name}': --out must end in .html, {' or '.join(SUFFIXES)}")
         return write_film(race, path, speed)
     check_writable(path.parent)
     write_text_atomic(path, race_page(race, run, speed))
@@ -39,7 +39,7 @@ def write_race(race: Race, run: Measured, path: Path, speed: float = 1.0) -> Pat
 
 
 def race_page(race: Race, run: Measured, speed: float = 1.0) -> str:
-    """The page as text, of a race; equal races give equal bytes."""
+    """The page of a race as text; equal races give equal bytes."""
     script = asset("race.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = template("race.html.jinja").render(
@@ -57,14 +57,14 @@ def race_page(race: Race, run: Measured, speed: float = 1.0) -> str:
 
 
 def _data(race: Race) -> Markup:
-    """What the script reads, as JSON in which no tag can begin or end."""
+    """The script's input as JSON, escaped so that it contains no tags."""
     found = {"end_s": round(race.end_s, 4), "lanes": [_lane(lane) for lane in race.lanes]}
     text = json.dumps(found, separators=(",", ":"), ensure_ascii=True)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _lane(lane: Lane) -> dict[str, Any]:
-    """Times, and for each arrival its pieces: [text, 0 the target's own · 1 drafted · 2 behind the answer's end]."""
+    """Arrivals as [time, [[text, kind], …]]; kinds: 0 the target's own, 1 drafted, 2 after the answer's end."""
     arrivals = []
     for arrival in lane.arrivals:
         pieces = [

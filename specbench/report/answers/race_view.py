@@ -1,4 +1,4 @@
-"""Race in the terminal: answers side by side as their tokens came, in real time, faster or slower."""
+"""Play a race in the terminal: answers side by side as their tokens arrived, in real time, faster or slower."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from specbench.report.answers.race import Lane, Moment, Race
 from specbench.results import BONUS, PREFILL
 
 _A_SECOND = 20  # pictures
-_AROUND = 8  # lines of a lane and of the race that are not the answer
-_MOMENTS = 5  # lines of the table that stands for the race where nothing can move
+_AROUND = 8  # lines around the answer
+_MOMENTS = 5  # rows of the table that replaces the animation when output is not a terminal
 _LEAST, _MOST = 4, 24  # lines of the answer
 
 
 class Standing:
-    """The race at one time: a column for each method, its counter above the end of its answer so far."""
+    """The race at one time: a column per method, with a counter above the end of the answer so far."""
 
     def __init__(self, race: Race, at_s: float, speed: float = 1.0) -> None:
-        """``at_s`` seconds from the start of each request, ``speed`` of which pass in one of the watcher's."""
+        """``at_s`` is seconds after the start of each request; ``speed`` of them pass per second of real time."""
         self._race, self._at_s, self._speed = race, at_s, speed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -39,16 +39,16 @@ class Standing:
             grid.add_column(width=width, vertical="top")
         for row in zip(*(self._lane(console, lane, width, height) for lane in self._race.lanes), strict=True):
             grid.add_row(*row)
-        paced = "" if self._speed == 1 else f", {self._speed:g} times as fast as it was"
+        paced = "" if self._speed == 1 else f", {self._speed:g} times real speed"
         clock = f"{escaped(self._race.prompt)} · {min(self._at_s, self._race.end_s):.2f} s{paced}"
         yield Group(Text(clock, "bold", overflow="ellipsis", no_wrap=True), Text(), grid)
 
     def _lane(self, console: Console, lane: Lane, width: int, height: int) -> list[RenderableType]:
-        """Name, counter, bar and answer, each of one height in all lanes."""
+        """Name, counter, bar and answer, with the same heights in all lanes."""
         now = lane.at(self._at_s)
         bar = ProgressBar(total=lane.tokens, completed=now.tokens, width=width)
-        said = _prose(lane.end_of(now.arrivals, width * height)).wrap(console, width)[-height:]
-        lines = [*said, *[Text()] * (height - len(said))]
+        wrapped = _prose(lane.end_of(now.arrivals, width * height)).wrap(console, width)[-height:]
+        lines = [*wrapped, *[Text()] * (height - len(wrapped))]
         name = Text(escaped(lane.method), "bold", overflow="ellipsis", no_wrap=True)
         if now.done:
             name.append(" · done", "green")
@@ -56,7 +56,7 @@ class Standing:
 
 
 def counter(now: Moment) -> str:
-    """Tokens, forwards and speed so far, as short as a narrow column wants it."""
+    """Tokens, forwards and speed so far, short enough for a narrow column."""
     speed = f" · {now.tok_s:.1f} tok/s" if now.tok_s else ""
     return f"{now.tokens} tokens · {now.forwards} forwards{speed}"
 
@@ -68,7 +68,7 @@ def play_race(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show a race as it went, and how it ended; where nothing can move, a table of a few of its moments instead."""
+    """Play a race and show its result; if output is not a terminal, print a table of a few moments instead."""
     if console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False) as live:
             begun, passed = clock(), 0.0
@@ -87,7 +87,7 @@ def play_race(
 
 
 def race_data(race: Race) -> dict[str, Any]:
-    """The same as JSON-ready data, texts as they are."""
+    """A race as JSON-ready data; texts are not escaped."""
     lanes = [
         {
             "method": lane.method,
@@ -115,10 +115,10 @@ def _moments(race: Race) -> Table:
 
 
 def _prose(tokens: list[Token]) -> Text:
-    """An answer with its own line breaks; what was drafted is coloured, and what comes behind its end is faint."""
+    """An answer with its own line breaks; drafted tokens are coloured, tokens after the end are faint."""
     made = Text(overflow="fold")
     for token in tokens:
-        said = "\n".join(escaped(line) for line in token.text.split("\n"))
+        piece = "\n".join(escaped(line) for line in token.text.split("\n"))
         own = token.origin in (BONUS, PREFILL)
-        made.append(said, "dim" if token.beyond else "default" if own else "green")
+        made.append(piece, "dim" if token.beyond else "default" if own else "green")
     return made

@@ -1,7 +1,7 @@
-"""Round in the terminal: the tree that one forward verified, a line a row.
+"""Show in the terminal the tree that one forward verified, a line per row.
 
-A row that goes on with the path stands under the one before it; what branches off stands above it, indented, so that a
-chain of any length is a straight line. Model text is escaped.
+The row that continues a path is directly below its parent without indentation, so that a chain of any length is a
+straight line; branches are indented. Model text is escaped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from specbench.results import BONUS
 
 _ORIGIN, _FIGURES = 14, 13  # columns of the terminal
 
-ROWS = 48  # that are drawn of a tree; the others are counted
+ROWS = 48  # shown per tree; the others are only counted
 
-#: Sign and meaning of what became of a row.
+#: Sign and meaning of each kind of row.
 SIGNS: Mapping[str, tuple[str, str]] = {
-    "root": ("»", "last token emitted before"), "accepted": ("✓", "accepted"),
-    "missed": ("▸", "top pick not taken: the drafter's best-scored child there"), "rejected": ("✗", "rejected"),
-    "draft-only": ("◇", "draft-only: its forward only generates drafts"),
+    "root": ("»", "last token emitted before this forward"), "accepted": ("✓", "accepted"),
+    "missed": ("▸", "top pick not accepted: the drafter's best-scored child there"), "rejected": ("✗", "rejected"),
+    "draft-only": ("◇", "draft-only: computed only to generate drafts"),
     BONUS: ("+", "the target's own next token"),
 }  # fmt: skip
 _STYLES = {
@@ -37,7 +37,7 @@ _STYLES = {
 
 
 class RoundTree:
-    """One round. Prints its tree, what the signs mean, and how many rows are not drawn."""
+    """One round, printed as a tree with a legend and the number of rows not shown."""
 
     def __init__(self, found: Round) -> None:
         self._found = found
@@ -71,7 +71,7 @@ class RoundTree:
 
 
 def title(found: Round) -> str:
-    """What a round is of, as it is: not escaped."""
+    """Title of a round, not escaped."""
     return (
         f"{found.method} on {found.prompt_id}, forward {found.number} of {found.forwards}: {len(found.rows)} rows, "
         f"{found.accepted} accepted, {found.rejected} rejected, {found.emitted} emitted"
@@ -86,19 +86,19 @@ def kind_of(row: Row) -> str:
 
 
 def scored(row: Row) -> tuple[str, str]:
-    """A row's score as log-probability and as probability; empty where it has none."""
+    """A row's score as log-probability and as probability; empty strings without a score."""
     if row.score is None:
         return "", ""
     return f"{row.score:.2f}", f"{probability(row.score):.0%}"
 
 
 def probability(score: float) -> float:
-    """Of a natural log-probability."""
+    """Convert a natural log-probability to a probability."""
     return min(1.0, math.exp(score))
 
 
 def laid_out(found: Round, drawn: set[int]) -> Iterator[tuple[Row | None, int]]:
-    """The rows that are drawn, top down, each with how often it turned off the path; None is the bonus token."""
+    """The drawn rows from top to bottom, each with its number of branchings; None is the bonus token."""
     line: list[tuple[Row | None, int]] = [(found.rows[0], 0)]
     while line:
         row, turns = line.pop()
@@ -119,9 +119,9 @@ def _explained(found: Round, drawn: set[int]) -> Iterator[Text]:
     signs += [f"{EMPTY} a token without text of its own"] if not all(row.text for row in found.rows) else []
     yield Text("; ".join(signs) + ".", style="dim")
     if any(row.score is not None for row in found.rows):
-        said = "log p: natural log-probability that the drafter gave a token under its parent; p: the same as a share."
-        yield Text(said, style="dim")
+        note = "log p: natural log-probability of a token after its parent, under the drafter; p: the same as a share."
+        yield Text(note, style="dim")
     if left := len(found.rows) - len(drawn):
         only = sum(row.draft_only for row in found.rows if row.row not in drawn)
-        said = f"{left} more rows are not shown"
-        yield Text(said + (f", {only} of them draft-only." if only else "."), style="dim")
+        note = f"{left} more rows are not shown"
+        yield Text(note + (f", {only} of them draft-only." if only else "."), style="dim")

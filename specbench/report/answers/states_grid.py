@@ -1,6 +1,6 @@
-"""Trajectory in the terminal: states down, positions of the answer across, in windows that fit the width.
+"""Show a trajectory in the terminal: a row per state, a column per position, in windows that fit the width.
 
-Every token has the sign of its mark before it. Model text is escaped, and cut to its cell.
+Each token follows the sign of its mark. Model text is escaped and cut to its cell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.text import Text
 from specbench.analysis import MARKS, Cell, CellMark, State, Trajectory
 from specbench.report.answers.generation import EMPTY, escaped, prompt_name, shown
 
-#: Of each mark, before its token.
+#: Sign of each mark.
 SIGNS: Mapping[CellMark, str] = {
     "root": "»", "accepted": "✓", "stationary": "●", "right": "○", "misplaced": "≈", "wrong": "✗"
 }  # fmt: skip
@@ -32,7 +32,7 @@ _CELL, _WIDEST = 7, 14  # columns of a cell: sign, token, a blank
 
 
 class TrajectoryGrid:
-    """One request's trajectory. Prints a grid for each window of positions, then a legend and the totals."""
+    """One request's trajectory, printed as a grid per window of positions, a legend and the totals."""
 
     def __init__(self, found: Trajectory) -> None:
         self._found = found
@@ -51,7 +51,7 @@ class TrajectoryGrid:
         yield _legend(self._found)
         yield Text(totals_line(self._found))
         texts = chain(self._found.texts, (cell.text for state in self._found.states for cell in state.cells))
-        signs = ["out: tokens that a forward emitted"]
+        signs = ["out: tokens emitted by a forward"]
         signs += [f"{EMPTY} a token without text of its own"] if not all(texts) else []
         yield Text("; ".join(signs) + ".", style="dim")
 
@@ -67,17 +67,17 @@ class TrajectoryGrid:
 
 
 def title(found: Trajectory) -> str:
-    """What a trajectory is of, as it is: not escaped."""
+    """Title of a trajectory, not escaped."""
     name = prompt_name(found.prompt_id, found.repeat, found.turn)
     return f"{found.method} on {name}: {found.totals.forwards} states over {len(found.ids)} positions"
 
 
 def totals_line(found: Trajectory) -> str:
-    """The totals in a line."""
+    """The totals in one line."""
     totals = found.totals
     return (
         f"{totals.tokens_per_forward:.2f} tokens per forward; {totals.fast_forwards} of {totals.forwards} forwards are "
-        f"fast-forwards, of {totals.fast_forwarded} tokens, {totals.fast_forwarded_per_forward:.2f} per forward; "
+        f"fast-forwards, with {totals.fast_forwarded} tokens, {totals.fast_forwarded_per_forward:.2f} per forward; "
         f"stationary tokens: {totals.stationary}; misplaced: {totals.cells['misplaced']}."
     )
 
@@ -87,7 +87,7 @@ def _cell(cell: Cell | None) -> tuple[str, Style]:
 
 
 def _line(head: str, cells: Sequence[tuple[str, Style]], width: int) -> Text:
-    """A line of cells, each in its place: longer words are cut."""
+    """A line of cells at their positions; long text is cut."""
     line = Text(set_cell_size(head, _HEAD), no_wrap=True, overflow="crop")
     for words, style in cells:
         line.append(set_cell_size(fitted(words, width - 1), width), style)
@@ -96,7 +96,7 @@ def _line(head: str, cells: Sequence[tuple[str, Style]], width: int) -> Text:
 
 
 def fitted(words: str, width: int) -> str:
-    """Words that take no more columns than ``width``, with an ellipsis where they did."""
+    """Cut text to ``width`` terminal columns, with an ellipsis."""
     return words if cell_len(words) <= width else set_cell_size(words, width - 1).rstrip() + "…"
 
 
@@ -111,7 +111,7 @@ def _legend(found: Trajectory) -> Table:
 
 
 def plain_lines(found: Trajectory, states: Sequence[State], positions: range, width: int = _CELL) -> list[str]:
-    """The same grid as lines of text, of some states and positions, for a page without colours."""
+    """The grid of some states and positions as lines of text, for formats without colours."""
     lines = [_line("position", [(f"{at}", Style()) for at in positions], width)]
     lines.append(_line("answer", [(shown(found.texts[at]), Style()) for at in positions], width))
     for state in states:

@@ -1,1 +1,1 @@
-"""Charts: every picture, in one style."""
+"""Every chart, in one style."""

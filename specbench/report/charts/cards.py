@@ -1,6 +1,6 @@
-"""Cards: the small pictures of a report's page, each as wide as a phone.
+"""Draw the small charts of a report's page, each as wide as a phone screen.
 
-Places are in points of the card, which a browser shows as about a pixel each; names longer than their place are cut.
+Coordinates are in points, about one browser pixel each; names that are too long are cut.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINE = 16.0  # between names in a column
 
 @dataclass(frozen=True)
 class Factors:
-    """A speedup and what it is made of."""
+    """A speedup and its factors."""
 
     label: str
     tokens_per_forward: float
@@ -61,9 +61,9 @@ def decomposition(rows: Sequence[Factors]) -> Figure:
 
 @style.styled(style.CARD)
 def phases(steps: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Where a step's time goes, in milliseconds, a stacked bar for each method (method -> phase -> seconds)."""
+    """Where a step's time goes, in milliseconds: a stacked bar per method (method -> phase -> seconds)."""
     names = list(next(iter(steps.values())))
-    figure, panel = _rows(len(steps), 38, above=6 + 18 * math.ceil(len(names) / 3), across="milliseconds a step")
+    figure, panel = _rows(len(steps), 38, above=6 + 18 * math.ceil(len(names) / 3), across="milliseconds per step")
     spent = 1e3 * np.array([[took[name] for name in names] for took in steps.values()])
     panel.set_xlim(0, 1.02 * spent.sum(axis=1).max() or 1.0)
     style.plain_ticks(panel, _from_zero(panel.get_xlim()[1], 4))
@@ -82,13 +82,11 @@ def phases(steps: Mapping[str, Mapping[str, float]]) -> Figure:
 
 @style.styled(style.CARD)
 def accepted(counts: Mapping[str, Counter[int]]) -> Figure:
-    """How many tokens a target forward kept (method -> kept tokens -> forwards): a small histogram for each, on one
-    scale.
-    """
+    """Tokens kept per target forward (method -> kept tokens -> forwards): a histogram per method, on one scale."""
     spread = {label: list(shares(found).values()) for label, found in counts.items()}
     columns, most = min(3, len(counts)), max(max(found) for found in spread.values())
     lines = math.ceil(len(counts) / columns)
-    # One panel for all of them: a panel each would take ten times as long.
+    # One panel for all methods: one per method would take ten times as long.
     figure, panel = _panel(26 + 94 * lines, left=40, top=4, bottom=32)
     wide, high = _MOST + 2.0, 1.7 * most
     lefts, floors = wide * np.arange(columns), -high * np.arange(lines)
@@ -101,7 +99,7 @@ def accepted(counts: Mapping[str, Counter[int]]) -> Figure:
     panel.set_xticks(np.add.outer(lefts, kept).ravel(), [kept_word(each) for each in kept] * columns)
     panel.grid(visible=False, axis="x")
     panel.tick_params("x", labelsize=9.5)
-    panel.set_xlabel("tokens kept by a forward")
+    panel.set_xlabel("tokens kept per forward")
     for number, (label, found) in enumerate(spread.items()):
         left, floor = lefts[number % columns], floors[number // columns]
         panel.text(left + 0.5, floor + 1.12 * most, style.cut(label, 300 / columns, bold=True), weight="bold")
@@ -112,7 +110,7 @@ def accepted(counts: Mapping[str, Counter[int]]) -> Figure:
 
 
 def shares(counts: Counter[int]) -> dict[int, float]:
-    """Share of the forwards by kept tokens from 1 up; the last one stands for all above it too."""
+    """Share of the forwards by kept tokens, from 1 up; the last entry includes all larger counts."""
     total = sum(counts.values())
     found = dict.fromkeys(range(1, _MOST + 2), 0)
     for kept, times in counts.items():
@@ -121,13 +119,13 @@ def shares(counts: Counter[int]) -> dict[int, float]:
 
 
 def kept_word(kept: int) -> str:
-    """How a bar is labelled."""
+    """Label of a bar."""
     return f"{kept}" if kept <= _MOST else f"{kept}+"
 
 
 @style.styled(style.CARD)
 def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
-    """Speedup over the place in the answer, a line for each method, with the intervals of its windows."""
+    """Speedup by position in the answer: a line per method, with the intervals of its windows."""
     figure, panel = _curves(len(curves), "tokens of the answer, up to")
     panel.set_xscale("log", base=2)
     style.plain_ticks(panel, sorted({at.end for found in curves.values() for at in found}))
@@ -147,7 +145,7 @@ def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
 
 @style.styled(style.CARD)
 def session(curves: Mapping[str, Sequence[float]], window: int) -> Figure:
-    """Throughput over a session (method -> tok/s in each window of ``window`` tokens), a line for each method."""
+    """Throughput over a session (method -> tok/s in each window of ``window`` tokens), a line per method."""
     figure, panel = _curves(len(curves), "tokens of the session, up to")
     panel.set_title("tok/s", loc="left")
     lines = []
@@ -179,7 +177,7 @@ def _heights(figure: Figure, panel: Axes, lines: Sequence[Any], top: float) -> F
 
 @dataclass(frozen=True)
 class Dumbbell:
-    """A claimed speedup, over a bandwidth-bound baseline, and with both at the bound where that is known."""
+    """A claimed speedup: as printed, over a bandwidth-bound baseline, and (if known) with both at the bound."""
 
     label: str
     claimed: float
@@ -189,7 +187,7 @@ class Dumbbell:
 
 @style.styled(style.CARD)
 def dumbbells(rows: Sequence[Dumbbell]) -> Figure:
-    """What claims come to, a line each."""
+    """Claimed speedups and what they are worth over stronger baselines, a line each."""
     figure, panel = _rows(len(rows), 40, above=26, across="times AR")
     at = np.arange(len(rows)) + 0.7
     claimed, over, bound = ([getattr(row, name) for row in rows] for name in ("claimed", "over_bound", "at_bound"))
@@ -197,7 +195,7 @@ def dumbbells(rows: Sequence[Dumbbell]) -> Figure:
     style.plain_ticks(panel, _from_zero(panel.get_xlim()[1], 5))
     panel.vlines(np.ones(len(rows)), at - 0.2, at + 0.2, color=style.FAINT, linewidth=1.2, zorder=1)
     panel.hlines(at, over, claimed, color="#9A9A9A", linewidth=2, zorder=2)
-    # Told apart by shape as well as by colour.
+    # They differ in shape as well as in colour.
     disc, ring, triangle = style.PALETTE[1], style.PALETTE[0], style.PALETTE[2]
     mark: dict[str, Any] = {"linestyle": "none", "zorder": 3}
     panel.plot(claimed, at, "o", color=disc, label="claimed", **mark)
@@ -211,9 +209,7 @@ def dumbbells(rows: Sequence[Dumbbell]) -> Figure:
 
 @style.styled(style.CARD)
 def across(rows: Mapping[str, Mapping[str, Speedup]]) -> Figure:
-    """What each method is worth on each task (method -> task -> speedup): a line a task, the same colour under every
-    method.
-    """
+    """Speedup of each method on each task (method -> task -> speedup): a line per task, with one colour per task."""
     tasks = list(dict.fromkeys(task for speedups in rows.values() for task in speedups))
     each = 22 + 13.0 * len(tasks)
     figure, panel = _rows(len(rows), each, above=12 + 15.0 * math.ceil(len(tasks) / 3), across="times AR, logarithmic")
@@ -241,7 +237,7 @@ def across(rows: Mapping[str, Mapping[str, Speedup]]) -> Figure:
 
 @style.styled(style.CARD)
 def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figure:
-    """Speed against accuracy, with the names in a column next to it, so that no number of methods hides a name."""
+    """Speed against accuracy; names are in a column next to the chart, so that they never overlap."""
     height = max(190.0, _LINE * len(methods) + 10)
     figure, panel = _panel(height + 58, left=40, top=22, bottom=36, right=118)
     top = max(max(right.high or 0.0, right.value) for _, right in methods.values())
@@ -271,35 +267,33 @@ def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figur
 
 
 def _beside(at: Mapping[str, tuple[float, float]], height: float) -> Iterator[tuple[str, float]]:
-    """Names from below to above and the place of each in a column: near its own height (in points), a line from the
-    next.
-    """
-    # Of points at one height the lines to their names cross in one order of the two, above and below.
+    """Names from bottom to top with their heights in the column: near the point's height, at least a line apart."""
+    # Order of names for points at the same height, so that the lines to the names do not cross.
     names = sorted(at, key=lambda name: (at[name][1], at[name][0] if at[name][1] > height / 2 else -at[name][0]))
     steps = _LINE * np.arange(len(names))
     places = np.maximum.accumulate(np.array([at[name][1] for name in names]) - steps)
-    # All of them lie between the first line and the last.
+    # Keep all names between the first and the last line.
     yield from zip(names, np.clip(places, 4, height - 4 - steps[-1]) + steps, strict=True)
 
 
 def _panel(
     height: float, *, left: float = _EDGE, right: float = _EDGE, top: float, bottom: float
 ) -> tuple[Figure, Axes]:
-    """A card and its one panel, with the free room around it."""
+    """A card with one panel and margins."""
     figure, ((panel,),) = style.panels(width=style.CARD_WIDTH / 72, height=height / 72, layout=None)
     figure.subplots_adjust(left / style.CARD_WIDTH, bottom / height, 1 - right / style.CARD_WIDTH, 1 - top / height)
     return figure, panel
 
 
 def _rows(count: int, each: float, *, above: float, across: str) -> tuple[Figure, Axes]:
-    """A card with a line of its panel for each of several rows, the first one above."""
+    """A card with one line per row, the first at the top."""
     figure, panel = _panel(above + each * count + 34, top=above, bottom=34)
     panel.set(ylim=(count, 0), yticks=[], xlabel=across)
     return figure, panel
 
 
 def _heading(panel: Axes, y: float, label: str, words: str = "", bold: bool = True) -> None:
-    """A row's name from the left and its figures from the right, above its bars."""
+    """Write a row's name (left) and figures (right) above its bars."""
     where: dict[str, Any] = {"transform": panel.get_yaxis_transform(), "bbox": {"color": "white", "pad": 0.5}}
     room = _INNER - style.width_of(f"{words}  " if words else "")
     size, weight = ("medium", "bold") if bold else (style.CARD["axes.labelsize"], "normal")
@@ -312,17 +306,17 @@ def _key(figure: Figure, marks: Sequence[Any]) -> None:
 
 
 def _from_zero(most: float, count: int) -> list[float]:
-    """From 0 to at most ``most`` in steps of 1, 2 or 5 times a power of ten, about ``count`` of them."""
+    """About ``count`` ticks from 0 to at most ``most``, in steps of 1, 2 or 5 times a power of ten."""
     return [float(tick) for tick in MaxNLocator(count, steps=[1, 2, 5, 10]).tick_values(0, most) if tick <= most]
 
 
 def _times_axis(panel: Axes, low: float, high: float) -> None:
-    """A logarithmic axis of ratios, with plain numbers; 1 is always one of them."""
+    """Make a logarithmic axis of ratios with plain numbers, always including 1."""
     panel.set(xscale="log", xlim=(low, high))
     if high / low < 3:
         locator: Locator = MaxNLocator(5, steps=[1, 2, 5, 10])
     else:
         locator = LogLocator(subs=(1.0, 2.0, 3.0, 5.0) if high / low < 100 else (1.0,), numticks=30)
-    edge = (high / low) ** 0.05  # a long number nearer to the end than that would reach beyond the card
+    edge = (high / low) ** 0.05  # closer to the end, a long number would be cut off
     ticks = [tick for tick in locator.tick_values(low, high) if low * edge <= tick <= high / edge]
     style.plain_ticks(panel, [1.0, *ticks])

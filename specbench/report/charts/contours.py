@@ -1,7 +1,8 @@
 """Speed over two options of a sweep: tokens per forward and tok/s, side by side.
 
-Jacobi Forcing's picture (its blog post, figure 7a) without a fitted surface: axes are logarithmic where options are,
-nothing is coloured outside measured cells, and the best cell is shown with its interval and its equals.
+Like figure 7a of Jacobi Forcing's blog post, but without a fitted surface: axes are logarithmic if the options' values
+are, only the area between measured configurations is coloured, and the best configuration is shown with its interval
+and with those that cannot be distinguished from it.
 """
 
 from __future__ import annotations
@@ -41,35 +42,35 @@ from specbench.results import BASELINE
 Scale = Literal["log", "linear"]
 
 MEASURED, SMALL, MISSING = "measured", "stopped early, on fewer prompts", "not measured"
-BEST, ALIKE = "best tok/s", "not told apart from the best"
+BEST, ALIKE = "best tok/s", "within noise of the best"
 BEST_METHOD, PLAIN = "best tok/s of the method, slower than AR", "AR's tok/s"
 
 _QUANTITIES = (("tokens_per_forward", "tokens per forward"), ("decode_tok_s", "tok/s"))
-_STEPS = 16  # of the interpolation, between two neighbouring cells
+_STEPS = 16  # of the interpolation, between neighbouring configurations
 _LEVELS = 12
-_MARGIN = 0.08  # of an axis, beyond its outermost cells
+_MARGIN = 0.08  # of an axis, beyond its outermost values
 
 
 def axis_scale(values: npt.ArrayLike) -> Scale:
-    """The scale on which the values of an option stand more evenly: "log" for 8, 16, 32, "linear" for 0.5, 0.55, 0.6.
+    """The scale on which an option's values are spaced more evenly: "log" for 8, 16, 32, "linear" for 0.5, 0.55, 0.6.
 
-    Linear where a value is not positive, and where the largest is less than twice the smallest.
+    Linear if a value is not positive, or if the largest is less than twice the smallest.
     """
     at = np.unique(np.asarray(values, dtype=np.float64))
     if len(at) < 2 or at[0] <= 0 or at[-1] < 2 * at[0]:
         return "linear"
     gaps, ratios = np.diff(at), np.diff(np.log2(at))
-    # Two values are as even on both scales.
+    # Two values are equally even on both scales.
     return "log" if ratios.max() / ratios.min() <= gaps.max() / gaps.min() else "linear"
 
 
 def interpolate(
     xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, values: npt.ArrayLike, steps: int = _STEPS
 ) -> tuple[Floats, Floats, Floats]:
-    """Fill the rectangles of a grid that have all four corners, bilinearly on the scales of its axes.
+    """Interpolate bilinearly, on the scales of the axes, in the rectangles of a grid that have all four corners.
 
-    ``values`` is [len(ys), len(xs)], nan where there is no cell. Returns x [k], y [m] and values [m, k] of a grid with
-    ``steps`` steps between neighbours; nan inside a rectangle that lacks a corner.
+    ``values`` is [len(ys), len(xs)], nan for missing configurations. Returns x [k], y [m] and values [m, k] of a grid
+    with ``steps`` steps between neighbours; nan inside a rectangle with a missing corner.
     """
     corners = np.asarray(values, dtype=np.float64)
     fine = np.full(((len(ys) - 1) * steps + 1, (len(xs) - 1) * steps + 1), np.nan)
@@ -103,24 +104,24 @@ def contour(
 ) -> Figure:
     """Tokens per forward (left) and tok/s (right) of one method at one concurrency, over one or two of its options.
 
-    Where the cells are no grid of at least two by two, lines with error bars take the place of the surface.
+    If the configurations are not a grid of at least two by two, lines with error bars replace the surface.
 
     Args:
         cells: the table of :mod:`specbench.report.charts.sweep_cells`. AR's speed is a dashed line, as far as it is on
             the scale; rows without an axis value are left out.
         x, y: numeric options. Without ``y`` it is a line over ``x``.
-        facet: an option with a row of panels for each of its values, on common colours.
-        grid: cells whose ``x`` and ``y`` make up the grid; what is not measured here is marked. Default: ``cells``.
+        facet: an option; each of its values has a row of panels, on a common colour scale.
+        grid: configurations whose ``x`` and ``y`` make up the grid; unmeasured ones are marked. Default: ``cells``.
     """
     check(cells)
     places = [option for option in (x, y, facet) if option is not None]
     mine = cells[(cells["method"] != BASELINE) & cells[places].notna().all(axis=1)]
     if len(methods(mine)) != 1 or mine["concurrency"].nunique() != 1:
-        raise ValueError("a contour is of one method at one concurrency")
+        raise ValueError("cannot draw a contour: it needs exactly one method and one concurrency")
     if mine.duplicated(places).any():
-        raise ValueError(f"several cells have the same {', '.join(places)}")
+        raise ValueError(f"several configurations have the same {', '.join(places)}")
     if not np.isfinite(floats(mine, "decode_tok_s")).any():
-        raise ValueError("no cell is measured")
+        raise ValueError("no configuration is measured")
     plain = _baseline_speed(cells, mine)
     around = mine if grid is None else grid
     plane = _Plane(x, _values(around, x), y, _values(around, y))
@@ -157,7 +158,7 @@ def contour(
 
 @dataclass(frozen=True)
 class _Plane:
-    """The options over which a figure is drawn, with the values of its grid."""
+    """The options on a chart's axes, with the values of the grid."""
 
     x: str
     xs: Floats
@@ -166,12 +167,12 @@ class _Plane:
 
     @property
     def flat(self) -> bool:
-        """Whether it is a plane; otherwise it is a line."""
+        """Whether both axes vary; otherwise a line is drawn."""
         return len(self.xs) > 1 and len(self.ys) > 1
 
     @property
     def across(self) -> str:
-        """The option of the horizontal axis: of a line, the one that varies."""
+        """The option on the horizontal axis; for a line, the one that varies."""
         return self.y if self.y and len(self.ys) > 1 and len(self.xs) == 1 else self.x
 
     @property
@@ -192,7 +193,7 @@ def _values(cells: pd.DataFrame, option: str | None) -> Floats:
 
 
 def _range(values: Floats) -> tuple[float, float]:
-    """Least and most of the known values, apart also where they are equal or there are none."""
+    """Smallest and largest known value, widened if they are equal or missing."""
     known = values[np.isfinite(values)]
     if not len(known):
         return 0.0, 1.0
@@ -201,7 +202,7 @@ def _range(values: Floats) -> tuple[float, float]:
 
 
 def _baseline_speed(cells: pd.DataFrame, mine: pd.DataFrame) -> float:
-    """AR's tok/s at the concurrency of the picture; nan where it is not in the table."""
+    """AR's tok/s at the chart's concurrency; nan if it is not in the table."""
     at = cells[(cells["method"] == BASELINE) & (cells["concurrency"] == mine["concurrency"].iloc[0])]
     return float(floats(at, "decode_tok_s")[0]) if len(at) else float("nan")
 
@@ -209,7 +210,7 @@ def _baseline_speed(cells: pd.DataFrame, mine: pd.DataFrame) -> float:
 def _surface(
     panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, levels: Floats, norm: Normalize, plain: float
 ) -> None:
-    """Cells as points in their colours, and colour between them where it is known."""
+    """Draw configurations as coloured points, with interpolated colour between them."""
     measured = cells[np.isfinite(floats(cells, quantity))]
     x, y, z = floats(measured, plane.x), floats(measured, plane.up), floats(measured, quantity)
     values = np.full((len(plane.ys), len(plane.xs)), np.nan)
@@ -219,7 +220,7 @@ def _surface(
     panel.grid(False)
     fine_x, fine_y, fine = interpolate(plane.xs, plane.ys, values)
     if np.isfinite(fine).any():
-        # corner_mask would round off the corners of a hole, that is colour a part of it.
+        # corner_mask would colour part of a hole in the grid.
         masked = np.ma.masked_invalid(fine)
         panel.contourf(fine_x, fine_y, masked, levels, norm=norm, cmap=style.COLOUR_MAP, corner_mask=False)
         panel.contour(fine_x, fine_y, masked, levels, colors="white", linewidths=0.4, alpha=0.6, corner_mask=False)
@@ -241,7 +242,7 @@ def _surface(
 
 
 def _line(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain: float) -> None:
-    """Cells as points with their intervals, joined where neighbours are measured."""
+    """Draw configurations as points with intervals, joined if their neighbours are measured."""
     _axis(panel, "x", plane.along)
     place = np.searchsorted(plane.along, floats(cells, plane.across))
     values = np.full(len(plane.along), np.nan)
@@ -274,7 +275,7 @@ def _crosses(panel: Axes, x: Floats, y: Floats, **where: Any) -> None:
 
 
 def _rings(panel: Axes, x: Floats, y: Floats) -> None:
-    """Rings in a colour that the map does not have, with a rim that sets them off from all that it has."""
+    """Draw rings in a colour outside the colour map, with a contrasting rim."""
     panel.scatter(
         x, y, s=130, facecolors="none", edgecolors=style.PALETTE[1], linewidths=1.8, zorder=4, label=ALIKE,
         path_effects=[withStroke(linewidth=3.6, foreground="white")],
@@ -282,9 +283,9 @@ def _rings(panel: Axes, x: Floats, y: Floats) -> None:
 
 
 def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain: float) -> None:
-    """A star at the best cell, with its value and interval written beside it.
+    """Draw a star at the best configuration, with its value and interval as text.
 
-    Where colour fills the panel, on the side with more room; beside a line, where the line is not.
+    On a surface, the text is on the side with more space; on a line, it avoids the line.
     """
     measured = cells[np.isfinite(floats(cells, quantity))]
     up = plane.up if plane.flat else quantity
@@ -310,7 +311,7 @@ def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str, plain:
 
 
 def _axis(panel: Axes, which: Literal["x", "y"], values: Floats) -> None:
-    """Scale, ticks and limits of an axis over an option's values."""
+    """Set scale, ticks and limits of an axis over an option's values."""
     log = axis_scale(values) == "log"
     ends = np.log2(values[[0, -1]]) if log else values[[0, -1]]
     beyond = _MARGIN * (ends[1] - ends[0]) or 0.5
@@ -323,9 +324,9 @@ def _axis(panel: Axes, which: Literal["x", "y"], values: Floats) -> None:
 
 
 def _legend(figure: Figure) -> None:
-    """One legend for all panels, of what is drawn in any of them, on the empty lines at the head of the note.
+    """One legend for all panels, placed on the empty lines above the note.
 
-    By hand, because the layout would put legend and note on top of each other.
+    Placed by hand, because the layout would draw legend and note over each other.
     """
     entries: dict[str, Any] = {}
     for panel in figure.axes:
@@ -341,7 +342,7 @@ def _legend(figure: Figure) -> None:
 
 
 def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, caption: str) -> str:
-    """What is drawn over what, what is held fixed, and on the next line the caption."""
+    """The axes, the fixed options, and the caption on the next line."""
     held = [option for option in options(cells) if option not in (x, y, facet)]
     fixed = [f"{option} {shown(cells[option].dropna().iloc[0])}" for option in held]
     where = [*fixed, f"concurrency {shown(cells['concurrency'].iloc[0])}"]
@@ -349,7 +350,7 @@ def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, captio
 
 
 def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
-    """What qualifies the picture, a sentence each."""
+    """Sentences that qualify the chart."""
     measured = cells[np.isfinite(floats(cells, "decode_tok_s"))]
     half = (
         (floats(measured, "decode_tok_s_high") - floats(measured, "decode_tok_s_low"))
@@ -357,24 +358,26 @@ def _note(cells: pd.DataFrame, plane: _Plane, plain: float) -> str:
         / floats(measured, "decode_tok_s")
     )
     known = half[np.isfinite(half)]
-    said = ["No cell has an interval."]
+    lines = ["No configuration has an interval."]
     if len(known):
-        said = [f"95% intervals of tok/s: median ±{np.median(known):.1%}, widest ±{known.max():.1%}"]
-        said[0] += "." if len(known) == len(half) else f"; {len(half) - len(known)} of {len(half)} cells have none."
+        lines = [f"95% intervals of tok/s: median ±{np.median(known):.1%}, widest ±{known.max():.1%}"]
+        lines[0] += (
+            "." if len(known) == len(half) else f"; {len(half) - len(known)} of {len(half)} configurations have none."
+        )
     fewest, most = floats(measured, "prompts").min(), floats(measured, "prompts").max()
     if np.isfinite(plain):
         best = measured[flags(measured, "best")]
         wins = len(best) > 0 and float(best["speedup"].iloc[0]) <= 1
         line = f"Plain decoding (AR): {plain:.1f} tok/s"
-        said.append(
+        lines.append(
             f"{line}, the fastest; the best configuration is {best['speedup'].iloc[0]:.2f} of it."
             if wins
             else f"{line}."
         )
-    said += [f"Disturbed: {why}; what is best is unsure." for why in disturbances(cells)]
-    said.append(f"Prompts per cell: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
+    lines += [f"Disturbed: {why}; what is best is unsure." for why in disturbances(cells)]
+    lines.append(f"Prompts per configuration: {fewest:g}" + ("." if fewest == most else f" to {most:g}."))
     if plane.flat:
-        said.append("Colour between cells is interpolated where all four around are measured, and nowhere else.")
+        lines.append("Colour is interpolated only between four measured configurations.")
     if not flags(cells, "best").any():
-        said.append("The best cell of this concurrency is not among these.")
-    return " ".join(said)
+        lines.append("The best configuration of this concurrency is not shown here.")
+    return " ".join(lines)

@@ -1,4 +1,4 @@
-"""Whether speculation still pays when the machine is busy: speedup over AR against concurrency, and where it ends."""
+"""Speedup over AR against concurrency, and the concurrency at which speculation stops paying."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CROSSING, PREDICTED, OTHERS, BARE = "crosses 1", "predicted", "other settings", 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A place where a method's speedup over AR passes 1 between two measured concurrencies.
+    """A point between two measured concurrencies where a method's speedup over AR crosses 1.
 
     ``concurrency`` is where the line between them meets 1, linear in speedup over log2 of concurrency; ``stops``
     whether it stops to pay there; ``sure`` whether the verdicts at both say so; ``bare`` whether a speedup has no
@@ -43,9 +43,9 @@ class Crossing:
 
 
 def crossings(cells: pd.DataFrame) -> list[Crossing]:
-    """Every place where a setting's speedup over AR passes 1, settings in the order of the rows.
+    """Every crossing of speedup 1, with configurations in the order of the rows.
 
-    A speedup of exactly 1 does not pay. Nothing is said beyond the measured concurrencies.
+    A speedup of exactly 1 does not pay. There is no extrapolation beyond the measured concurrencies.
     """
     check(cells)
     found = []
@@ -73,27 +73,27 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
 
 
 def foreseen(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that have a prediction, and for a speedup that of the prediction over AR's prediction."""
+    """The configurations with a prediction; their speedup is the prediction divided by AR's prediction."""
     check(cells)
     ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_decode_tok_s"]
     speedup = floats(cells, "predicted_decode_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
-    # A prediction has no interval of its own: it lies where it lies.
+    # A prediction has no interval.
     verdict = np.where(speedup > 1, "faster", np.where(speedup < 1, "slower", "no difference shown"))
-    told = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, verdict=verdict)
-    return told[np.isfinite(speedup)]
+    compared = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, verdict=verdict)
+    return compared[np.isfinite(speedup)]
 
 
 @style.styled()
 def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
-    """Speedup over AR against concurrency: measured with its interval, predicted where there is a prediction.
+    """Speedup over AR against concurrency: measured with its interval, and predicted if there is a prediction.
 
-    Of a method with many settings, those that are its fastest at some concurrency are told apart; the others are grey.
+    Configurations that are their method's fastest at some concurrency have a colour; the others are grey.
     """
     check(cells)
-    cells = cells.reset_index(drop=True)  # rows are told apart by their index
+    cells = cells.reset_index(drop=True)  # rows are identified by their index
     lines = list(_lines(cells))
     if not lines:
-        raise ValueError("no cell has a speedup")
+        raise ValueError("no configuration has a speedup")
     leading = _leading(lines)
     shown = [line for line, leads in zip(lines, leading, strict=True) if leads]
     others = [line for line, leads in zip(lines, leading, strict=True) if not leads]
@@ -105,9 +105,9 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     for index, line in enumerate(shown):
         look = style.series(index)
         _draw(panel, line, look)
-        told = predicted[predicted.index.isin(line.index)]
-        if len(told):
-            at, speedup = floats(told, "concurrency"), floats(told, "speedup")
+        compared = predicted[predicted.index.isin(line.index)]
+        if len(compared):
+            at, speedup = floats(compared, "concurrency"), floats(compared, "speedup")
             panel.plot(at, speedup, color=look["color"], linestyle="--", linewidth=1.1, zorder=3, label="_")
     for number, line in enumerate(others):
         at, speedup = floats(line, "concurrency"), floats(line, "speedup")
@@ -152,12 +152,12 @@ def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any]) -> None:
         )  # fmt: skip
     if np.isfinite(low).any():
         panel.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0, zorder=2)
-        # A band needs two neighbours; the interval of a lone one is seen by its bar.
+        # A band needs two neighbours; a single point has an error bar instead.
         panel.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=0.9, zorder=3)
 
 
 def _lines(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows of each setting of each method that have a speedup, by rising concurrency."""
+    """The rows with a speedup for each configuration, sorted by concurrency."""
     mine = cells[(cells["method"] != BASELINE) & np.isfinite(floats(cells, "speedup"))]
     setting = ["method", *(str(column) for column in cells.columns if column not in FIGURES)]
     for _, line in mine.groupby(setting, sort=False, dropna=False):
@@ -167,7 +167,7 @@ def _lines(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _leading(lines: list[pd.DataFrame]) -> list[bool]:
-    """Whether each setting is its method's fastest at some concurrency; cells that were stopped early lead nothing."""
+    """Whether each configuration is its method's fastest at some concurrency; those stopped early never are."""
     every = pd.concat(lines)
     whole = every["speedup"].where(every["stopped"] != HALVED)
     fastest = whole.groupby([every["method"], every["concurrency"]]).transform("max")
@@ -179,28 +179,30 @@ def _leading(lines: list[pd.DataFrame]) -> list[bool]:
 def _note(
     shown: list[pd.DataFrame], others: list[pd.DataFrame], passages: list[Crossing], predicted: pd.DataFrame
 ) -> str:
-    said = [
+    lines = [
         "Bands: 95% intervals over prompts. Where a line crosses 1 is known between two measured concurrencies only."
     ]
-    said += [f"Disturbed: {why}; verdicts are unsure." for line in shown[:1] for why in disturbances(line)]
+    lines += [f"Disturbed: {why}; verdicts are unsure." for line in shown[:1] for why in disturbances(line)]
     count = sum(int((~np.isfinite(floats(line, "speedup_low"))).sum()) for line in shown)
-    said += [f"{count} hollow point{'s have' if count != 1 else ' has'} no interval: too few prompts."] if count else []
-    said += [f"{passed.label} {passed}." for passed in passages]
-    said += [aside for line in shown if (aside := _on_one_side(line))]
+    lines += (
+        [f"{count} hollow point{'s have' if count != 1 else ' has'} no interval: too few prompts."] if count else []
+    )
+    lines += [f"{passed.label} {passed}." for passed in passages]
+    lines += [aside for line in shown if (aside := _on_one_side(line))]
     if len(predicted):
-        said.append(
-            "Predicted: tokens per forward and mean rows at the profile's step times; what drafting takes, rows of "
-            "padding and slots that stand empty are not in it."
+        lines.append(
+            "Predicted: from tokens per forward, mean rows and the profile's step times, without drafting, padding "
+            "rows and empty slots."
         )
-        said += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
+        lines += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
     if others:
         settings = "setting is" if len(others) == 1 else "settings are"
-        said.append(f"{len(others)} further {settings} grey: never the fastest of the method.")
-    return " ".join(said)
+        lines.append(f"{len(others)} further {settings} grey: never the fastest of the method.")
+    return " ".join(lines)
 
 
 def _on_one_side(line: pd.DataFrame) -> str:
-    """A sentence on a line that does not cross 1; none of one that does."""
+    """A sentence about a line that does not cross 1; empty for one that does."""
     at, above = floats(line, "concurrency"), floats(line, "speedup") > 1
     if above.any() and not above.all():
         return ""

@@ -1,6 +1,6 @@
-"""Race as a film: an animated GIF or an MP4, frame by frame through ffmpeg where that is installed.
+"""Write a race as an animated GIF or MP4 with ffmpeg.
 
-Frames are drawn with Pillow in the font that comes with matplotlib, so that a film looks the same on every machine.
+Frames are drawn with Pillow in matplotlib's font, so that a film looks the same on every machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUFFIXES = (".gif", ".mp4")
 _WIDTH, _HEIGHT, _EDGE = 960, 540, 24
 _A_SECOND = {".gif": 12, ".mp4": 25}  # frames
 _LONGEST = 3000  # frames: two minutes of MP4
-_LAST_S = 2.0  # of the film stand on how it ended
+_LAST_S = 2.0  # seconds at the end of the film that show the result
 _TEXT, _LINE, _HEAD = 15, 21, 20  # pixels
 _GROUND, _INK, _FAINT, _RULE = "#161616", "#ececea", "#a0a09c", "#343433"
 _DRAFTED, _BAR, _DONE = "#173a56", "#56b4e9", "#6fd3ae"
@@ -37,22 +37,22 @@ _GIF = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
 
 
 def write_film(race: Race, path: Path, speed: float) -> Path:
-    """Write the film, with one of :data:`SUFFIXES`; ``path`` holds either what it held or the whole new film.
+    """Write the film atomically to ``path``, which ends in one of :data:`SUFFIXES`.
 
-    UsageError: another suffix, or more than :data:`_LONGEST` frames. EnvironmentRefused: there is no ffmpeg, or it
-    fails.
+    Raises UsageError for another suffix or more than :data:`_LONGEST` frames, and EnvironmentRefused if ffmpeg is
+    missing or fails.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise UsageError(f"a film is a .gif or an .mp4, not '{path.name}'")
+        raise UsageError(f"cannot write a film to '{path.name}': it must end in .gif or .mp4")
     rate = _A_SECOND[suffix]
     moving = math.ceil(race.end_s / speed * rate)
     if moving > _LONGEST:
         least = math.ceil(100 * race.end_s * rate / _LONGEST) / 100
-        raise UsageError(f"the film would have {moving} frames; show it at --speed {least:g} or more")
+        raise UsageError(f"cannot write a film of {moving} frames: at most {_LONGEST}; use --speed {least:g} or more")
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg is None:
-        raise EnvironmentRefused("a film needs ffmpeg, which is not installed; install it, or write the race as .html")
+        raise EnvironmentRefused("cannot write a film: ffmpeg is not installed; install it, or write the race as .html")
     check_writable(path.parent)
     times = [min(race.end_s, frame * speed / rate) for frame in range(moving)]
     times += [race.end_s] * math.ceil(_LAST_S * rate)
@@ -72,14 +72,14 @@ def write_film(race: Race, path: Path, speed: float) -> Path:
 
 
 def _encode(command: Sequence[str], pictures: Iterator[Image.Image]) -> None:
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said)
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr)
         assert process.stdin is not None
         try:
             for picture in pictures:
                 process.stdin.write(picture.tobytes())
         except BrokenPipeError:
-            pass  # it says why on its own
+            pass  # ffmpeg reports the reason on stderr
         except BaseException:
             process.kill()
             raise
@@ -88,13 +88,13 @@ def _encode(command: Sequence[str], pictures: Iterator[Image.Image]) -> None:
                 process.stdin.close()
             code = process.wait()
         if code:
-            said.seek(0)
-            why = " ".join(said.read(2000).decode(errors="replace").split()) or f"exit code {code}"
-            raise EnvironmentRefused(f"ffmpeg made no film ({why}); write the race as .html instead")
+            stderr.seek(0)
+            why = " ".join(stderr.read(2000).decode(errors="replace").split()) or f"exit code {code}"
+            raise EnvironmentRefused(f"cannot write the film: ffmpeg failed ({why}); write the race as .html instead")
 
 
 def frames(race: Race, times: Sequence[float], speed: float) -> Iterator[Image.Image]:
-    """The race at these times, seconds from the start of each request."""
+    """Pictures of the race at these times, in seconds after the start of each request."""
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     plain = ImageFont.truetype(folder / "DejaVuSansMono.ttf", _TEXT)
     head = ImageFont.truetype(folder / "DejaVuSansMono-Bold.ttf", _HEAD)
@@ -114,7 +114,7 @@ def frames(race: Race, times: Sequence[float], speed: float) -> Iterator[Image.I
 
 
 class _Drawn:
-    """A lane's place in the picture, and where each of its characters goes."""
+    """The position of a lane and of its characters in the picture."""
 
     def __init__(
         self, lane: Lane, at: int, count: int, plain: ImageFont.FreeTypeFont, head: ImageFont.FreeTypeFont
@@ -143,7 +143,7 @@ class _Drawn:
 
 
 def _lines(tokens: Sequence[Token], columns: int) -> list[list[tuple[str, bool, bool]]]:
-    """The answer in lines of so many characters: (character, whether it was drafted, whether it is behind the end)."""
+    """The answer in lines of ``columns`` characters: (character, drafted?, after the end of the answer?)."""
     lines: list[list[tuple[str, bool, bool]]] = [[]]
     for token in tokens:
         drafted = token.origin not in (BONUS, PREFILL)

@@ -1,4 +1,4 @@
-"""Words beside points of a picture, put where they hide neither points nor each other."""
+"""Place labels next to the points of a chart, so that they hide neither points nor each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specbench.report.charts.sweep_cells import Floats
 _DIRECTIONS = ((1, 0), (0.7, 0.7), (0.7, -0.7), (-1, 0), (-0.7, 0.7), (-0.7, -0.7), (0, 1), (0, -1))
 _DISTANCES = (11.0, 17.0, 26.0, 38.0, 52.0, 70.0, 90.0)  # from the point, in points of 1/72 inch
 _CLEARANCE = 5.0  # around a point, in pixels
-_LINE = 2.0  # half the width of a line that is to be avoided, in pixels
+_LINE = 2.0  # half the width kept free around lines, in pixels
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class _Box:
     top: float
 
     def shared(self, other: _Box) -> float:
-        """Area that both cover."""
+        """Area of the intersection."""
         wide = min(self.right, other.right) - max(self.left, other.left)
         high = min(self.top, other.top) - max(self.bottom, other.bottom)
         return max(0.0, wide) * max(0.0, high)
 
     def outside(self, other: _Box) -> float:
-        """Area of this that the other does not cover."""
+        """Area of this box outside the other."""
         return (self.right - self.left) * (self.top - self.bottom) - self.shared(other)
 
 
@@ -49,10 +49,10 @@ def place(
     avoid: Floats,
     lines: Sequence[Floats] = (),
 ) -> list[Annotation]:
-    """Writes each text near its point, the first ones first, with a thin line from the one to the other.
+    """Write each text near its point, in this order, with a thin line to the point.
 
     Args:
-        axes: with all else drawn and its limits set.
+        axes: with everything else drawn and limits set.
         avoid: [n, 2] further points, in the axes' data, that no text should hide.
         lines: [k, 2] corners of each line that no text should hide, in the axes' data.
     """
@@ -75,10 +75,12 @@ def place(
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
             arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
         )  # fmt: skip
-        extent = Text.get_window_extent(note, figure.canvas.get_renderer())  # the annotation's own has its line too
+        extent = Text.get_window_extent(
+            note, figure.canvas.get_renderer()
+        )  # the annotation's own extent would include its line
         box = _freest(_candidates(at, extent.width, extent.height, scale), frame, taken)
         note.set_position(((box.left - at[0]) / scale, (box.bottom - at[1]) / scale))
-        note.set_in_layout(False)  # or it would move the axes, and everything on them
+        note.set_in_layout(False)  # otherwise it would move the axes
         taken.append(box)
         written.append(note)
     return written
@@ -89,7 +91,7 @@ def _around(x: float, y: float, clearance: float) -> _Box:
 
 
 def _sampled(corners: Floats) -> Floats:
-    """[n, 2] points on a line through these corners, close enough that no text fits between them."""
+    """[n, 2] points on the line through these corners, too close together for text in between."""
     pieces = [
         np.linspace(start, stop, 1 + int(np.hypot(*(stop - start)) // (2 * _LINE)), endpoint=False)
         for start, stop in pairwise(corners)
@@ -98,7 +100,7 @@ def _sampled(corners: Floats) -> Floats:
 
 
 def _candidates(at: Floats, width: float, height: float, scale: float) -> Iterator[_Box]:
-    """Places for a text of that size around a point, the nearest first; all in pixels."""
+    """Candidate positions for a text of this size around a point, the nearest first; in pixels."""
     for distance in _DISTANCES:
         for right, up in _DIRECTIONS:
             left = at[0] + right * distance * scale - width * (0.0 if right > 0 else 0.5 if right == 0 else 1.0)
@@ -107,5 +109,5 @@ def _candidates(at: Floats, width: float, height: float, scale: float) -> Iterat
 
 
 def _freest(places: Iterator[_Box], frame: _Box, taken: Sequence[_Box]) -> _Box:
-    """The first place inside the frame that covers nothing of what is taken, or the one that covers least."""
+    """The first position inside the frame without overlap, or the one with least overlap."""
     return min(places, key=lambda box: 3 * box.outside(frame) + sum(box.shared(other) for other in taken))

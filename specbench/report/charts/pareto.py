@@ -1,4 +1,4 @@
-"""Speed against right answers: which cells are the fastest for their accuracy."""
+"""Speed against accuracy: the configurations that are fastest for their accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRONT, SMALL = "fastest for its accuracy", "stopped early, not compared"
 
 
 def front(speed: Floats, accuracy: Floats) -> Flags:
-    """[n] whether no other is at least as fast and as right, and better in one of the two."""
+    """[n] whether a point is on the Pareto front of speed and accuracy."""
     faster = speed[:, None] >= speed
     better = accuracy[:, None] >= accuracy
     strictly = (speed[:, None] > speed) | (accuracy[:, None] > accuracy)
@@ -30,15 +30,15 @@ def front(speed: Floats, accuracy: Floats) -> Flags:
 def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """tok/s against the share of right answers, at one concurrency; AR is one of the points.
 
-    Cells that were stopped early answered fewer prompts: they are drawn small and take no part in the front. Cells
-    without accuracy are left out, and counted.
+    Configurations that were stopped early answered fewer prompts: they are drawn small and never on the front. Those
+    without accuracy are left out, and the note counts them.
     """
     check(cells)
     if cells["concurrency"].nunique() != 1:
-        raise ValueError("speeds of several concurrencies are no speeds of one thing")
+        raise ValueError("cannot compare speeds of several concurrencies in one chart")
     scored = cells[np.isfinite(floats(cells, "accuracy")) & np.isfinite(floats(cells, "decode_tok_s"))]
     if scored.empty:
-        raise ValueError("no cell has both speed and accuracy")
+        raise ValueError("no configuration has both speed and accuracy")
     figure, ((panel,),) = style.panels(height=5.2)
     speed, accuracy = floats(scored, "decode_tok_s"), floats(scored, "accuracy")
     small = np.asarray(scored["stopped"].eq(HALVED), dtype=np.bool_)
@@ -55,7 +55,7 @@ def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     compared = np.flatnonzero(~small)
     ahead = compared[front(speed[compared], accuracy[compared])]
     ahead = ahead[np.argsort(speed[ahead], kind="stable")]
-    # From each point leftwards on its own level: so fast at most is one that is right at least as often.
+    # From each point a horizontal step to the left: the highest speed at this accuracy or better.
     steps = np.stack([np.repeat(speed[ahead], 2)[:-1], np.repeat(accuracy[ahead], 2)[1:]], axis=1)
     panel.plot(*steps.T, color=style.INK, linewidth=1.1, zorder=2, label=FRONT)
     panel.set_xlabel("tok/s")
@@ -74,17 +74,17 @@ def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
 
 
 def _accuracy_bars(cells: pd.DataFrame) -> Floats:
-    """[2, n] Wilson's interval of each accuracy over its prompts: repeats of a prompt are no further sample."""
+    """[2, n] lengths of Wilson's intervals, over prompts: repeats of a prompt are not independent samples."""
     found = []
     for share, prompts in zip(floats(cells, "accuracy"), floats(cells, "prompts"), strict=True):
         interval = proportion_interval(round(share * prompts), int(prompts)) if prompts > 0 else None
-        # A share that is no whole number of prompts may lie beyond the end of the nearest one's interval.
+        # With repeats, a share may lie outside the interval of the nearest whole number of prompts.
         found.append((max(0.0, share - interval.low), max(0.0, interval.high - share)) if interval else (np.nan,) * 2)
     return np.array(found).T
 
 
 def _named(cells: pd.DataFrame, ahead: Sequence[int]) -> list[int]:
-    """Rows that get their label written: the front, AR, the best, and the fastest of each method."""
+    """Rows with a label: the front, AR, the best, and the fastest of each method."""
     speed = floats(cells, "decode_tok_s")
     found = [*reversed(ahead)]
     found += np.flatnonzero(cells["method"].eq(BASELINE) | flags(cells, "best")).tolist()
@@ -94,8 +94,10 @@ def _named(cells: pd.DataFrame, ahead: Sequence[int]) -> list[int]:
 
 
 def _note(cells: pd.DataFrame, without: int) -> str:
-    said = ["Bars: 95% intervals of tok/s, and of the share of right answers by itself (Wilson, over prompts)."]
-    said.append("Methods answer the same prompts, so their shares differ by less than these bars say.")
+    lines = ["Bars: 95% intervals of tok/s and of the share of right answers (Wilson, over prompts)."]
+    lines.append(
+        "Methods answer the same prompts, so the uncertainty of a difference is smaller than these bars suggest."
+    )
     if without:
-        said.append(f"{without} {'cell is' if without == 1 else 'cells are'} not shown: no accuracy or no speed.")
-    return " ".join(said)
+        lines.append(f"{without} configuration{' is' if without == 1 else 's are'} not shown: no accuracy or no speed.")
+    return " ".join(lines)

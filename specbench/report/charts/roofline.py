@@ -1,4 +1,4 @@
-"""Pictures of a profile: the roofline with its steps, and step time over rows."""
+"""Charts of a profile: the roofline with the measured steps, and step time over rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_profile_charts(profile: Profile, folder: Path) -> None:
 
 
 def roofline(profile: Profile) -> Figure:
-    """Achieved FLOP/s over arithmetic intensity: the base context's steps by row count, under the ceilings."""
+    """Achieved FLOP/s over arithmetic intensity: the steps at the base context under the ceilings."""
     figure, axes = style.panels(width=style.WIDTH, height=1.4 * style.HEIGHT)
     plot: Axes = axes[0, 0]
     plot.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOPs per byte", ylabel="FLOP/s")
@@ -77,7 +77,7 @@ def roofline(profile: Profile) -> Figure:
 
 
 def steps(profile: Profile) -> Figure:
-    """Step time over rows: a line per context with the bound beneath it, and the rows that are nearly free."""
+    """Step time over rows: a line per context, the bound below it, and the nearly free rows."""
     figure, axes = style.panels(width=style.WIDTH, height=1.4 * style.HEIGHT)
     plot: Axes = axes[0, 0]
     plot.set(xscale="log", yscale="log", xlabel="rows of the step", ylabel="milliseconds")
@@ -92,7 +92,7 @@ def steps(profile: Profile) -> Figure:
             rows, [1e3 * p.low_s for p in points], [1e3 * p.high_s for p in points],
             color=look["color"], alpha=0.2, linewidth=0,
         )  # fmt: skip
-        each = range(1, every[-1] + 1)  # of the bound every row count is known
+        each = range(1, every[-1] + 1)  # the bound is known for every row count
         least = [1e3 * bound_s(step_cost(profile.shape, count, context), profile.ceilings) for count in each]
         plot.plot(each, least, color=look["color"], linestyle="--", linewidth=1.0, alpha=0.8)
     plot.plot([], [], color=style.FAINT, linestyle="--", linewidth=1.0, label="bound by the measured ceilings")
@@ -112,8 +112,8 @@ def steps(profile: Profile) -> Figure:
 
 
 _NOTE = (
-    "Costs count weights, KV cache and matrix products, each byte once; activations are left out. Contexts are "
-    "assumed, not prefilled: the cache holds noise."
+    "Costs count weights, KV cache and matrix products, each byte once, without activations. Contexts are simulated: "
+    "the cache holds noise."
 )
 
 
@@ -124,7 +124,7 @@ def _what(profile: Profile) -> str:
 
 
 def _shown_contexts(profile: Profile) -> list[int]:
-    """The base context and the longest one: those between lie between."""
+    """The base context and the longest one; the lines of the others lie between them."""
     found = [profile.base_context, profile.contexts[-1]]
     return list(dict.fromkeys(found))
 
@@ -169,14 +169,14 @@ def _label_rows(plot: Axes, rows: list[dict[str, float]], x: list[float], y: lis
 
 
 def _log_ticks(axis: Axis, text: Callable[[float, int], str]) -> None:
-    """Labels at 1, 2 and 5 of every decade."""
+    """Label 1, 2 and 5 of every decade."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=30))
     axis.set_major_formatter(FuncFormatter(text))
     axis.set_minor_formatter(NullFormatter())
 
 
 def _si(value: float) -> str:
-    """With a prefix and a blank behind it, as "1.2 T"."""
+    """Format with a space and an SI prefix, as "1.2 T"."""
     for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}"

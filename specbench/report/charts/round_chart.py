@@ -1,4 +1,4 @@
-"""Picture of a round: the tree that one forward verified, its depth across, the accepted path on the first line."""
+"""Chart of a round: the tree that one forward verified, depth from left to right, accepted path on the first line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ORIGINS = len(style.PALETTE)  # that have a colour of their own; the rows of ot
 
 @style.styled(style.CARD)
 def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
-    """An SVG document of a round, with a legend of its signs and origins.
+    """An SVG document of a round, with a legend of signs and origins.
 
-    Of a wide tree its best rows are drawn, and the picture says how many are left out. ``name`` is unique in a page.
+    Large trees show only their best rows and the number of the others. ``name`` is unique in a page.
     """
     drawn = {row for row in found.best_rows(ROWS) if found.rows[row].accepted or found.rows[row].depth <= DEPTH}
     places, lines = _places(found, drawn)
@@ -70,7 +70,7 @@ def _kind(found: Round, row: int) -> str:
 
 
 def _places(found: Round, drawn: set[int]) -> tuple[_Places, int]:
-    """Where each row is drawn, and how many lines there are: a row's first child is on its line."""
+    """Column and line of each row, and the number of lines; a row's first child is on the same line."""
     places: _Places = {}
     lines = 0
     waiting: list[tuple[int, bool]] = [(0, False)]  # rows, and whether each begins a line
@@ -88,7 +88,7 @@ def _places(found: Round, drawn: set[int]) -> tuple[_Places, int]:
 
 
 def _edges(axes: Axes, found: Round, places: _Places, top: float) -> None:
-    """Lines from each row to those below it, and what the drafter gave them."""
+    """Draw lines from each row to its children, with the drafter's probabilities."""
     paths: dict[bool, list[list[tuple[float, float]]]] = {False: [], True: []}
     end = next((row.row for row in reversed(found.rows) if row.accepted and row.depth == found.accepted), 0)
     for row, (column, line) in places.items():
@@ -100,9 +100,9 @@ def _edges(axes: Axes, found: Round, places: _Places, top: float) -> None:
         start, stop = top + _LINE * above + _HIGH / 2, top + _LINE * line + _HIGH / 2
         on = row == _BONUS_ROW or found.rows[row].accepted
         paths[on].append([(left, start), (left + 4, start), (left + 4, stop), (right, stop)])
-        said = "" if row == _BONUS_ROW else scored(found.rows[row])[1]
-        if said:
-            sheet.words(axes, right - 2, stop - 6, said, ha="right", fontsize=8.5, color=style.FAINT)
+        share = "" if row == _BONUS_ROW else scored(found.rows[row])[1]
+        if share:
+            sheet.words(axes, right - 2, stop - 6, share, ha="right", fontsize=8.5, color=style.FAINT)
     for on, lines in paths.items():
         colour, wide = (style.INK, 1.6) if on else ("#B5B5B0", 0.8)
         axes.add_collection(LineCollection(lines, colors=colour, linewidths=wide))
@@ -112,17 +112,17 @@ def _legend(axes: Axes, kinds: list[str], origins: list[str], middle: float, *, 
     left = _LEFT
     for kind in kinds:
         sign, meaning = SIGNS[kind]
-        said = meaning.partition(":")[0]
+        text = meaning.partition(":")[0]
         sheet.boxes(axes, kind, [(left, middle - 8, 20, 16)])
         sheet.words(axes, left + 5, middle, sign)
-        sheet.words(axes, left + 25, middle, said, fontsize=9.5)
-        left += 38 + 5.9 * len(said)
+        sheet.words(axes, left + 25, middle, text, fontsize=9.5)
+        left += 38 + 5.9 * len(text)
     left = _LEFT
     for at, origin in enumerate(origins):
-        said = fitted(escaped(origin), 14)
+        text = fitted(escaped(origin), 14)
         sheet.filled(axes, style.PALETTE[at], [(left, middle + 14, _STRIPE, 16)])
-        sheet.words(axes, left + 9, middle + 22, said, fontsize=9.5)
-        left += 26 + 5.9 * len(said)
+        sheet.words(axes, left + 9, middle + 22, text, fontsize=9.5)
+        left += 26 + 5.9 * len(text)
     if scores:
-        said = "%: what the drafter gave a token under its parent"
-        sheet.words(axes, left, middle + 22, said, fontsize=9.5, color=style.FAINT)
+        text = "%: probability of a token after its parent, under the drafter"
+        sheet.words(axes, left, middle + 22, text, fontsize=9.5, color=style.FAINT)

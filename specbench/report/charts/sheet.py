@@ -1,4 +1,4 @@
-"""A sheet: a picture of boxes and words whose places are pixels, as large as what is on it."""
+"""Drawings of boxes and text with pixel coordinates, as large as their content."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 
 from specbench.report.charts import style
 
-#: Size of its words, and about how wide one column of them is.
+#: Font size, and the approximate width of a character.
 SIZE, COLUMN = 10.5, 6.4
 
-#: Looks of the boxes: fill, edge, style of the edge. They differ in lightness or edge as well as in hue.
+#: Styles of the boxes: fill, edge, line style of the edge. They differ in lightness or edge as well as in hue.
 LOOKS: Mapping[str, tuple[str, str, str]] = {
     "root": ("#E3E3DF", "#333333", "-"),
     "accepted": ("#C9ECDF", "#00694D", "-"),
@@ -30,7 +30,7 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
     "bonus": ("#CFE4F5", "#0072B2", "-"),
 }
 
-#: Looks whose words are no more than background.
+#: Styles whose text is faint.
 FAINT = frozenset({"wrong", "rejected", "draft-only"})
 
 Box = tuple[float, float, float, float]  # left, top, width, height
@@ -46,7 +46,7 @@ def sheet(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def boxes(axes: Axes, look: str, places: Sequence[Box]) -> None:
-    """Boxes of one look."""
+    """Draw boxes of one style."""
     if places:
         fill, edge, line = LOOKS[look]
         axes.add_collection(
@@ -55,7 +55,7 @@ def boxes(axes: Axes, look: str, places: Sequence[Box]) -> None:
 
 
 def filled(axes: Axes, colour: str, places: Sequence[Box]) -> None:
-    """Boxes of one colour, without an edge."""
+    """Draw boxes of one colour, without an edge."""
     if places:
         axes.add_collection(PatchCollection(_made(places), facecolor=colour, edgecolor="none"))
 
@@ -64,11 +64,11 @@ def _made(places: Sequence[Box]) -> list[Rectangle]:
     return [Rectangle((left, top), width, height) for left, top, width, height in places]
 
 
-def words(axes: Axes, left: float, middle: float, said: str, **more: Any) -> None:
-    """Words that begin at a place, their middle at a height."""
-    axes.text(left, middle, said, **{"va": "center_baseline", "fontsize": SIZE, **more})
+def words(axes: Axes, left: float, middle: float, label: str, **more: Any) -> None:
+    """Write text that starts at ``left`` and is vertically centred at ``middle``."""
+    axes.text(left, middle, label, **{"va": "center_baseline", "fontsize": SIZE, **more})
 
 
 def svg(figure: Figure, name: str, says: str) -> str:
-    """As :func:`style.svg`, a pixel for a point: the words are as large as those of a page."""
+    """As :func:`style.svg`, with one pixel per point, so that text has the size of a page's text."""
     return re.sub(r'\b(width|height)="([\d.]+)pt"', r'\1="\2"', style.svg(figure, name, says), count=2)

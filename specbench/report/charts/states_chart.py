@@ -1,4 +1,4 @@
-"""Picture of a trajectory: states down, positions of the answer across, a box with a sign for each token."""
+"""Chart of a trajectory: a row per state, a column per position, and a box with a sign for each token."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _COLUMNS = int((_CELL - 6) / sheet.COLUMN)
 
 @style.styled(style.CARD)
 def trajectory_svg(found: Trajectory, name: str) -> str:
-    """An SVG document of a trajectory, with its title, its totals and a legend.
+    """An SVG document of a trajectory, with title, totals and legend.
 
-    A long one is drawn from its beginning, and the picture says what is left out. ``name`` is unique in a page.
+    Long trajectories show only their beginning, and say so. ``name`` is unique in a page.
     """
     states = found.states[:STATES]
     across = min(POSITIONS, len(found.ids), 1 + max(state.cells[-1].position for state in states))
@@ -45,8 +45,8 @@ def trajectory_svg(found: Trajectory, name: str) -> str:
                 drawn.append((left + 3, top, SIGNS[cell.mark] + shown(cell.text), cell.mark))
     for mark, boxes in places.items():
         sheet.boxes(axes, mark, boxes)
-    for left, top, said, mark in drawn:
-        sheet.words(axes, left, top, fitted(said, _COLUMNS), color=style.FAINT if mark in sheet.FAINT else style.INK)
+    for left, top, label, mark in drawn:
+        sheet.words(axes, left, top, fitted(label, _COLUMNS), color=style.FAINT if mark in sheet.FAINT else style.INK)
     sheet.words(axes, 10, _TOP, "forward", color=style.FAINT, fontsize=9)
     sheet.words(axes, 10, _TOP + _LINE, "answer", color=style.FAINT, fontsize=9)
     left = 10.0

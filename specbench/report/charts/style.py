@@ -1,7 +1,7 @@
-"""The one look of the project's pictures: sizes, fonts, colours that colour-blind readers can tell apart, PNG and SVG.
+"""Common style of all charts: sizes, fonts, colours for colour-blind readers, PNG and SVG output.
 
-Object-oriented matplotlib without pyplot, so that drawing holds no global state and needs no display. Whoever draws
-does it inside :func:`styled`; the reader's own ``matplotlibrc`` changes nothing, and equal data give equal bytes.
+Uses matplotlib without pyplot, so that drawing has no global state and needs no display. All drawing happens inside
+:func:`styled`; the user's ``matplotlibrc`` has no effect, and equal data give equal bytes.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from matplotlib.figure import Figure
 from specbench.common import write_atomic
 from specbench.report.document import printable
 
-#: Inches: a whole page's width, half of one, and the height of one panel.
+#: Inches: the width of a page, half of it, and the height of a panel.
 WIDTH, HALF_WIDTH, HEIGHT = 10.0, 6.4, 4.0
 DPI = 150
 
 INK, FAINT, GRID = "#1A1A1A", "#5A5A5A", "#DDDDDD"
 
-#: Okabe & Ito's palette without its yellow, which vanishes on white. Black is the baseline's.
+#: Okabe & Ito's palette without yellow, which is invisible on white. Black is for the baseline.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 BASELINE_COLOUR = "#000000"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: Of one quantity over a plane: even in lightness, and the same to colour-blind readers.
+#: Colour map for one quantity: perceptually uniform, also for colour-blind readers.
 COLOUR_MAP = "cividis"
 
 TITLE_SIZE, TEXT_SIZE, SMALL_SIZE = 10.5, 9.0, 8.0
 _CHARACTERS_AN_INCH = 15.5  # of DejaVu Sans at SMALL_SIZE; other sizes scale with it
 
-# DejaVu Sans comes with matplotlib: the same glyphs on every machine.
+# DejaVu Sans comes with matplotlib, so glyphs are the same on every machine.
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "text.parse_math": False,  # a dollar in a name is a dollar
+    "text.parse_math": False,  # dollar signs in names are not math mode
     "font.size": TEXT_SIZE,
     "axes.titlesize": TEXT_SIZE,
     "axes.labelsize": TEXT_SIZE,
@@ -77,7 +77,7 @@ _SETTINGS: dict[str, Any] = {
     "savefig.facecolor": "white",
     "savefig.dpi": DPI,
 }
-#: Of a card, 360 points wide, in which a point is a browser's pixel: what differs from the large pictures.
+#: Settings of cards that differ from large charts; cards are 360 points wide, and a point is a browser's pixel.
 CARD_WIDTH = 360.0
 CARD: dict[str, Any] = {
     "font.size": 11.5,
@@ -101,16 +101,16 @@ CARD: dict[str, Any] = {
     "legend.handletextpad": 0.4,
     "legend.columnspacing": 1.4,
     "legend.borderaxespad": 0.2,
-    "svg.fonttype": "none",  # words stay words: to be searched, selected and read aloud
+    "svg.fonttype": "none",  # text stays text, which can be searched, selected and read aloud
 }
 _NOT_A_STYLE = {"backend", "backend_fallback", "interactive", "toolbar"}
 
 
 @contextmanager
 def styled(more: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Everything drawn inside has the project's look, whatever the reader's configuration says.
+    """Draw in the project's style, independent of the user's configuration.
 
-    Also a decorator. Settings are read when an artist is made, so the whole of the drawing belongs inside.
+    Also a decorator. Matplotlib reads settings when it creates an artist, so all drawing belongs inside.
     """
     settings: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _NOT_A_STYLE}
     settings |= {**_SETTINGS, **(more or {})}
@@ -134,9 +134,9 @@ def panels(
 
 
 def titled(figure: Figure, title: str, note: str = "") -> None:
-    """Puts ``title`` above and ``note`` below a figure, both from the left edge and wrapped to its width.
+    """Put ``title`` above and ``note`` below a figure, aligned left and wrapped to its width.
 
-    Line breaks of the texts are kept.
+    Existing line breaks are kept.
     """
     figure.suptitle(_wrapped(figure, title, TITLE_SIZE), x=0.01, ha="left", fontsize=TITLE_SIZE)
     if note:
@@ -150,12 +150,12 @@ def _wrapped(figure: Figure, text: str, size: float) -> str:
 
 
 def series(index: int) -> dict[str, Any]:
-    """Colour and marker of the ``index``-th of several methods: a marker each, for where colours are not seen."""
+    """Colour and marker of the ``index``-th method; markers differ too, for readers who cannot see the colours."""
     return {"color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def plain_ticks(axes: Axes, values: npt.ArrayLike, *, which: str = "x") -> None:
-    """Marks an axis at these values and nowhere else, as plain numbers: 64 and not 2⁶."""
+    """Put ticks at exactly these values, as plain numbers: 64, not 2⁶."""
     at = np.unique(np.asarray(values, dtype=np.float64))
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_ticks(at, labels=[f"{value:g}" for value in at])
@@ -163,16 +163,16 @@ def plain_ticks(axes: Axes, values: npt.ArrayLike, *, which: str = "x") -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG; ``path`` holds either the old or the whole new picture.
+    """Write a PNG atomically.
 
-    The bytes depend on what is drawn and on the versions of matplotlib and its libraries, not on time or place.
+    The bytes depend only on the drawing and on the versions of matplotlib and its libraries.
     """
     write_atomic(path, png(figure))
     return path
 
 
 def png(figure: Figure) -> bytes:
-    """The picture as :func:`save` writes it."""
+    """The bytes that :func:`save` writes."""
     content = BytesIO()
     with styled():
         figure.savefig(content, format="png", dpi=DPI, metadata={"Software": None})
@@ -185,30 +185,29 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def width_of(words: str, bold: bool = False) -> float:
-    """About how wide words are in a card, in points: DejaVu Sans is wider than most fonts."""
+    """Approximate width of text in a card, in points; DejaVu Sans is wider than most fonts."""
     return (0.68 if bold else 0.555) * float(CARD["font.size"]) * len(words)
 
 
 def cut(words: str, width: float, bold: bool = False) -> str:
-    """Words on one line that fit a width in points, with an ellipsis where they did not."""
+    """Cut text to one line of a width in points, with an ellipsis."""
     line = printable(" ".join(words.split()))
     most = max(2, int(width / width_of("x", bold)))
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def tip(mark: Artist, words: str) -> None:
-    """Words that a browser shows to those who point at a mark: in the mark's id, until the drawing is SVG."""
+    """Attach a tooltip to a mark; it is kept in the mark's id until the drawing is converted to SVG."""
     mark.set_gid(_TIP + printable(" ".join(words.split())))
 
 
 def svg(figure: Figure, name: str, says: str) -> str:
-    """The picture as an SVG document whose words are text; ``name`` is unique in a page, ``says`` is the text
-    alternative.
+    """The chart as an SVG document with real text; ``name`` is unique in a page, ``says`` is the text alternative.
 
-    Numbers are rounded, so that the last digit of a machine's arithmetic is not seen.
+    Numbers are rounded, so that rounding differences between machines do not show.
     """
     for artist in figure.findobj():
-        artist.set_clip_on(False)  # nothing reaches beyond its panel: a clip would be bytes for nothing
+        artist.set_clip_on(False)  # nothing exceeds its panel, so clip paths are unnecessary
     content = StringIO()
     with styled({**CARD, "svg.hashsalt": printable(name)}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # the browser's fonts have it
@@ -232,4 +231,4 @@ _USED, _NUMBER = re.compile(r"^#(\w+)$"), re.compile(r"-?\d+\.\d+")
 
 
 def _rounded(number: re.Match[str]) -> str:
-    return f"{round(float(number[0]), 2) + 0.0:g}"  # the zero turns -0 into 0
+    return f"{round(float(number[0]), 2) + 0.0:g}"  # adding zero turns -0 into 0

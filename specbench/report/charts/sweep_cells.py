@@ -1,6 +1,6 @@
-"""What pictures and tables ask of a sweep's table: a row per configuration and concurrency, in long format.
+"""Access to a sweep's table for charts and tables: a row per configuration and concurrency, in long format.
 
-Columns that are not in ``FIGURES`` are options of the sweep. A figure that does not exist is nan.
+Columns that are not in ``FIGURES`` are options of the sweep. Missing figures are nan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specbench.results import BASELINE
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-#: Every column that is no option. ``speedup`` is over AR at the same concurrency.
+#: Every column that is not an option. ``speedup`` is over AR at the same concurrency.
 FIGURES = (
     "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward",
     "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
@@ -26,32 +26,32 @@ FIGURES = (
     "fault", "disturbed", "memory",
 )  # fmt: skip
 
-#: What ``stopped`` says of a cell that was given up before its prompts were through: it is less sure than the others.
+#: Value of ``stopped`` for configurations that were dropped before all prompts were measured.
 HALVED = "halved"
 
-#: What it says of cells that have no figures: they need more rows than a step has, or their method's code failed.
+#: Values of ``stopped`` for configurations without figures: their tree is too large, or the method's code failed.
 LARGE, FAILED = "too large", "failed"
 
 
 def check(cells: pd.DataFrame, columns: Iterable[str] = FIGURES) -> None:
-    """Raises ValueError when a column is missing; names all that are."""
+    """Raise ValueError with the names of all missing columns."""
     if missing := [column for column in columns if column not in cells.columns]:
         raise ValueError(f"the table of cells lacks {', '.join(missing)}")
 
 
 def methods(cells: pd.DataFrame) -> list[str]:
-    """The methods beside AR, in the order of the rows."""
+    """The methods other than AR, in the order of the rows."""
     return [str(method) for method in cells["method"].unique() if method != BASELINE]
 
 
 def options(cells: pd.DataFrame) -> dict[str, int]:
-    """Options that have a value anywhere in these cells, with their numbers of different values, in column order."""
+    """Options with a value in any configuration -> number of different values, in column order."""
     found = {str(column): cells[column].nunique() for column in cells.columns if column not in FIGURES}
     return {option: count for option, count in found.items() if count}
 
 
 def is_numeric(values: pd.Series[Any]) -> bool:
-    """Whether an option's values are numbers, and so have places on an axis. True and False are words."""
+    """Whether an option's values are numbers and can be drawn on an axis; True and False count as words."""
     known = values.dropna()
     return all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in known)
 
@@ -63,12 +63,12 @@ def values_of(cells: pd.DataFrame, option: str) -> list[Any]:
 
 
 def floats(cells: pd.DataFrame, column: str) -> Floats:
-    """[n] values of a column, nan where there is none."""
+    """[n] values of a column, nan if missing."""
     return np.asarray(pd.to_numeric(cells[column]), dtype=np.float64)
 
 
 def flags(cells: pd.DataFrame, column: str) -> Flags:
-    """[n] whether a flag is set; one that is missing is not."""
+    """[n] whether a flag is set; missing flags are not set."""
     return np.asarray(cells[column].eq(True), dtype=np.bool_)
 
 
@@ -80,12 +80,12 @@ def disturbances(cells: pd.DataFrame) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """An option's value as people write it: 64 for 64.0, which is what a column with gaps makes of it."""
+    """Format an option's value: 64 rather than 64.0, which pandas stores in a column with gaps."""
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def bars(cells: pd.DataFrame, column: str) -> Floats:
-    """[2, n] lengths of a figure's error bars, downwards and upwards; nan where it has no interval."""
+    """[2, n] lengths of error bars, downwards and upwards; nan without an interval."""
     value = floats(cells, column)
     lengths = np.stack([value - floats(cells, f"{column}_low"), floats(cells, f"{column}_high") - value])
     return np.maximum(lengths, 0.0)

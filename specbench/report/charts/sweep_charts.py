@@ -1,4 +1,4 @@
-"""Which pictures a sweep calls for, and the writing of them."""
+"""Decide which charts a sweep needs, and write them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _PANELS = 4  # of one figure: more of them would be too small or too far apart t
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is not drawn yet: figures of a large sweep together need too much memory."""
+    """A chart that is not drawn yet: all charts of a large sweep would need too much memory."""
 
     name: str
     draw: Callable[[], Figure]
 
 
 def drawn_cells(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a sweep's table that its pictures are of: those on the prompts to choose by."""
+    """The rows of a sweep's table that charts show: those on the tuning prompts."""
     tuning = cells[(cells["set"] == "tuning") & cells["method"].notna()].drop(columns="set")
-    # jf and jf#2 are two methods to a picture: their cells may have equal options.
+    # Charts treat jf and jf#2 as two methods, because their configurations may have equal options.
     return tuning.assign(method=tuning["label"].str.split(" ").str[0])
 
 
 def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
-    """The pictures that a sweep calls for; what varies in it decides.
+    """The charts that a sweep needs, depending on what varies in it.
 
-    * A method of which two numeric options or more vary: contours over the two that have most values, for each
-      concurrency and each combination of the other options that vary. Of these, one with at most four values makes
-      panels of one figure. A method with one such option: a line over it.
+    * A method with two or more varying numeric options: contours over the two with most values, for each concurrency
+      and each combination of the other varying options. One of these with at most four values becomes panels of one
+      figure. A method with one such option: a line over it.
     * Several concurrencies: speedup over concurrency, in one picture.
     * Accuracy: speed against accuracy, for each concurrency.
     """
@@ -61,14 +61,14 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
 
 
 def write_sweep_charts(cells: pd.DataFrame, folder: Path, caption: str = "") -> list[Path]:
-    """Draw what :func:`called_for` lists into an existing folder, a PNG each, and return the files in that order."""
+    """Draw the charts of :func:`called_for` as PNG files into an existing folder, and return the files in order."""
     return [style.save(picture.draw(), folder / f"{picture.name}.png") for picture in called_for(cells, caption)]
 
 
 def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Picture]:
     mine = cells[cells["method"] == method]
     varying = {option: count for option, count in options(mine).items() if count > 1}
-    # sorted() is stable: of options with as many values the first column goes first.
+    # sorted() is stable: for options with equally many values, the first column comes first.
     axes = sorted((option for option in varying if is_numeric(mine[option])), key=lambda option: -varying[option])[:2]
     if not axes:
         return
@@ -88,12 +88,12 @@ def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Pictur
 
 
 def _told_apart(found: list[Picture]) -> list[Picture]:
-    """The same pictures; a name that another has already, as "a/b" and "a-b" make it, gets a number."""
+    """Number charts whose names collide, as those of "a/b" and "a-b" do."""
     taken: set[str] = set()
     named = []
     for picture in found:
         name, number = picture.name, 1
-        while name.lower() in taken:  # some file systems do not tell K from k
+        while name.lower() in taken:  # some file systems ignore case
             number += 1
             name = f"{picture.name}-{number}"
         taken.add(name.lower())

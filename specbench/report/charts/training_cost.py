@@ -14,12 +14,12 @@ from specbench.report.charts.pareto import front
 from specbench.report.charts.sweep_cells import bars, floats
 from specbench.results import BASELINE
 
-#: What is drawn: the first of these that all trainings have, with its unit.
+#: Quantity on the horizontal axis: the first that all trainings have, with its unit.
 _AXES = (("flops", "floating-point operations of the training"), ("tokens_seen", "tokens of the training"))
 
 
 def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> Path | None:
-    """Write the picture into a folder; None where fewer than two trainings were measured."""
+    """Write the chart into a folder; None if fewer than two trainings were measured."""
     if cells.empty or _drawn(cells)["training"].nunique() < 2:
         return None
     return style.save(training_cost(cells, caption=caption), folder / "training-cost.png")
@@ -33,8 +33,8 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """
     drawn = _drawn(cells)
     if drawn.empty:
-        raise ValueError("no cell has both a speedup and a cost")
-    column, said = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
+        raise ValueError("no configuration has both a speedup and a cost")
+    column, axis_label = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
     cost, speed = floats(drawn, column), floats(drawn, "speedup")
     figure, ((panel,),) = style.panels(height=5.2)
     # A colour for each training and a marker for each configuration: two trainings may cost the same.
@@ -59,7 +59,7 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     panel.axhline(
         1.0, color=style.BASELINE_COLOUR, linewidth=0.9, linestyle=":", label=f"{BASELINE} of the same weights"
     )
-    panel.set_xlabel(said)
+    panel.set_xlabel(axis_label)
     panel.set_ylabel("speedup")
     panel.margins(0.08)
     panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
@@ -73,9 +73,9 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
 
 
 def _drawn(cells: pd.DataFrame) -> pd.DataFrame:
-    """Cells on the prompts to choose by, at the first concurrency, that have a speedup and a cost."""
+    """Configurations on the tuning prompts, at the lowest concurrency, with a speedup and a cost."""
     if cells.empty:
-        raise ValueError("no cell has both a speedup and a cost")
+        raise ValueError("no configuration has both a speedup and a cost")
     mine = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
     mine = mine[mine["concurrency"] == mine["concurrency"].min()]
     return mine[np.isfinite(floats(mine, "speedup")) & np.isfinite(floats(mine, "tokens_seen"))]

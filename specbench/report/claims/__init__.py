@@ -1,1 +1,1 @@
-"""Claims: published speedups, what they are worth, and which of them a run repeats."""
+"""Published speedups, what they are worth, and which of them a run repeats."""

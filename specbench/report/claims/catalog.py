@@ -1,6 +1,6 @@
-"""Published speedups as printed (``claims.toml``), and what a GPU's bandwidth allows their baselines.
+"""Published speedups as printed (``claims.toml``), and the AR speed that a GPU's bandwidth allows.
 
-Figures are decimals and keep the digits of the publication: 1.50 says more than 1.5.
+Figures are decimals that keep the printed digits: 1.50 is more precise than 1.5.
 """
 
 from __future__ import annotations
@@ -17,52 +17,55 @@ from specbench.common import toml, validate
 from specbench.hardware import gpus
 from specbench.results import Record
 
-#: Bytes of a weight in bf16 and fp16, which is what the publications ran in.
+#: Bytes of a weight in bf16 and fp16, the formats that the publications used.
 BYTES_PER_WEIGHT = 2.0
 
-_TODO = "mend it or install specbench-llm again"
+_TODO = "fix it or install specbench-llm again"
 
-#: Between the caveats of a row: its table's first, then its own.
+#: Separator between the caveats of a row: first the table's, then the row's own.
 BETWEEN = "; "
 
 
 class Claim(Record):
-    """One published row. Whatever the publication does not give is None or empty."""
+    """One published row. Values that the publication does not give are None or empty."""
 
-    id: str = Field(description="unique: its table, then what tells it apart there")
+    id: str = Field(description="unique: name of its table, then method, setting, model and task")
     paper: str
-    source: str = Field(min_length=1, description="where in the publication: table, section, post or repository")
-    url: str = Field(description="https address of the publication, or of the page that has the row")
-    method: str = Field(description="the name it has here, or else the publication's")
+    source: str = Field(min_length=1, description="place in the publication: table, section, post or repository")
+    url: str = Field(description="https address of the publication, or of the page with the row")
+    method: str = Field(description="specbench's name, otherwise the publication's")
     setting: str = ""
     model: str = ""
-    gpu: str = Field(default="", description="as the publication names it")
-    task: str = Field(default="", description="the name it has here, or else the publication's; a part after a colon")
+    gpu: str = Field(default="", description="name in the publication")
+    task: str = Field(default="", description="specbench's name, otherwise the publication's; a subset after a colon")
     options: dict[str, bool | int | Decimal | str] = Field(
-        default_factory=dict, description="of our method of that name, as far as the publication tells them"
+        default_factory=dict, description="options of specbench's method, as far as the publication gives them"
     )
-    trained_for: str = Field(default="", description="method whose training the weights had; empty: none is known of")
-    batch: PositiveInt = Field(default=1, description="sequences that are decoded together")
-    temperature: Decimal | None = Field(default=None, ge=0, description="None: not told")
+    trained_for: str = Field(default="", description="method for which the weights were trained; empty: none known")
+    batch: PositiveInt = Field(default=1, description="sequences decoded together")
+    temperature: Decimal | None = Field(default=None, ge=0, description="None: not given")
     speedup: Decimal | None = Field(default=None, gt=0, description="over the publication's own baseline")
-    tpf: Decimal | None = Field(default=None, gt=0, description="tokens a forward, accepted length, as counted there")
+    tpf: Decimal | None = Field(
+        default=None, gt=0, description="tokens per forward or accepted length, as counted in the publication"
+    )
     tok_s: Decimal | None = Field(default=None, gt=0)
     baseline_tok_s: Decimal | None = Field(default=None, gt=0)
     accuracy: Decimal | None = Field(default=None, ge=0)
-    metric: str = Field(default="", description="what accuracy is")
+    metric: str = Field(default="", description="meaning of accuracy")
     also: dict[str, Decimal] = Field(
-        default_factory=dict, description="further figures by name; a method's own by those of its [measures]"
+        default_factory=dict,
+        description="further figures by name; a method's own figures have the names of its [measures]",
     )
-    tpf_is: str = Field(default="", description="how TPF is counted there, where it is known and not as here")
+    tpf_is: str = Field(default="", description="how the publication counts TPF, if known and different from specbench")
     caveat: str = ""
-    note: str = Field(default="", description="where the publication disagrees with itself")
+    note: str = Field(default="", description="contradictions within the publication")
 
 
 class Catalog(Record):
-    """All of ``claims.toml``.
+    """The content of ``claims.toml``.
 
-    ``parameters`` are weights that a token reads, in elements, by model; ``gpus`` the boards that a publication may
-    mean by a GPU's name, slowest memory first.
+    ``parameters``: model -> weights that each token reads, in elements. ``gpus``: GPU name -> the boards that a
+    publication may mean, slowest memory first.
     """
 
     claims: tuple[Claim, ...]
@@ -70,9 +73,9 @@ class Catalog(Record):
     gpus: dict[str, tuple[str, ...]]
 
     def bandwidth(self, claim: Claim) -> tuple[Bandwidth, ...]:
-        """What :func:`over_bandwidth` says of a claim on each board it may mean, the slowest first.
+        """:func:`over_bandwidth` of a claim for each board that it may mean, the slowest first.
 
-        Empty where model size or GPU is not known. At times the publication's own figures tell which board it was not.
+        Empty if model size or GPU is unknown. Sometimes the publication's own figures rule out a board.
         """
         parameters = self.parameters.get(claim.model)
         if parameters is None:
@@ -82,17 +85,16 @@ class Catalog(Record):
 
 
 class Bandwidth(Record):
-    """The fastest that one-token steps can be on a GPU, and how near a publication's baseline came to it."""
+    """The highest speed of one-token steps on a GPU, and the share of it that a publication's baseline reaches."""
 
-    tok_s: float = Field(gt=0, description="tokens per second if weights arrive at the datasheet's bandwidth")
-    share: float | None = Field(description="the baseline's tok/s over that; None where no baseline is given")
+    tok_s: float = Field(gt=0, description="tokens per second if weights are read at the datasheet's bandwidth")
+    share: float | None = Field(description="the baseline's tok/s divided by that; None without a baseline")
 
 
 def over_bandwidth(claim: Claim, parameters: int, bytes_per_weight: float, gpu: gpus.Gpu) -> Bandwidth:
-    """AR tok/s that the GPU's bandwidth allows: weights read once a token, KV cache and activations left out.
+    """AR tok/s that the GPU's bandwidth allows: weights read once per token, without KV cache and activations.
 
-    A baseline far below it waits for kernels to be launched and not for memory: more rows in such a step are nearly
-    free.
+    A baseline far below it is limited by kernel launches instead of memory, so that more rows per step are nearly free.
     """
     bound = gpu.bandwidth_gb_s * 1e9 / (parameters * bytes_per_weight)
     share = None if claim.baseline_tok_s is None else float(claim.baseline_tok_s) / bound
@@ -100,8 +102,8 @@ def over_bandwidth(claim: Claim, parameters: int, bytes_per_weight: float, gpu: 
 
 
 def read(text: str) -> Catalog:
-    """A catalog of claims from TOML, laid out as ``claims.toml``; UsageError for another layout."""
-    # Floats as written: a float would forget the last zero of 1.50.
+    """Parse a catalog of claims from TOML in the layout of ``claims.toml``; UsageError for another layout."""
+    # Decimals, because a float would lose the last zero of 1.50.
     data = toml.parse(text, "claims", _TODO, parse_float=Decimal)
     rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]
     return validate(Catalog, {"parameters": {}, "gpus": {}, **data, "claims": rows}, "claims", _TODO)
@@ -119,8 +121,8 @@ def _flat(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     flat = {**shared, **row, "id": f"{table['name']}/{_slug(*apart)}"}
     if flat.get("accuracy") is None:
         flat.pop("metric", None)
-    if said := [words["caveat"] for words in (shared, row) if "caveat" in words]:
-        flat["caveat"] = BETWEEN.join(said)
+    if caveats := [words["caveat"] for words in (shared, row) if "caveat" in words]:
+        flat["caveat"] = BETWEEN.join(caveats)
     return flat
 
 
@@ -129,7 +131,7 @@ def _slug(*parts: str) -> str:
 
 
 def half_unit(figure: Decimal) -> Decimal:
-    """Half a unit of the last digit that is printed."""
+    """Half a unit of the last printed digit."""
     exponent = figure.as_tuple().exponent
     assert isinstance(exponent, int)  # finite: it was validated
     return Decimal(1).scaleb(exponent) / 2

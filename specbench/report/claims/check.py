@@ -1,8 +1,8 @@
-"""Check of published rows: which of them a run repeats, which it does not, and which it cannot speak of.
+"""Compare published rows with a run: which figures it repeats, which not, and which are not comparable.
 
-A figure is repeated where the 95% interval of ours covers it, to within half a unit of its last digit, or where ours,
-if it has no interval, is within :data:`TOLERANCE` of it. What was measured on something else gets a reason as its
-verdict. Tokens per forward do not depend on the GPU; speeds do.
+A published figure is repeated if our 95% interval covers it, to within half a unit of its last digit, or, if our figure
+has no interval, if the two differ by at most :data:`TOLERANCE`. Figures measured on something else are not comparable,
+with a reason. Tokens per forward do not depend on the GPU; speeds do.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ if TYPE_CHECKING:
 
 Verdict = Literal["repeated", "not repeated", "not comparable"]
 
-#: By how much a figure without an interval may differ from the published one, as a share of that.
+#: Allowed difference of a figure without an interval, as a share of the published figure.
 TOLERANCE = 0.10
 
-#: Half the width of an interval over its figure, from which it covers too much to say that anything was repeated.
+#: Largest half width of an interval, as a share of its figure, that still supports a verdict.
 WIDEST = 0.25
 
-#: Models are of one size up to this ratio of their parameters: 7B and 8B are, 8B and 13B are not.
+#: Models have the same size up to this ratio of their parameters: 7B and 8B do, 8B and 13B do not.
 _SIZE_CLASS = 1.25
 
 _PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)B\b")
 
-#: What the publications ran in, one or the other.
+#: The publications used one of these.
 _PUBLISHED_DTYPES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One printed figure (TPF, speedup, tok/s, score, …) of a published row and the same of our row that is most like
-    it.
+    """One printed figure (TPF, speedup, tok/s, score, …) of a published row, and that of our most similar row.
 
-    ``why`` says why it is not comparable, or what to bear in mind.
+    ``why``: why it is not comparable, or caveats.
     """
 
     claim: Claim
@@ -62,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class _Ours:
-    """A figure of ours that may be compared; without an interval ``prompts`` are too few, or there is none for it."""
+    """Our figure; ``has_interval`` says whether this figure has an interval if there are enough prompts."""
 
     value: float | None
     low: float | None = None
@@ -71,7 +70,7 @@ class _Ours:
 
 
 def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
-    """What :func:`check` says of a run folder; it has to be finished."""
+    """Run :func:`check` on a run folder, which must be finished."""
     run = read_whole_run(folder)
     if not run.complete:
         raise UsageError(f"{folder} is not finished; repeat its command to go on, and then check it")
@@ -79,7 +78,7 @@ def check_claims(catalog: Catalog, folder: Path) -> list[Check]:
 
 
 def check(catalog: Catalog, run: Run) -> list[Check]:
-    """Every figure of every published row of the methods that a run has; those that can be compared come first."""
+    """Check every figure of every published row of the run's methods; comparable figures come first."""
     here = setting(run)
     found: list[tuple[int, Check]] = []
     for claim in catalog.claims:
@@ -95,7 +94,7 @@ def check(catalog: Catalog, run: Run) -> list[Check]:
             if not why:
                 why = [*_untold(claim, name, ours, run)]
             found.append((len(why), _judged(claim, spec.label, name, published, ours, why, remarks)))
-    return [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: else in the catalog's order
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: otherwise in the catalog's order
 
 
 def _figures(claim: Claim) -> Iterator[tuple[str, Decimal]]:
@@ -107,24 +106,26 @@ def _figures(claim: Claim) -> Iterator[tuple[str, Decimal]]:
 
 
 def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row: MethodSummary) -> list[str]:
-    """Why no figure of a row is comparable."""
+    """Why none of a row's figures is comparable."""
     model, task, config = here.config.model, here.config.task, here.config
     why = []
     if model.dummy:
         why.append("model: dummy weights")
     elif not (same_model(claim.model, model.name) or _same_size(catalog, claim, here)):
-        why.append(f"model: {model.name}, not {claim.model or 'told there'}")
+        why.append(f"model: {model.name}, not {claim.model or 'given there'}")
     if (trained := _trained_for(here)) is not None and trained != claim.trained_for:
-        why.append(f"weights: trained for {trained or 'no method'}, there for {claim.trained_for or 'no method'}")
+        why.append(
+            f"weights: trained for {trained or 'no method'}, published ones for {claim.trained_for or 'no method'}"
+        )
     if claim.task.partition(":")[0] != task.name:
-        why.append(f"task: {task.name}, not {claim.task or 'told there'}")
+        why.append(f"task: {task.name}, not {claim.task or 'given there'}")
     elif (part := claim.task.partition(":")[2]) and part not in row.groups:
         why.append(f"task: no prompts of {part}")
     if config.concurrency != claim.batch:
         why.append(f"batch: {config.concurrency}, not {claim.batch}")
     if claim.temperature is None or float(claim.temperature) != config.sampling.temperature:
-        told = "told there" if claim.temperature is None else claim.temperature
-        why.append(f"temperature: {config.sampling.temperature:g}, not {told}")
+        there = "given there" if claim.temperature is None else claim.temperature
+        why.append(f"temperature: {config.sampling.temperature:g}, not {there}")
     why += [f"{name}: {mine}, not {theirs}" for name, (mine, theirs) in _other_options(claim, spec).items()]
     if row.simulated:
         why.append(f"acceptance was simulated, {row.simulated}")
@@ -134,12 +135,12 @@ def _apart(catalog: Catalog, claim: Claim, here: Setting, spec: MethodSpec, row:
 
 
 def _apart_in(catalog: Catalog, claim: Claim, name: str, here: Setting, run: Run, row: MethodSummary) -> Iterator[str]:
-    """Why one figure of a row is not comparable beyond that."""
+    """Further reasons why one figure of a row is not comparable."""
     if name in ("speedup", "tok/s"):
-        if said := other_gpu(catalog, claim, here):
-            yield f"GPU: {said}"
+        if difference := other_gpu(catalog, claim, here):
+            yield f"GPU: {difference}"
         if (dtype := run.config.model.dtype) not in _PUBLISHED_DTYPES:
-            yield f"dtype: {dtype}, not of 16 bits"
+            yield f"dtype: {dtype}, not 16 bits"
         if run.summary.unsure:
             yield "the run was disturbed"
         if run.config.trace:
@@ -148,9 +149,11 @@ def _apart_in(catalog: Catalog, claim: Claim, name: str, here: Setting, run: Run
         if claim.metric != "%":
             yield f"metric: {claim.metric}"
         elif row.accuracy is None:
-            yield "the run was not scored (specbench score does it)"
-        if not same_model(claim.model, here.config.model.name):  # of a size they may be as fast, and not as good
-            yield f"model: {here.config.model.name}, not {claim.model or 'told'}"
+            yield "the run has no scores; run specbench score"
+        if not same_model(
+            claim.model, here.config.model.name
+        ):  # models of one size may be equally fast but not equally good
+            yield f"model: {here.config.model.name}, not {claim.model or 'given there'}"
 
 
 def _remarks(catalog: Catalog, claim: Claim, here: Setting) -> list[str]:
@@ -161,7 +164,7 @@ def _remarks(catalog: Catalog, claim: Claim, here: Setting) -> list[str]:
 
 
 def _ours(claim: Claim, name: str, run: Run, row: MethodSummary) -> _Ours:
-    """The figure of a row, counted as there where we know how."""
+    """The figure of our row, counted as in the publication if we know how."""
     task, _, part = claim.task.partition(":")
     group: Group | None = row.groups.get(part or "overall") if task == "spec-bench" else None
     if name == "TPF":
@@ -188,7 +191,7 @@ def _ours(claim: Claim, name: str, run: Run, row: MethodSummary) -> _Ours:
 
 
 def _untold(claim: Claim, name: str, ours: _Ours, run: Run) -> Iterator[str]:
-    """Why ours says nothing about it although it is of the same thing."""
+    """Why our figure supports no verdict although it measures the same thing."""
     if ours.value is None:
         yield f"the run has no {name} of {claim.method}"
     elif ours.has_interval and (ours.low is None or ours.high is None):
@@ -210,24 +213,24 @@ def _judged(
         else:
             repeated = low - half <= there <= high + half
         verdict = "repeated" if repeated else "not repeated"
-    said = why or [line for line in remarks if name == "TPF" or not line.startswith("TPF there")]
-    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(said))
+    reasons = why or [line for line in remarks if name == "TPF" or not line.startswith("TPF there")]
+    return Check(claim, label, name, published, ours.value, ours.low, ours.high, verdict, tuple(reasons))
 
 
 def _same_size(catalog: Catalog, claim: Claim, here: Setting) -> bool:
-    said = _PARAMETERS.search(claim.model)
-    there = float(said[1]) * 1e9 if said else float(catalog.parameters.get(claim.model, 0))
+    size = _PARAMETERS.search(claim.model)
+    there = float(size[1]) * 1e9 if size else float(catalog.parameters.get(claim.model, 0))
     ratio = here.config.model.parameters / there if there else 0
     return 1 / _SIZE_CLASS < ratio < _SIZE_CLASS
 
 
 def _trained_for(here: Setting) -> str | None:
-    """The method that the run's target weights were trained for, empty for none; None where that is not recorded."""
+    """The method that the run's target weights were trained for; empty for none, None if unknown."""
     alias: Mapping[str, Any] = names.aliases().get(here.config.model.name, {})
     if not alias:
         return None if here.config.model.base else ""  # an adapter of the user's own
     method = str(alias.get("method", ""))
-    # A head is trained beside the target, which stays what it was.
+    # Training a head does not change the target.
     if not method or "head" in alias.get("options", {}) or not registry.method(method).info.get("recipe"):
         return ""
     return method

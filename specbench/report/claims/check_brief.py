@@ -1,4 +1,4 @@
-"""Published figures held against a run, in at most ten lines: one for each method, and a command to compare more."""
+"""Compare published figures with a run in at most ten lines: one per method, and a command to compare more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIGURES = ("speedup", "TPF", "tok/s", "score")
 
 
 def check_brief(known: Catalog, found: Sequence[Check], run: str) -> list[Block]:
-    """The counts, a line for each of the first methods, and the command of a run that could be compared."""
+    """The counts, a line for each of the first methods, and the command of a comparable run."""
     if not found:
         return [Words([f"{run}: nothing is published about its methods; specbench claims lists what is"])]
     times = Counter(each.verdict for each in found)
@@ -45,7 +45,7 @@ def check_brief(known: Catalog, found: Sequence[Check], run: str) -> list[Block]
 
 
 def _groups(found: Sequence[Check]) -> list[list[Check]]:
-    """The checks of each row and figure: what can be compared first, then one figure of each row, AR's last."""
+    """Checks grouped by row and figure: comparable ones first, then one figure of each other row, AR's last."""
     made: dict[tuple[str, str], list[Check]] = {}
     for each in found:
         made.setdefault((each.row, each.figure), []).append(each)
@@ -69,7 +69,7 @@ def _distance(each: Check) -> tuple[bool, int]:
 
 
 def _published(group: Sequence[Check]) -> list[Check]:
-    """The figures that a line is about: those that can be compared, else those of the same task, else all."""
+    """The figures for a line: the comparable ones, otherwise those of the same task, otherwise all."""
     comparable = [each for each in group if each.verdict != "not comparable"]
     return comparable or [each for each in group if not _distance(each)[0]] or list(group)
 
@@ -93,7 +93,7 @@ def _line(group: Sequence[Check]) -> str:
 
 
 def _command(known: Catalog, claim: Claim) -> str:
-    """The command of a run that would be comparable; empty where specbench lacks the method or the task."""
+    """The command of a comparable run; empty if specbench lacks the method or the task."""
     model, task = _alias(claim) or f"PATH/TO/{claim.model}", claim.task.partition(":")[0]
     if not claim.model or task not in registry.tasks() or claim.method not in registry.methods():
         return ""
@@ -108,7 +108,7 @@ def _command(known: Catalog, claim: Claim) -> str:
 
 
 def _alias(claim: Claim) -> str | None:
-    """The alias of a claim's model, trained for the method that the publication trained it for."""
+    """The alias of a claim's model, with weights trained for the same method as in the publication."""
     aliases: Mapping[str, Mapping[str, Any]] = names.aliases()
     same = [name for name in aliases if same_model(claim.model, name)]
     fitting = [name for name in same if _trained_for(aliases[name]) == claim.trained_for]

@@ -1,4 +1,4 @@
-"""Published rows held against a run, as tables: those compared, and why others could not be."""
+"""Tables of the comparison of published rows with a run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from specbench.report.document import NOTHING, Block, Cell, Column, Row, Table, 
 from specbench.report.tables.columns import METHOD, VERDICT
 
 _LEGEND = (
-    "there: as printed. here: the run's, with its 95% interval over prompts; repeated is what the interval covers, to "
-    f"the last digit printed. Without an interval, marked ~, ours may be {TOLERANCE:.0%} off. Nothing is compared "
-    "across sizes of models, tasks, batches, temperatures or options, no speed across GPUs, and nothing by an interval "
-    f"wider than ±{WIDEST:.0%}."
+    "there: as printed. here: this run's figure with its 95% interval over prompts. repeated: the interval covers the "
+    f"printed figure, to its last digit. Figures without an interval (~) may differ by {TOLERANCE:.0%}. Not compared: "
+    "other model sizes, tasks, batch sizes, temperatures or options; speeds on other GPUs; intervals wider than "
+    f"±{WIDEST:.0%}."
 )
 
 
 def check_report(found: Sequence[Check], run: str) -> list[Block]:
-    """Published rows held against a run: those compared, and why others could not be."""
+    """Tables of the compared rows, and of the others with the reasons."""
     times = Counter(each.verdict for each in found)
-    said = ", ".join(f"{times[verdict]} {verdict}" for verdict in ("repeated", "not repeated", "not comparable"))
-    blocks: list[Block] = [Words([_LEGEND]), Words([f"{run}: {said}"])]
+    counts = ", ".join(f"{times[verdict]} {verdict}" for verdict in ("repeated", "not repeated", "not comparable"))
+    blocks: list[Block] = [Words([_LEGEND]), Words([f"{run}: {counts}"])]
     for some in _together([each for each in found if each.verdict != "not comparable"], _table_of_check):
         claims = [each.claim for each in some]
         blocks += [heading(claims), _compared(some, claims)]
@@ -40,11 +40,11 @@ def _compared(found: Sequence[Check], claims: Sequence[Claim]) -> Table:
     ]  # fmt: skip
     alike, body = common(claims), []
     for each in found:
-        # How tokens per forward are counted there stands over the table.
+        # The heading above the table says how the publication counts tokens per forward.
         why = [part for part in each.why if part != f"TPF there: {each.claim.tpf_is}"]
-        said = "; ".join(part for part in (words(each.claim, alike), *why) if part)
+        remarks = "; ".join(part for part in (words(each.claim, alike), *why) if part)
         there = Cell(str(each.published), float(each.published))
-        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(said)]))
+        body.append(Row([Cell(each.row), Cell(each.figure), there, _here(each), Cell(each.verdict), Cell(remarks)]))
     return Table("compared", "", columns, body)
 
 
@@ -62,7 +62,7 @@ def _left(found: Sequence[Check]) -> Table:
 def _here(each: Check) -> Cell:
     if each.ours is None:
         return NOTHING
-    # A digit more than was printed: it shows on which side of a rounding ours lies.
+    # One more digit than printed, to show on which side of the rounding our figure lies.
     digits = max(-int(each.published.as_tuple().exponent), 0) + 1
     if each.low is None or each.high is None:
         line = f"~{each.ours:.{digits}f}"
@@ -72,7 +72,7 @@ def _here(each: Check) -> Cell:
 
 
 def _together(found: Sequence[Check], key: Callable[[Check], str]) -> Iterable[list[Check]]:
-    """Those of one key, in the order in which the keys appear."""
+    """Group checks by key, in order of first appearance."""
     made: dict[str, list[Check]] = {}
     for each in found:
         made.setdefault(key(each), []).append(each)
@@ -84,7 +84,7 @@ def _table_of_check(each: Check) -> str:
 
 
 def check_data(known: Catalog, each: Check) -> dict[str, Any]:
-    """A verdict as JSON has it, with its published row."""
+    """A verdict with its published row, as JSON-ready data."""
     return {
         "claim": claim_data(known, each.claim),
         "row": each.row,

@@ -1,4 +1,4 @@
-"""Published speedups as tables, each with its GPU and caveats over it."""
+"""Tables of published speedups, each with a heading for GPU and caveats."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specbench.report.document import NOTHING, Block, Cell, Column, Row, Table, 
 from specbench.report.tables.columns import METHOD
 
 _LEGEND = (
-    "Figures as printed there; – is not given. TPF: tokens per forward or accepted length. AR tok/s: the "
-    "publication's own baseline. bound: AR tok/s that the GPU's datasheet bandwidth allows, bf16 weights read once a "
-    "token; a range where boards of that name differ. A baseline far below it waits for launches and not for memory."
+    "Figures as printed; –: not given. TPF: tokens per forward or accepted length. AR tok/s: the publication's own "
+    "baseline. bound: AR tok/s that the GPU's datasheet bandwidth allows if bf16 weights are read once per token; a "
+    "range if boards of that name differ. A baseline far below the bound is limited by kernel launches, not memory."
 )
 OF_WHAT = Column("of", "of what", words=True)
 
 
 def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
-    """The rows of a method and of a task, its parts (``spec-bench:qa``) included; UsageError where there is none."""
+    """The rows of a method and task, including subsets (``spec-bench:qa``); UsageError if there are none."""
     chosen = list(known)
     if method is not None:
         chosen = [claim for claim in known if claim.method == method]
@@ -36,7 +36,7 @@ def select_claims(known: tuple[Claim, ...], method: str | None, task: str | None
 
 
 def claims_report(known: Catalog, rows: Iterable[Claim]) -> list[Block]:
-    """Every published table, with what its rows have in common over it."""
+    """Every published table, with a heading for what its rows have in common."""
     blocks: list[Block] = [Words([_LEGEND])]
     for _, together in groupby(rows, table_of):
         some = list(together)
@@ -59,12 +59,12 @@ def _published(known: Catalog, rows: Sequence[Claim]) -> Table:
 
 
 def table_of(claim: Claim) -> str:
-    """The published table that a row is of."""
+    """Name of a row's published table."""
     return claim.id.partition("/")[0]
 
 
 def heading(rows: Sequence[Claim]) -> Title:
-    """What a published table's rows have in common."""
+    """Heading with what a published table's rows have in common."""
     first, alike = rows[0], common(rows)
     named = {"gpu": "GPU", "model": "model", "task": "task", "metric": "score is", "caveat": "caveat:"}
     lines = [
@@ -76,10 +76,10 @@ def heading(rows: Sequence[Claim]) -> Title:
 
 
 def common(rows: Sequence[Claim]) -> dict[str, str]:
-    """What all rows say alike; ``metric`` where all those say so that have a score."""
-    said = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
-    said["metric"] = {row.metric for row in rows if row.metric}
-    alike = {field: values.pop() for field, values in said.items() if len(values) == 1 and values != {""}}
+    """Fields with the same value in all rows; ``metric`` counts only rows with a score."""
+    fields = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
+    fields["metric"] = {row.metric for row in rows if row.metric}
+    alike = {field: values.pop() for field, values in fields.items() if len(values) == 1 and values != {""}}
     everywhere = [caveat for caveat in _caveats(rows[0]) if all(caveat in _caveats(row) for row in rows)]
     return {**alike, **({"caveat": BETWEEN.join(everywhere)} if everywhere else {})}
 
@@ -94,25 +94,25 @@ def _bound(known: Catalog, row: Claim) -> Cell:
 
 
 def words(row: Claim, alike: dict[str, str]) -> str:
-    """What tells a row from the others of its table, and what to bear in mind."""
+    """What distinguishes a row from the others of its table, and its caveats."""
     apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
-    said = [", ".join(part for part in apart if part)]
-    said.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
-    said += [f"{name} {figure}" for name, figure in row.also.items()]
-    said += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
-    said.append(f"note: {row.note}" if row.note else "")
-    return BETWEEN.join(part for part in said if part)
+    lines = [", ".join(part for part in apart if part)]
+    lines.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
+    lines += [f"{name} {figure}" for name, figure in row.also.items()]
+    lines += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
+    lines.append(f"note: {row.note}" if row.note else "")
+    return BETWEEN.join(part for part in lines if part)
 
 
 def claim_data(known: Catalog, claim: Claim) -> dict[str, Any]:
-    """A row with its id, as JSON has it."""
+    """A row with its id, as JSON-ready data."""
     printed = {name: _plain(value) for name, value in claim.model_dump().items()}
     bounds = list(dict.fromkeys(bandwidth.tok_s for bandwidth in known.bandwidth(claim)))
     return {**printed, "parameters": known.parameters.get(claim.model), "bandwidth_bound_tok_s": bounds}
 
 
 def _plain(value: Any) -> Any:
-    """The value with floats for decimals, which JSON does not know."""
+    """Replace decimals, which JSON does not have, with floats."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return float(value) if isinstance(value, Decimal) else value

@@ -1,4 +1,4 @@
-"""Published rows beside the measured ones of the same method, unlike as they may be, and what they come to."""
+"""Report section with published rows next to our measured rows of the same method, and what the claims are worth."""
 
 from __future__ import annotations
 
@@ -32,28 +32,29 @@ if TYPE_CHECKING:
     from specbench.results import MethodSummary, Speedup
 
 
-#: Published rows of a method that its picture shows, those most like the measured ones first.
+#: Published rows per chart, those most similar to ours first.
 _DRAWN = 10
-#: A table of more rows is folded.
+#: Longer tables are folded.
 _OPEN = 12
 
 _FORMULA = (
-    "there: as printed. step ratio = speedup / TPF. of bandwidth: the publication's own AR over the AR tok/s that the "
-    "GPU's datasheet bandwidth allows (bf16 weights read once a token); a range where boards of that name differ. over "
-    "bound AR: its printed tok/s over that AR. at the bound: TPF × step ratio with AR and the method both at the "
-    "roofline of that GPU, weights only, a step of as many rows as here; the most that any engine could make of it. A "
-    "strong engine lies between the last two. here: the run named, TPF with a 95% bootstrap over prompts."
+    "there: as printed. step ratio = speedup / TPF. of bandwidth: the publication's own AR divided by the AR tok/s "
+    "that the GPU's datasheet bandwidth allows (bf16 weights read once per token); a range if boards of that name "
+    "differ. over bound AR: printed tok/s divided by that bound. at the bound: TPF × step ratio if AR and the method "
+    "both ran at the roofline of that GPU, counting only weights, with our rows per step: the most that any engine "
+    "could reach. A strong engine lies between the last two. here: the named run; TPF with a 95% bootstrap interval "
+    "over prompts."
 )
 
 _LIKENESS = (
-    "Rows are matched by method. Where model, task or GPU differ the figures stand beside each other and prove nothing "
-    "about each other: TPF hangs on model and task, a speedup on all three."
+    "Rows are matched by method. If model, task or GPU differ, the figures are shown together but cannot confirm or "
+    "refute each other: TPF depends on model and task, a speedup on all three."
 )
 
 
 @dataclass(frozen=True)
 class _Mine:
-    """The first row of a method in a run: its default setting, or the one named first."""
+    """The first row of a method in a run."""
 
     run: Run
     row: MethodSummary
@@ -67,14 +68,14 @@ _Pair = tuple["Claim", _Mine]
 
 
 def claims_section(found: Gathered, catalog: Catalog) -> Section:
-    """A section for each method that was measured and has been published."""
+    """The section, with a table and a chart for each method that is both measured and published."""
     mine = _by_method(found)
     published = {claim.method for claim in catalog.claims}
     pairs = {name: _ordered(catalog, name, some) for name, some in mine.items() if name in published}
     figures = [made for name, some in pairs.items() if (made := _figure(catalog, name, some))]
     lines = [_LIKENESS]
     if missing := [method for method in mine if method not in published]:
-        lines.append(f"Nothing published is known here of {', '.join(missing)}.")
+        lines.append(f"No published figures in the catalog: {', '.join(missing)}.")
     others = sorted(published - set(mine) - {BASELINE})
     lines.append(f"Published, but not in these runs: {', '.join(others)}; specbench claims lists them.")
     tables = [_table(catalog, name, some) for name, some in pairs.items()]
@@ -99,14 +100,14 @@ def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
 
 
 def _ordered(catalog: Catalog, method: str, mine: Sequence[_Mine]) -> list[_Pair]:
-    """Each claim with what it is most like; those most alike first, the rows of a publication together."""
+    """Each claim with our most similar row, grouped by publication; the most similar come first."""
     settled = [each.setting for each in mine]
     together: dict[str, list[tuple[int, _Pair]]] = defaultdict(list)
     for claim in catalog.claims:
         if claim.method == method:
             ours = mine[nearest(catalog, claim, settled)]
             together[_part(claim)].append((len(differences(catalog, claim, ours.setting)), (claim, ours)))
-    # sorted() is stable: else they stay in the catalog's order.
+    # sorted() is stable: otherwise they stay in the catalog's order.
     parts = sorted(together.values(), key=lambda rows: min(unlike for unlike, _ in rows))
     return [pair for rows in parts for _, pair in sorted(rows, key=lambda row: row[0])]
 
@@ -132,8 +133,8 @@ def _table(catalog: Catalog, method: str, pairs: Sequence[_Pair]) -> Table:
 
 
 _FIGURE = (
-    "Dot: the speedup as printed. Ring: its printed tok/s over the AR that the GPU's bandwidth allows. Triangle: its "
-    "TPF with AR and the method both at the roofline, at the rows measured here."
+    "Dot: speedup as printed. Ring: printed tok/s divided by the AR speed that the GPU's bandwidth allows. Triangle: "
+    "speedup with the printed TPF if AR and the method both ran at the roofline, with our rows per step."
 )
 
 _COLUMNS = [
@@ -159,7 +160,7 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
     return Row(
         [
             Cell(
-                claim.model or "model not told",
+                claim.model or "model not given",
                 under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting, *_also(claim)) if w),
             ),
             _printed(claim.tpf),
@@ -186,26 +187,26 @@ def _also(claim: Claim) -> list[str]:
 
 
 def _part(claim: Claim) -> str:
-    """What a publication says of several rows."""
-    said = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
-    return " · ".join(words for words in said if words)
+    """Heading for the rows of one publication."""
+    parts = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
+    return " · ".join(words for words in parts if words)
 
 
 def _same(claim: Claim, mine: _Mine, apart: dict[str, str]) -> str:
-    """The answer, given only where both were measured on one thing and ours has an interval."""
+    """Whether TPF is the same; answered only if model and task are the same and our TPF has an interval."""
     if claim.tpf is None:
         return ""
     if unlike := [name for name in ("model", "task") if name in apart]:
         return f"other {' and '.join(unlike)}"
     if mine.row.simulated:
-        return "accepted by lot"
+        return "simulated"
     if claim.task.partition(":")[2] or mine.tpf is None or mine.tpf.interval is None:
         return "no interval"
     return same_tpf(claim, mine.tpf.interval.low, mine.tpf.interval.high)
 
 
 def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:
-    """Ours, with its projection onto the claim's GPU below it where there is one."""
+    """Our speedup, with its projection onto the claim's GPU below it if there is one."""
     shown = cell.one_line(found)
     for content in mine.run.projections:
         projected: Any = content["rows"].get(mine.row.method, {}).get("speedup")

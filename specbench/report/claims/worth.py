@@ -1,9 +1,9 @@
-"""Published rows next to measured ones: how alike they are, and what a claim is worth over a strong baseline.
+"""Similarity of published and measured rows, and what a claim is worth over a strong baseline.
 
-A speedup is TPF × step ratio, and over a baseline that waits for its own launches a forward of many rows looks free. So
-a claim is shown as printed; as its printed tok/s over the AR that the GPU's bandwidth allows; and as its TPF with both
-at the bound of the roofline, the most that any engine could make of it. A strong engine's speedup lies between the last
-two.
+A speedup is TPF × step ratio. If a baseline is limited by kernel launches, a forward of many rows looks free. Therefore
+a claim is shown in three ways: as printed; as its printed tok/s divided by the AR speed that the GPU's bandwidth
+allows; and as its TPF with AR and the method both at the roofline, the most that any engine could reach. The speedup on
+a strong engine lies between the last two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range:
-    """From the slowest to the fastest board that a publication may mean."""
+    """A range over the boards that a publication may mean."""
 
     low: float
     high: float
@@ -34,10 +34,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a claim comes to; None where the publication does not give what it takes.
+    """What a claim is worth; None if the publication does not give the necessary figures.
 
-    ``step_ratio`` is its speedup over its TPF; ``baseline_share`` its AR's tok/s, and ``over_bound`` its own, over the
-    AR that the bandwidth allows.
+    ``step_ratio``: speedup / TPF. ``baseline_share``: the publication's AR tok/s divided by the AR tok/s that the
+    bandwidth allows. ``over_bound``: the method's tok/s divided by the same.
     """
 
     step_ratio: float | None
@@ -46,7 +46,7 @@ class Worth:
 
 
 def worth(catalog: Catalog, claim: Claim) -> Worth:
-    """What a claim comes to by its own figures and the datasheet of its GPU."""
+    """What a claim is worth, from its own figures and the datasheet of its GPU."""
     bounds = [bandwidth.tok_s for bandwidth in catalog.bandwidth(claim)]
     baseline = _divided(claim.baseline_tok_s)
     speed = _divided(claim.tok_s)
@@ -57,10 +57,10 @@ def worth(catalog: Catalog, claim: Claim) -> Worth:
 
 
 def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Range | None:
-    """The speedup if AR and the method both ran at the roofline: TPF × (AR's bound over that of ``rows`` rows).
+    """The speedup if AR and the method both ran at the roofline: TPF × (bound of AR's step / bound of ``rows`` rows).
 
-    Weights are read once a step and multiplied once a row; cache, attention and drafting are left out. None where model
-    size, GPU or its peak is not known.
+    Weights are read once per step and multiplied once per row; cache, attention and drafting are left out. None if
+    model size, GPU or its peak is unknown.
     """
     parameters = catalog.parameters.get(claim.model)
     if parameters is None:
@@ -80,7 +80,7 @@ def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Ran
 
 @dataclass(frozen=True)
 class Setting:
-    """What a measured row was measured on."""
+    """Configuration and device of our row."""
 
     config: RunConfig
     device: str
@@ -88,45 +88,45 @@ class Setting:
 
 
 def setting(run: Run) -> Setting:
-    """What the rows of a run were measured on."""
+    """Configuration and device of a run."""
     memory = known_text(run.run, "environment", "device", "memory_bytes")
     return Setting(run.config, device_name(run.run), parse_count(memory) if memory else None)
 
 
 def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:
-    """In what a claim and a measured row are not alike: model, task, GPU -> words; empty where all three agree.
+    """Differences between a claim and our row: model, task, GPU -> text; empty if all three agree.
 
-    What the publication does not say counts as a difference: rows are alike only where that is known.
+    Values that the publication does not give count as differences.
     """
     model, task = mine.config.model, mine.config.task
     found = {}
     if not same_model(claim.model, model.name):
-        found["model"] = f"{model.name}, not {claim.model or 'told'}"
+        found["model"] = f"{model.name}, not {claim.model or 'given there'}"
     elif model.dummy:
         found["model"] = "dummy weights"
     if claim.task.partition(":")[0] != task.name:
-        found["task"] = f"{task.name}, not {claim.task or 'told'}"
-    if said := other_gpu(catalog, claim, mine):
-        found["GPU"] = said
+        found["task"] = f"{task.name}, not {claim.task or 'given there'}"
+    if difference := other_gpu(catalog, claim, mine):
+        found["GPU"] = difference
     return found
 
 
 def other_gpu(catalog: Catalog, claim: Claim, mine: Setting) -> str:
-    """In what the GPUs are not alike; empty where it is a board that the publication may mean."""
+    """The difference of the GPUs; empty if ours is a board that the publication may mean."""
     gpu = gpus.identify(mine.device, mine.memory_bytes)
     if gpu is None or gpu.name not in catalog.gpus.get(claim.gpu, ()):
-        return f"{mine.device}, not {claim.gpu or 'told'}"
+        return f"{mine.device}, not {claim.gpu or 'given there'}"
     return ""
 
 
 def nearest(catalog: Catalog, claim: Claim, settings: Sequence[Setting]) -> int:
-    """Index of the setting that differs in the least from a claim; the last of several, which is the newest."""
+    """Index of the setting with the fewest differences from a claim; the last of several, which is the newest."""
     counts = [len(differences(catalog, claim, setting)) for setting in settings]
     return max(at for at, count in enumerate(counts) if count == min(counts))
 
 
 def same_tpf(claim: Claim, low: float, high: float) -> str:
-    """Whether a measured TPF, with its interval, is the one printed, as far as the printed digits tell."""
+    """Whether our interval of TPF covers the printed figure, to its last digit."""
     if claim.tpf is None:
         return ""
     half, printed = float(half_unit(claim.tpf)), float(claim.tpf)
@@ -135,11 +135,11 @@ def same_tpf(claim: Claim, low: float, high: float) -> str:
     return "lower here" if printed - half > high else "the same"
 
 
-@cache  # asked for every claim of every run, and the aliases come with the package
+@cache  # called for every claim of every run
 def same_model(published: str, name: str) -> bool:
-    """Whether a model of ours is the one a publication names: by its own name, or its alias's hub id or base.
+    """Whether our model is the one that a publication names, by name, hub id or base of its alias.
 
-    Publications leave out what tells releases of a model apart: that it follows instructions, or a version.
+    Publications often leave out the version or "instruct", so these are ignored.
     """
     alias: Mapping[str, object] = names.aliases().get(name, {})
     hubs = [str(alias.get(field, "")).rpartition("/")[2] for field in ("hub", "base")]

@@ -1,4 +1,4 @@
-"""Best row of a run: the highest speedup that may be told, and the rows that its prompts do not tell apart from it."""
+"""Select a run's best row (the highest speedup that may be shown) and the rows that cannot be distinguished from it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 def candidates(run: Run) -> list[MethodSummary]:
-    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none, nor is an engine's row that
-    failed or has another precision."""
+    """Rows of methods whose speedup may be shown: not AR or the base model's AR, not simulated, repeated, failed or
+    withheld, and at the run's precision."""
     alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
-    told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
-    return [row for row in told if row.speedup and row.method in alike and not row.failed and not withheld(run, row)]
+    rows = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
+    return [row for row in rows if row.speedup and row.method in alike and not row.failed and not withheld(run, row)]
 
 
 def best(run: Run) -> MethodSummary | None:
-    """Of them the one with the highest speedup; None where there is none, and of a disturbed run."""
+    """The candidate with the highest speedup; None without candidates or for a disturbed run."""
     if run.summary.unsure:
         return None
     return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
 
 
 def as_good(run: Run, first: MethodSummary | None) -> str:
-    """What the prompts of a run do not tell apart from its best row, as a sentence."""
+    """A sentence on the rows that the run's prompts cannot distinguish from its best row."""
     others = [row.method for row in candidates(run) if first and row.method != first.method]
     if first is None or not others:
         return ""
     fastest = run.summary.fastest
     if fastest is None or fastest.method != first.method or not fastest.told_apart:
-        return f"Too few prompts to tell {len(others) + 1} rows apart."
+        return f"Too few prompts to distinguish {len(others) + 1} rows."
     near = [method for method in fastest.as_good if method in others]
     if not near:
         none = "The other row is not" if len(others) == 1 else f"None of the {len(others)} other rows is"
         return f"{none} as good as {first.method}."
-    return f"These prompts do not tell {first.method} apart from {', '.join(near)}."
+    return f"These prompts cannot distinguish {first.method} from {', '.join(near)}."

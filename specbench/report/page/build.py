@@ -1,4 +1,4 @@
-"""Report document: from what was gathered to sections."""
+"""The report document, from the gathered runs, sweeps and profiles."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 
 def build_what_can_be(found: Gathered, *, claims: bool = False) -> tuple[Document, Gathered]:
-    """Build the report of what can be shown, and return it with what it is of.
+    """Build the report of everything that can be shown; return it with the folders that it covers.
 
-    When building fails, each folder is tried alone, and those that fail are left out by name.
+    If building fails, each folder is tried separately, and the report lists the folders that fail.
     """
     try:
         return build(found, claims=claims), found
     except Exception:
         kept = _each_alone(found)
-        if kept.skipped == found.skipped:  # no single folder is at fault
+        if kept.skipped == found.skipped:  # no single folder causes the failure
             raise
         return build(kept, claims=claims), kept
 
 
 def _each_alone(found: Gathered) -> Gathered:
-    """Leave out the folders of which no report can be built."""
+    """Drop the folders for which no report can be built."""
     skipped = list(found.skipped)
 
     def shown(name: str, alone: Gathered) -> bool:
@@ -79,7 +79,7 @@ def _each_alone(found: Gathered) -> Gathered:
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
-    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions."""
+    """Build the whole report: overview, tasks with their runs, sweeps, profiles, environments, definitions."""
     races = races_of(found)
     short = [in_short(found, races)] if pictured(found) else []
     sections = [*short, overview(found), *_tasks(found)]
@@ -111,11 +111,11 @@ def _tasks(found: Gathered) -> list[Section]:
     ]
 
 
-_SOURCE = "run.json and summary.json of the run's folder."
+_SOURCE = "From run.json and summary.json in the run's folder."
 
 
 def environment_section(found: Gathered) -> Section:
-    """Machine, software, git and settings of each run, a column for each."""
+    """Machine, software, git commit and settings, a column per run."""
     blocks = [_facts(found), _versions(found)]
     return Section("environment", "Environment", [table for table in blocks if table.rows])
 
@@ -153,11 +153,11 @@ def _run_facts(run: Run) -> dict[str, str]:
 
 
 def _data(task: TaskSpec) -> str:
-    """The files that a task read; of those that are the published ones, as much of the hash as tells two apart."""
-    said = [f"{file.shown}, sha256 {file.sha256[:12]}" for file in task.data if file.verified]
-    said += [task.unverified] if task.unverified else []
-    said += [f"{file.shown} of the hub's commit {file.revision}" for file in task.data if file.revision]
-    return "; ".join(said) or DASH
+    """The task's data files: shortened hashes of verified files, a warning for unverified data, hub commits."""
+    lines = [f"{file.shown}, sha256 {file.sha256[:12]}" for file in task.data if file.verified]
+    lines += [task.unverified] if task.unverified else []
+    lines += [f"{file.shown} of the hub's commit {file.revision}" for file in task.data if file.revision]
+    return "; ".join(lines) or DASH
 
 
 def _machine(run: Mapping[str, Any]) -> dict[str, str]:
@@ -210,7 +210,7 @@ def _versions(found: Gathered) -> Table:
 
 
 def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> Table:
-    """A row for each fact and a column for each run; a fact that none of them has is left out."""
+    """A table with a row per fact and a column per run; facts that no run has are left out."""
     columns = [Column("fact", "", words=True), *(Column(run, run, words=True) for run in facts)]
     names = dict.fromkeys(fact for known_facts in facts.values() for fact in known_facts)
     body = [
@@ -222,15 +222,15 @@ def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> 
 
 
 _FORMULA = (
-    "The row with the highest speedup over its AR twin, by decode seconds per token; simulated rows and lossy ones "
-    "without accuracy are left out, and of a disturbed run no row is the best. Its interval is that of the row, as in "
-    "all tables; its verdict also allows for the choice among the rows. Below, the rows that multiple comparisons with "
-    "the best do not rule out."
+    "The row with the highest speedup over AR, by decode seconds per token. Simulated rows and lossy rows without "
+    "accuracy are left out, and a disturbed run has no best row. The interval is the row's own, as in all tables; the "
+    "verdict also allows for the choice among the rows. Below: the rows that multiple comparisons with the best do not "
+    "rule out."
 )
 
 
 def overview(found: Gathered) -> Section:
-    """A row for each run; above them, what could not be used."""
+    """Section with a row per run, and warnings about folders that could not be used."""
     blocks: list[Block] = []
     if found.skipped:
         blocks.append(Words([f"Not in this report: {each.folder}: {each.why}" for each in found.skipped], "warning"))
@@ -238,8 +238,8 @@ def overview(found: Gathered) -> Section:
     if found.runs:
         blocks.append(_table(found, first))
     blocks += pooled_blocks(found.runs)
-    if said := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
-        blocks.append(Words(said, "notes"))
+    if lines := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
+        blocks.append(Words(lines, "notes"))
     return Section("overview", "At a glance", blocks)
 
 
@@ -273,9 +273,9 @@ def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
 
 
 def _verdict(row: MethodSummary) -> Cell:
-    """The verdict on a row; a speedup that its looping answers have made is no good news."""
-    said, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
-    return replace(said, under=made_by_loops, tone="") if made_by_loops else said
+    """The verdict on a row; without the colour for good news if repetitive answers cause the speedup."""
+    found, made_by_loops = cell.verdict(row.speedup), aside(row).strip(" ()")
+    return replace(found, under=made_by_loops, tone="") if made_by_loops else found
 
 
 @cache
@@ -285,7 +285,7 @@ def vocabulary() -> dict[str, Any]:
 
 
 def words_section() -> Section:
-    """What every word of the report means."""
+    """Section with the definitions of the report's words."""
     found = vocabulary()
     terms = Terms({term["word"]: term["means"] for term in found["term"]})
     return Section("words", "What the words mean", [Words([found["clock"]]), terms])

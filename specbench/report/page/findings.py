@@ -1,4 +1,4 @@
-"""First page for people: what won, by how much, how sure, how right, and on what; of the largest run of each kind."""
+"""The findings at the top of a report: fastest method, speedup, interval, accuracy and setup, per kind of run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
     from specbench.results import MethodSummary, Speedup
 
-_MOST = 8  # findings; a page of more is a table, which the next section is
+_MOST = 8  # findings; the table in the next section has all runs
 
 _FORMULA = (
-    "Of each model, task, length of session, temperature, concurrency and machine the run with most prompts, of equal "
-    "ones the latest; disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token "
-    "over the method's, of the row where it is highest, with that row's interval as in all tables; the verdict also "
-    "allows for the choice among the rows. The others: ▲ is faster than AR, ▼ slower; for ◇ no difference is shown or "
-    "there are too few prompts; ? is unsure, because the run was disturbed. Every run is in the tables below."
+    "For each model, task, session length, temperature, concurrency and machine: the run with most prompts, the latest "
+    "if several are equal; disturbed, unfinished and traced runs come last. Speedup: seconds per token of plain "
+    "decoding (AR) divided by the fastest method's, with that row's own interval; the verdict also allows for the "
+    "choice among the rows. Other rows: ▲ faster than AR, ▼ slower, ◇ no difference shown or too few prompts, ? unsure "
+    "because the run was disturbed. Every run is in the tables below."
 )
 
 _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
@@ -40,20 +40,20 @@ _VERDICTS: Mapping[str, tuple[Tone, str]] = {
 
 
 def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
-    """The findings of a report."""
+    """The section with the findings of a report."""
     shown, every = pictured(found), _largest(found)
     findings = [_finding(run, races.get(run.id)) for run in shown]
-    left = f" Of {len(every)} such runs {len(shown)} are shown." if len(every) > len(shown) else ""
+    left = f" {len(shown)} of {len(every)} such runs are shown." if len(every) > len(shown) else ""
     return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA + left))])
 
 
 def pictured(found: Gathered) -> list[Run]:
-    """The runs that findings are made of, those with most prompts first."""
+    """The runs shown as findings, those with most prompts first."""
     return _largest(found)[:_MOST]
 
 
 def _largest(found: Gathered) -> list[Run]:
-    """The run of each kind that stands for it."""
+    """The most informative run of each kind, those with most prompts first."""
     kinds: dict[tuple[Any, ...], Run] = {}
     for run in filter(_compares, found.runs):
         kind = _kind(run)
@@ -63,7 +63,7 @@ def _largest(found: Gathered) -> list[Run]:
 
 
 def _compares(run: Run) -> bool:
-    """Whether it has a row beside AR that is neither the same once more nor made up."""
+    """Whether a run has a row other than AR that is neither a repetition nor simulated."""
     return any(row.method not in (BASELINE, BASE) and not (row.simulated or row.again) for row in run.rows)
 
 
@@ -97,10 +97,10 @@ def _race(run: Run) -> Race | None:
     every = whole_records(RunFolder.load(run.path), run.config)
     records = [r.without_drafts() for r in every if r.method in methods]
     if any(record.step_s is None or record.tokens is None for record in records):
-        return None  # of another engine, whose steps are unknown
+        return None  # rows of other engines have no step times
     try:
         return race(run.config, records, methods, None)
-    except UsageError:  # no prompt that both answered
+    except UsageError:  # no prompt was answered by both
         return None
 
 
@@ -109,11 +109,11 @@ def _finding(run: Run, page: Page | None) -> Finding:
     on = f"{config.task.name} · {config.model.name} · {_machine(run)}"
     links = {"watch the race": f"{RACES}/{page.name}"} if page else {}
     links["tables and pictures"] = f"#run-{run.id}"
-    said = {"On": _conditions(run)}
+    fields = {"On": _conditions(run)}
     if row is None or row.speedup is None:
-        why = disturbance_line(run.summary) or "no row has a speed that may be told"
+        why = disturbance_line(run.summary) or "no row has a speed that may be shown"
         claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
-        return Finding(on, figure, "faint", claim, said, _marks(run, None), links)
+        return Finding(on, figure, "faint", claim, fields, _marks(run, None), links)
     tone, claim = _VERDICTS.get(
         row.speedup.verdict, ("", "is the fastest method, and no difference from plain decoding is shown")
     )
@@ -125,7 +125,7 @@ def _finding(run: Run, page: Page | None) -> Finding:
         "How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(),
         "How right": _right(run, row),
         **_over_base(run, row),
-        **said,
+        **fields,
     }
     figure = f"{number(row.speedup.value, 2)}×"
     return Finding(on, figure, tone, f"`{row.method}` {claim}", lines, _marks(run, row), links)
@@ -140,7 +140,7 @@ def _interval(run: Run, row: MethodSummary) -> str:
 
 
 def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
-    """Of a fine-tuned model, whose AR is plain decoding of the fine-tuned weights: the same over the base model's."""
+    """The speedup of a fine-tuned model over plain decoding of its base model; empty without a base model."""
     base, speedup = run.config.base, row.over_base.speedup if row.over_base else None
     if base is None or speedup is None:
         return {}
@@ -149,7 +149,7 @@ def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
 
 
 def _prompts(run: Run, row: MethodSummary) -> str:
-    """Those that both answered, of all there are; of sequences stepped together in how many blocks."""
+    """The number of prompts (or sessions) that both AR and the method answered, and the number of timed blocks."""
     task = run.config.task
     there = min(other.prompts for other in run.rows if other.method in (BASELINE, row.method))
     every = task.taken.of if task.taken else task.prompts
@@ -160,19 +160,19 @@ def _prompts(run: Run, row: MethodSummary) -> str:
 
 
 def _right(run: Run, row: MethodSummary) -> str:
-    """What is known of its text, and of its answers beside AR's."""
+    """Whether a row's text equals AR's, and how many of its answers are right compared with AR's."""
     graded, found = row.lossless, []
     if graded is None or not graded.exact + graded.numeric_tie + graded.lossy:
-        found.append("whether its text is AR's was not checked.")
+        found.append("it was not checked whether its text is AR's.")
     elif graded.verdict == "exact":
         found.append("its text is AR's, token for token, on every prompt.")
     else:
         differing = graded.numeric_tie + graded.lossy
-        grade = "at numeric ties alone" if graded.verdict == "numeric-tie" else "beyond numeric ties"
-        found.append(f"its text leaves AR's in {differing} of {differing + graded.exact} answers, {grade}.")
-    twin = next((other for other in run.rows if other.method == BASELINE), None)
+        grade = "only at numeric ties" if graded.verdict == "numeric-tie" else "beyond numeric ties"
+        found.append(f"its text differs from AR's in {differing} of {differing + graded.exact} answers, {grade}.")
+    baseline = next((other for other in run.rows if other.method == BASELINE), None)
     if row.accuracy:
-        also = f", AR's {twin.accuracy.passed}" if twin and twin.accuracy else ""
+        also = f", AR's {baseline.accuracy.passed}" if baseline and baseline.accuracy else ""
         found.append(f"{row.accuracy.passed} of {row.accuracy.scored} answers are right{also}.")
     elif judged := rating(run, row.method):
         theirs = rating(run, BASELINE)
@@ -196,7 +196,7 @@ def _conditions(run: Run) -> str:
 
 
 def _machine(run: Run) -> str:
-    """The GPU, or the CPU by its own name."""
+    """Name of the GPU or CPU model."""
     name = device_name(run.run)
     model = known_text(run.run, "environment", "cpu", "model")
     return model if name == "cpu" and model else name

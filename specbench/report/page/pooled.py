@@ -1,4 +1,4 @@
-"""Pooled runs: those that differ in their tasks alone, as one table, and task by task in a picture."""
+"""Pool runs that differ only in their tasks: one table over all tasks, and a chart task by task."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from specbench.results import Speedup
 
 _FORMULA = (
-    "As in the tables of the tasks, over the prompts of all of them; each prompt counts by its seconds and tokens, so "
-    "that long answers weigh more. Intervals: 95% paired bootstrap over prompts."
+    "As in the tables of the tasks, over the prompts of all tasks, weighted by seconds and tokens: long answers count "
+    "more. Intervals: 95% paired bootstrap over prompts."
 )
 
 
 def pooled_blocks(runs: Sequence[Run]) -> Iterator[Block]:
-    """A table and a picture for each group of runs that differ in their tasks alone."""
+    """A table and a chart for each group of runs that differ only in their tasks."""
     for group in _groups(runs):
         yield _table(group)
         yield from _across(group)
 
 
 def _across(group: Sequence[Run]) -> Iterator[Figure]:
-    """The speedup of each method on each task; of disturbed runs nothing is said."""
+    """A chart of each method's speedup on each task; no chart if a run was disturbed."""
     if any(run.summary.unsure for run in group):
         return
     rows: dict[str, dict[str, Speedup]] = {}
@@ -53,8 +53,8 @@ def _across(group: Sequence[Run]) -> Iterator[Figure]:
         f"{label}: {', '.join(f'{task} {speedup.value:.2f}' for task, speedup in found.items())}"
         for label, found in rows.items()
     )
-    behind = Table(f"across {', '.join(tasks)}", "Task by task", columns, body, source)
-    yield Figure(name, behind.title, style.svg(cards.across(rows), name, says), says, source, behind)
+    data = Table(f"across {', '.join(tasks)}", "Task by task", columns, body, source)
+    yield Figure(name, data.title, style.svg(cards.across(rows), name, says), says, source, data)
 
 
 def _table(group: Sequence[Run]) -> Table:

@@ -1,4 +1,4 @@
-"""Run section: what one run's speed is made of, in tables and pictures, and generations as coloured tokens."""
+"""The section of one run: what its speed is made of, in tables and charts, and its answers as coloured tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def run_section(run: Run) -> Section:
-    """Everything about a run but its rows in the headline table."""
+    """Everything about a run except its rows in the headline table."""
     shown = [row for row in run.rows if not withheld(run, row)]
     blocks: list[Block] = []
     if run.config.simulated:
@@ -44,9 +44,9 @@ def run_section(run: Run) -> Section:
     ]
     blocks += [*traces(run), *trajectories(run), *rounds(run)]
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
-    loops = [said for row in shown for said in made_by_loops(row)]
-    if said := [*loops, *notes(config, run.summary, alone=False)]:
-        blocks.append(Words(said, "notes"))
+    loops = [line for row in shown for line in made_by_loops(row)]
+    if lines := [*loops, *notes(config, run.summary, alone=False)]:
+        blocks.append(Words(lines, "notes"))
     return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=run_title(run).line)
 
 
@@ -74,8 +74,8 @@ def _factors(row: MethodSummary) -> cards.Factors | None:
 def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
     source = Source(
         [run.id],
-        "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
-        "forward over the method's. Diamond: the speedup with its 95% interval.",
+        "speedup = TPF × step ratio. TPF: tokens per target forward after the prefill; step ratio: AR's seconds per "
+        "forward divided by the method's. Diamond: speedup with its 95% interval.",
     )
     columns = [
         METHOD, TPF, STEP_RATIO, SPEEDUP, Column("prompts_median_speedup", "median of prompts"),
@@ -83,11 +83,11 @@ def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
     ]  # fmt: skip
     body = [Row([Cell(f.label), *_factors_of(f)], run.id, f.label) for f in found]
     title = "What the speedup is made of"
-    behind = Table("decomposition", title, columns, body, source)
+    data = Table("decomposition", title, columns, body, source)
     says = "; ".join(
         f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup.value:.2f}" for f in found
     )
-    return _card(run, "decomposition", cards.decomposition(found), says, behind)
+    return _card(run, "decomposition", cards.decomposition(found), says, data)
 
 
 def _factors_of(found: cards.Factors) -> list[Cell]:
@@ -99,12 +99,14 @@ def _factors_of(found: cards.Factors) -> list[Cell]:
 
 def _phases(run: Run, traced: list[MethodSummary]) -> Figure:
     steps = {row.method: {name: (row.phases or {}).get(f"{name}_s", 0.0) for name in PHASES} for row in traced}
-    says = "Stacked bars of milliseconds by phase; the table has the figures."
+    says = "Stacked bars: milliseconds by phase; the table has the figures."
     return _card(run, "phases", cards.phases(steps), says, phase_table(run.id, traced))
 
 
 def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
-    source = Source([run.id], "Share of a method's target forwards after prefill that kept 1, 2, … tokens; mean = TPF.")
+    source = Source(
+        [run.id], "Share of a method's target forwards after the prefill that kept 1, 2, … tokens; mean = TPF."
+    )
     found = {method: cards.shares(counts) for method, counts in kept.items()}
     heads = list(next(iter(found.values())))
     columns = [METHOD, *(Column(f"kept_{k}", cards.kept_word(k)) for k in heads)]
@@ -112,15 +114,15 @@ def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
         Row([Cell(method), *(cell.share(share) for share in spread.values())], run.id, method)
         for method, spread in found.items()
     ]
-    title = "Tokens kept by a forward"
-    behind = Table("accepted", title, columns, body, source)
-    says = "Histograms of the tokens that a forward kept; the table has the figures."
-    return _card(run, "accepted", cards.accepted(kept), says, behind)
+    title = "Tokens kept per forward"
+    data = Table("accepted", title, columns, body, source)
+    says = "Histograms of the tokens kept per forward; the table has the figures."
+    return _card(run, "accepted", cards.accepted(kept), says, data)
 
 
 def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
     metric = run.config.task.metric or "right answers"
-    formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
+    formula = f"tok/s: decoded tokens per decode second. {metric}: right answers, with Wilson's 95% interval."
     source = Source([run.id], formula)
     methods = {row.method: (row.decode_tok_s or 0.0, row.accuracy) for row in scored if row.accuracy}
     says = "; ".join(f"{label}: {speed:.1f} tok/s, {right.value:.0%}" for label, (speed, right) in methods.items())
@@ -130,20 +132,20 @@ def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
     return Figure(name, "Speed against accuracy", drawn, says, source)
 
 
-def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure:
+def _card(run: Run, kind: str, drawn: Drawn, says: str, data: Table) -> Figure:
     name = f"{run.id}-{kind}"
-    return Figure(name, behind.title, style.svg(drawn, name, says), says, behind.source, behind)
+    return Figure(name, data.title, style.svg(drawn, name, says), says, data.source, data)
 
 
 _POSITIONS = (
-    "Tokens after an answer's first, in windows of its length; a forward that kept tokens on both sides of an end is "
-    "shared out. Speedup in a window: of the answers that reach it on both sides, with its 95% interval. So far: of "
-    "their beginnings up to there, as a smaller token budget would have it."
+    "Tokens after an answer's first token, in windows; a forward whose tokens span two windows is divided between "
+    "them. Speedup in a window: over the prompts for which both AR's and the method's answer reach it, with its 95% "
+    "interval. So far: from the first token to the end of the window, as a smaller token budget would give."
 )
 
 
 def _positions(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
-    """The curve of a run's methods; none where no answer has a second window."""
+    """Speedup by position, a curve per method; no chart if no answer reaches a second window."""
     curves = {named(row): [at for at in row.positions if at.speedup] for row in shown}
     curves = {label: found for label, found in curves.items() if len(found) > 1}
     if not curves:
@@ -163,17 +165,17 @@ def _positions(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
                 cell.one_line(at.so_far),
             ]
             body.append(Row([Cell(label), Cell(window), *figures], run.id, label, key=f"{label} / {window}"))
-    title = "Speedup over the place in the answer"
-    behind = Table("positions", title, columns, body, source)
+    title = "Speedup by position in the answer"
+    data = Table("positions", title, columns, body, source)
     says = "; ".join(
         f"{label}: " + ", ".join(f"{at.speedup.value:.2f} up to {at.end}" for at in found if at.speedup)
         for label, found in curves.items()
     )
-    yield _card(run, "positions", cards.positions(curves), says, behind)
+    yield _card(run, "positions", cards.positions(curves), says, data)
 
 
 def _session(run: Run, shown: list[MethodSummary]) -> Iterator[Figure]:
-    """The curve of a run's methods over its sessions; none of a run without chained problems."""
+    """Throughput over sessions, a curve per method; no chart without chained problems."""
     curves = {named(row): row.session.windows_tok_s for row in shown if row.session and row.session.windows_tok_s}
     if not curves:
         return

@@ -1,4 +1,4 @@
-"""Sweeps and profiles in the report: their tables, their sentences, and the pictures that they call for."""
+"""Report sections of sweeps and profiles: tables, notes and charts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from specbench.sweeps import ReadSweep
 
 
-#: Pictures of one sweep that are shown: each is a tenth of a megabyte, and nobody looks at the fortieth.
+#: Most charts of one sweep in a report; each takes about 0.1 MB.
 _PICTURES = 12
 
 
 def sweep_section(name: str, sweep: ReadSweep) -> Section:
-    """A sweep: its fastest configurations at each concurrency, what can be said of them, and its pictures."""
+    """Section of a sweep: the fastest configurations at each concurrency, notes, and charts."""
     first = next(iter(sweep.runs.values()))
     title = sweep_title({**first.config.model_dump(), "environment": first.run.get("environment")})
     blocks: list[Block] = []
     if not sweep.finished:
-        blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
+        blocks.append(Words(["NOT COMPLETE: this sweep was interrupted; figures cover the finished part."], "notes"))
     blocks += [
         *sweep_blocks(name, sweep.cells, first.config.task.model_dump()),
         *_drawn(name, sweep.cells, title.caption),
@@ -43,7 +43,7 @@ def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
     for picture in called[:_PICTURES]:
         yield _picture(name, picture)
     if len(called) > _PICTURES:
-        yield Words([f"{len(called) - _PICTURES} further pictures lie in the sweep's folder."], "notes")
+        yield Words([f"{len(called) - _PICTURES} more charts are in the sweep's folder."], "notes")
 
 
 _TITLES = {"contour": "Over the options", "pareto": "Speed against right answers", "crossing": "Over concurrency"}
@@ -51,18 +51,18 @@ _TITLES = {"contour": "Over the options", "pareto": "Speed against right answers
 
 def _picture(name: str, picture: Picture) -> Figure:
     kind = picture.name.partition("-")[0]
-    says = f"{_TITLES[kind]}: the figures of the table above, as a picture."
+    says = f"{_TITLES[kind]}: the figures of the table above as a chart."
     content, source = style.png(picture.draw()), Source([name], SWEPT)
     title = f"{_TITLES[kind]}: {picture.name}"
     return Figure(f"{name}-{picture.name}", title, content, says, source, wide=True)
 
 
 def profile_section(name: str, profile: Profile) -> Section:
-    """A profile: what it says, its step times, the roofline."""
+    """Section of a profile: findings, step times and roofline."""
     source = Source(
         [name],
-        "Medians of measured steps. Bound: the longer of bytes over bandwidth and FLOPs over arithmetic, at the "
-        "measured ceilings; weights, KV cache and matrix products, each byte once, no activations.",
+        "Medians of measured steps. Bound: the larger of bytes / bandwidth and FLOPs / peak, at the measured ceilings. "
+        "Counted are weights, KV cache and matrix products, each byte once; activations are left out.",
     )
     with style.styled():
         drawn = {"roofline": style.png(roofline(profile)), "steps": style.png(steps(profile))}

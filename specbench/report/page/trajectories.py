@@ -1,8 +1,8 @@
-"""Answers of a run token by token, and of a traced one its trajectories and rounds: what its forwards were fed, and
-the trees that they verified.
+"""Answers of a run token by token; for traced runs also trajectories (the input of each forward) and rounds (the tree
+of one forward).
 
-Both are of the prompt that is pictured token by token: a trajectory of methods that draft guesses, a round of methods
-that draft trees, neither of simulated rows.
+All show the same prompt. Methods that draft guesses have a trajectory, methods that draft trees have a round; simulated
+rows have neither.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ from specbench.results import BONUS, PREFILL, RequestRecord
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
 
-_METHODS = 3  # trajectories of a run, of the first methods that draft guesses
-_STATES, _POSITIONS = 20, 24  # of one, from the answer's beginning: they show a method as well as all of them do
-_ROUNDS = 4  # of a run
-_LETTERS = 12  # of a token in its cell
+_METHODS = 3  # trajectories per run
+_STATES, _POSITIONS = 20, 24  # per trajectory; the beginning of an answer is enough to show how a method works
+_ROUNDS = 4  # per run
+_LETTERS = 12  # per token in its cell
 
 _GRID = (
-    "A line is what one target forward was fed (--trace): its root, the path that it accepted, below that the first "
-    "child each time; draft-only rows are left out. Right: equal to the answer's token of that position. Stationary: "
-    "right ahead of its turn in this state and in all until it is accepted, fresh random guesses left out. Misplaced: "
-    "at least 3 neighbours, none right in its place, that stand so elsewhere in the answer. out: tokens emitted; a "
-    "fast-forward emits more than one."
+    "Each line is the input of one target forward (--trace): the root, the accepted path, then always the first child; "
+    "draft-only rows are left out. right: equal to the answer's token at that position. stationary: right before its "
+    "turn, in this state and every later one until it is accepted; fresh random guesses do not count. misplaced: at "
+    "least 3 neighbouring tokens, none right at its position, that occur in this order elsewhere in the answer. out: "
+    "emitted tokens; a fast-forward emits more than one."
 )
 _ROUND = (
-    f"{TELLING} The accepted path is on the first line. Top pick not taken: the child that the drafter scored highest "
-    "at a node of that path, where another or none was accepted. log p: natural log-probability that the drafter gave "
-    "a token under its parent, at temperature 1."
+    f"{TELLING} The accepted path is on the first line. Top pick not accepted: the drafter's best-scored child of a "
+    "node on that path, if the target accepted another child or none. log p: natural log-probability of a token after "
+    "its parent, under the drafter at temperature 1."
 )
 
 
 def trajectories(run: Run) -> Iterator[Grid]:
-    """The beginning of each method's trajectory."""
+    """Grids with the beginning of each method's trajectory."""
     shown_of = [record for record in _shown(run) if _guesses(record)][:_METHODS]
     for at, record in enumerate(shown_of):
         yield _grid(run, trajectory(record), open=at == 0)
 
 
 def rounds(run: Run) -> Iterator[Figure]:
-    """The round of each tree-drafting method that tells most."""
+    """The most informative round of each method that drafts trees."""
     at = 0
     for record in _shown(run):
         number = telling_round(record)
@@ -76,7 +76,7 @@ def rounds(run: Run) -> Iterator[Figure]:
 
 
 def _shown(run: Run) -> Iterator[RequestRecord]:
-    """The pictured answers whose drafts are on record."""
+    """The shown answers whose drafts were recorded."""
     for label, record in run.answers.items():
         drafts = record.tokens.drafts if record.tokens else None
         if label not in run.config.simulated and any(draft.ids for draft in drafts or ()):
@@ -84,7 +84,7 @@ def _shown(run: Run) -> Iterator[RequestRecord]:
 
 
 def _guesses(record: RequestRecord) -> bool:
-    """Whether a method verifies guesses that its forwards refresh."""
+    """Whether the method verifies guesses that its own forwards refine."""
     trace = record.tokens
     assert trace is not None
     return any(
@@ -106,10 +106,10 @@ def _grid(run: Run, found: Trajectory, *, open: bool) -> Grid:
         for count, what in ((len(found.states) - len(states), "states"), (len(found.ids) - across, "positions"))
         if count
     ]
-    said = totals_line(found) + (f" Not shown: {' and '.join(left)}." if left else "")
+    summary = totals_line(found) + (f" Not shown: {' and '.join(left)}." if left else "")
     return Grid(
         f"Trajectory of {found.method} on {found.prompt_id}",
-        said,
+        summary,
         [_cut(text) for text in found.texts[:across]],
         lines,
         {mark: (SIGNS[mark], meaning) for mark, meaning in MARKS.items()},
@@ -159,25 +159,25 @@ def _became(kind: str) -> str:
     return ROW_SIGNS[kind][1].partition(":")[0]
 
 
-#: Forwards of one picture; the first ones show the method as well as all of them do.
+#: Forwards shown per answer; the first ones are enough to show how a method works.
 _FORWARDS = 24
-_REJECTED = 12  # drafts of a forward's longest rejected branch that are shown
+_REJECTED = 12  # tokens shown of a forward's longest rejected branch
 
 _TRACE = (
-    "A line for each target forward after the prompt's, with the rows of its tree: the tokens that it added, marked by "
-    "how they came. Struck out, where the run was traced: the longest branch of drafts that the target did not follow. "
+    "A line for each target forward after the prefill, with the rows of its tree and the tokens that it added, marked "
+    "by origin. Struck out, for traced runs: the longest rejected branch of drafts. "
 )
 
-#: Origins that have a look of their own in the page; what a method calls otherwise shares one.
+#: CSS class of each known origin; a method's own origins share the class "other".
 _LOOKS = {
-    PREFILL: "said", BONUS: "said", "draft": "drafted", "guess": "drafted", "head": "drafted",
+    PREFILL: "own", BONUS: "own", "draft": "drafted", "guess": "drafted", "head": "drafted",
     "draft-model": "drafted", "noise": "noise", "block": "block", "pool": "pool", "window": "window",
     "lookup": "lookup",
 }  # fmt: skip
 
 
 def traces(run: Run) -> Iterator[Trace]:
-    """A picture of each method's answer to one prompt, the same for all of them: first and open the fastest row's."""
+    """Each method's answer to the same prompt, token by token; the fastest row's comes first and is open."""
     first = best(run)
     labels = sorted(run.pictured, key=lambda label: first is None or label != first.method)
     for at, label in enumerate(labels):
@@ -187,10 +187,10 @@ def traces(run: Run) -> Iterator[Trace]:
         marks = letters(list(meanings))
         origins = {word: Origin(marks[word], _LOOKS.get(word, "other"), meaning) for word, meaning in meanings.items()}
         tokens, forwards = sum(len(step.tokens) for step in steps), len(steps) - 1
-        said = f"{tokens} tokens in {forwards} forwards after the prompt's"
-        said += f", of which {left} are not shown" if left > 0 else ""
-        source = Source([run.id], _TRACE + f"{END} the answer's end, {EMPTY} a token without text of its own.")
-        yield Trace(f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at == 0)
+        summary = f"{tokens} tokens in {forwards} forwards after the prefill"
+        summary += f", of which {left} are not shown" if left > 0 else ""
+        source = Source([run.id], _TRACE + f"{END} end of the answer, {EMPTY} a token without text of its own.")
+        yield Trace(f"{label} on {run.pictured_prompt}", summary, _lines(shown, origins), origins, source, open=at == 0)
 
 
 def _lines(steps: Sequence[Step], origins: Mapping[str, Origin]) -> list[Line]:

@@ -1,6 +1,6 @@
-"""Report files: one HTML page that needs nothing else, Markdown with pictures as files, and CSV with a line per figure.
+"""Files of a report: a self-contained HTML page, Markdown with chart files, and CSV with a line per figure.
 
-The page has no script, no network, and every picture inside; it links to races, which are pages of their own.
+The page contains every chart and has neither scripts nor network access; it links to the race pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAGE, TEXT, TABLE, PICTURES, RACES = "report.html", "report.md", "report.csv", "
 def write_report(document: Document, out: Path) -> Path:
     """Write ``report.html`` with ``report_races/``, ``report.md`` with ``report_pictures/``, and ``report.csv``.
 
-    Returns the page. Equal documents give equal bytes. Pictures and races of an earlier report are removed.
+    Return the path of the page. Equal documents give equal bytes. Charts and races of an earlier report are removed.
     """
     check_writable(out / PICTURES)
     figures = {figure.file: figure for section in document.sections for figure in section.figures()}

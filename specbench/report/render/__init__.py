@@ -1,1 +1,1 @@
-"""Renderers: terminal, HTML, Markdown and CSV of the same document."""
+"""Output of documents: terminal, HTML, Markdown and CSV."""

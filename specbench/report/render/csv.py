@@ -1,4 +1,4 @@
-"""CSV: every table of a document, a line for each figure."""
+"""Render every table of a document as CSV, a line per figure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from specbench.common import escape_control
 from specbench.report.document import DASH, Document
 
 FIELDS = ("table", "run", "row", "figure", "value", "low", "high", "text")
-_FORMULA = re.compile(r"[\s\"']*[=+\-@\uff1d\uff0b\uff0d\uff20]")  # what a spreadsheet computes, wide ones too
+_FORMULA = re.compile(
+    r"[\s\"']*[=+\-@\uff1d\uff0b\uff0d\uff20]"
+)  # text that a spreadsheet would compute, including full-width signs
 
 
 def to_csv(document: Document) -> str:
-    """Every table of the report, those behind its pictures too; table, run, row and figure together are unique."""
+    """Every table of the report, including those of its charts; (table, run, row, figure) is unique."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -25,7 +27,7 @@ def to_csv(document: Document) -> str:
         for column, cell in zip(table.columns, row.cells, strict=True):
             figures = [_digits(value) for value in (cell.value, cell.low, cell.high)]
             if cell.text not in ("", DASH):
-                # Of a figure the words would only say it again, with fewer digits.
+                # The text of a figure would repeat its value with fewer digits.
                 text = f"{cell.text} {cell.under}".strip() if cell.value is None else ""
                 writer.writerow([*of_row, csv_cell(column.key), *figures, csv_cell(text)])
         if row.url:
@@ -34,14 +36,14 @@ def to_csv(document: Document) -> str:
 
 
 def _digits(value: float | None) -> str:
-    """Six digits: more were not measured, and the seventh may differ between machines."""
+    """Format with six digits; further digits may differ between machines."""
     return "" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def csv_cell(value: Any) -> Any:
-    """A value as a cell of a CSV: of a text one visible line, with an apostrophe where it would be a formula.
+    """Escape a value for CSV: text becomes one visible line, with an apostrophe if a spreadsheet would compute it.
 
-    There is no way back: ``--to json`` has texts as they are.
+    This loses information; ``--to json`` keeps texts unchanged.
     """
     if not isinstance(value, str):
         return csv_cell(str(value)) if isinstance(value, (list, dict, tuple)) else value

@@ -1,4 +1,4 @@
-"""Data frames of runs as CSV, JSON, Markdown or LaTeX, for other tools."""
+"""Export data frames of runs as CSV, JSON, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from specbench.analysis import load, load_methods, load_positions
 from specbench.common import UsageError, check_writable, escape_control, one_line, unknown_name, write_text_atomic
 from specbench.report.render.csv import csv_cell
 
-_DIGITS = 6  # of figures that people read; CSV and JSON have all
-_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would end a row of a table for people
+_DIGITS = 6  # in Markdown and LaTeX; CSV and JSON have all digits
+_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # would break a row of a Markdown or LaTeX table
 
 
 def export_tables(
@@ -88,9 +88,9 @@ def _csv(frame: pd.DataFrame, file: TextIO) -> None:
 
 
 def frame_csv(frame: pd.DataFrame, float_format: str | None = None) -> str:
-    """A table as CSV that a spreadsheet opens without computing anything in it; ``float_format`` as ``%.6g``.
+    """A data frame as CSV, safe to open in a spreadsheet; ``float_format`` such as ``%.6g``.
 
-    RFC 4180 but for its line ends; missing values are empty, texts as :func:`csv_cell` has them.
+    RFC 4180 except for the line ends; missing values are empty, texts are escaped by :func:`csv_cell`.
     """
     safe = {at: frame.iloc[:, at] for at in range(frame.shape[1])}
     safe = {at: column if _plain_values(column) else column.map(csv_cell) for at, column in safe.items()}
@@ -104,7 +104,7 @@ def _plain_values(column: pd.Series[Any]) -> bool:
 
 
 def _json(frame: pd.DataFrame, file: TextIO) -> None:
-    """An array of objects, one a line; missing values are null."""
+    """An array of objects, one per line; missing values are null."""
     between = "["
     for row in _rows(frame):
         finite = {name: None if _endless(value) else value for name, value in row.items()}
@@ -114,7 +114,7 @@ def _json(frame: pd.DataFrame, file: TextIO) -> None:
 
 
 def _markdown(frame: pd.DataFrame, file: TextIO) -> None:
-    """A pipe table; numbers to the right."""
+    """A pipe table with numbers aligned right."""
     numbers = {name: _is_number(frame[name]) for name in frame.columns}
     names = [name if str(name).isidentifier() else _cell(str(name)) for name in frame.columns]
     lines = [names, ["---:" if numbers[name] else "---" for name in frame.columns]]
@@ -124,7 +124,7 @@ def _markdown(frame: pd.DataFrame, file: TextIO) -> None:
 
 
 def _latex(frame: pd.DataFrame, file: TextIO) -> None:
-    """A booktabs table, to be set with ``\\usepackage{booktabs}``."""
+    """A booktabs table, which needs ``\\usepackage{booktabs}``."""
     columns = "".join("r" if _is_number(frame[name]) else "l" for name in frame.columns)
     names = [_plain(str(name)) for name in frame.columns]
     shown = pd.DataFrame([list(map(_plain, row.values())) for row in _rows(frame)], columns=names, dtype=object)
@@ -132,7 +132,7 @@ def _latex(frame: pd.DataFrame, file: TextIO) -> None:
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Rows of Python's own values; None where there is none."""
+    """Rows of plain Python values; missing values are None."""
     columns = [frame[name].astype(object).where(frame[name].notna(), None) for name in frame.columns]
     for values in zip(*columns, strict=True):
         yield dict(zip(map(str, frame.columns), values, strict=True))
@@ -147,7 +147,7 @@ def _is_number(column: pd.Series[Any]) -> bool:
 
 
 def _plain(value: Any) -> str:
-    """A value in one line, as people read it."""
+    """Format a value for people, on one line."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -156,7 +156,7 @@ def _plain(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """The same where a pipe would end the cell, and a tag be taken for one."""
+    """The same with Markdown and HTML characters escaped."""
     return re.sub(r"([\\|<`*_\[\]])", r"\\\1", _plain(value)) if isinstance(value, str) else _plain(value)
 
 

@@ -1,4 +1,4 @@
-"""HTML: a document as one page that needs nothing else, and the templates of every page."""
+"""Render a document as one self-contained page, and load the templates of all pages."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from specbench.report.document import Block, Document, Figure, Row, parts, print
 
 
 def to_html(document: Document) -> str:
-    """The page. What runs have written is text in it and never markup."""
+    """Return the page; text from runs is always escaped."""
     filters: dict[str, Callable[..., Any]] = {
         "base64": lambda content: base64.b64encode(content).decode(),
         "by_kind": _by_kind,
         "codes": _codes,
-        "drawing": Markup,  # made by matplotlib, which escapes its words
+        "drawing": Markup,  # from matplotlib, which escapes text
     }
     return printable(template("page.html.jinja", filters).render(document=document, style=asset("page.css")))
 
 
 def template(name: str, filters: Mapping[str, Callable[..., Any]] | None = None, **how: Any) -> Any:
-    """A template of this folder; those of HTML escape whatever they are given."""
+    """Load a template of this folder; HTML templates escape all values."""
     html = name.endswith(".html.jinja")
     made = Environment(
         loader=PackageLoader("specbench.report", "render"), autoescape=html, undefined=StrictUndefined,
@@ -37,18 +37,18 @@ def template(name: str, filters: Mapping[str, Callable[..., Any]] | None = None,
 
 
 def asset(*names: str) -> Markup:
-    """Our own styles and scripts, as they are."""
+    """Our own styles and scripts, unescaped."""
     folder = resources.files("specbench.report.render")
     return Markup("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names))
 
 
 def rows_by_part(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Rows under each heading of a table."""
+    """Group consecutive rows by heading."""
     return [(part, list(some)) for part, some in groupby(rows, lambda row: row.part)]
 
 
 def _by_kind(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Blocks of a kind that follow each other, by the name of the kind; small pictures are "cards"."""
+    """Group consecutive blocks of the same kind; small charts are "cards"."""
 
     def kind(block: Block) -> str:
         return "cards" if isinstance(block, Figure) and not block.wide else type(block).__name__
@@ -58,7 +58,7 @@ def _by_kind(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
 
 
 def _codes(text: str) -> Markup:
-    """Text with what stands between backticks set as code."""
+    """Escape text and set pieces between backticks as code."""
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if code else escape(piece) for piece, code in parts(text)
     )

@@ -1,4 +1,4 @@
-"""Markdown: a document in GitHub's dialect."""
+"""Render a document as Markdown, in GitHub's dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specbench.report.render.html import template
 
 
 def to_markdown(document: Document, pictures: str) -> str:
-    """The report; ``pictures`` is the folder of its pictures, as seen from the file."""
+    """Return the report; ``pictures`` is the folder of its charts, relative to the file."""
     filters: dict[str, Callable[..., Any]] = {
         "coded": _coded,
         "fenced": _fenced,
@@ -25,7 +25,7 @@ def to_markdown(document: Document, pictures: str) -> str:
 
 
 def _marked(pieces: Sequence[Piece], trace: Trace) -> str:
-    """Tokens with letters for colours, as a terminal without them has it."""
+    """Tokens with a letter for their origin, as in a terminal without colours."""
     found = []
     for origin, some in groupby(pieces, lambda piece: piece.origin):
         text = "│".join(piece.text for piece in some)
@@ -35,20 +35,20 @@ def _marked(pieces: Sequence[Piece], trace: Trace) -> str:
 
 
 def _fenced(line: str) -> str:
-    """A line inside of a block of code, which a fence would end."""
+    """Replace fences in a line, which would end the block of code."""
     return line.replace("```", "ˋˋˋ")
 
 
 def _coded(text: str) -> str:
-    """Text whose code between backticks stays code."""
+    """Escape text but keep code between backticks."""
     return "".join(f"`{' '.join(piece.split())}`" if code else _escaped(piece) for piece, code in parts(text))
 
 
 def _plain(text: str) -> str:
-    """Text that is nothing but text, on one line."""
+    """Escape text and put it on one line."""
     return _escaped(text).strip()
 
 
 def _escaped(text: str) -> str:
-    """Without markup of Markdown or HTML, and without line breaks."""
+    """Escape Markdown and HTML markup, and replace line breaks."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", re.sub(r"\s+", " ", text))

@@ -1,4 +1,4 @@
-// Shows each token when it came. Text is only ever set as text.
+// Show each token at the time at which it arrived. Answers are inserted as text, never as HTML.
 "use strict";
 const race = JSON.parse(document.getElementById("race").textContent);
 const find = (name) => document.getElementById(name);

@@ -1,4 +1,4 @@
-"""Documents in a terminal: tables that fit its width, words around them."""
+"""Render documents in a terminal, with tables that fit its width."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from specbench.report.document import Block, Cell, Column, Row, Table, Title, Wo
 
 _STYLES: Mapping[str, str] = {"good": "green", "bad": "red", "faint": "dim", "": ""}
 _KINDS: Mapping[str, str] = {"text": "", "notes": "dim", "warning": "yellow"}
-_WORD, _LEAST = 12, 6  # widths that a column of words keeps at first, and where that is too much
-_NAME = 16  # a first column no wider than this is folded last, as "llama.cpp:draft" is
+_WORD, _LEAST = 12, 6  # minimum widths of a word column, tried in this order
+_NAME = 16  # first columns up to this width, as for "llama.cpp:draft", are folded last
 _BETWEEN = 2  # blanks between columns
 
 
 def render_terminal(blocks: Sequence[Block]) -> RenderableType:
-    """Blocks one below the other, with an empty line between them; titles that follow each other stand together."""
+    """Blocks below each other, separated by an empty line; consecutive titles are not separated."""
     parts: list[RenderableType] = []
     for before, block in zip([None, *blocks], blocks, strict=False):
         together = isinstance(before, Title) and isinstance(block, Title)
@@ -46,11 +46,11 @@ def _rendered(block: Block) -> Iterator[RenderableType]:
         if shown.source.formula:
             yield Text(shown.source.formula, "dim")
     else:
-        raise TypeError(f"a terminal does not show {type(block).__name__}")
+        raise TypeError(f"cannot show {type(block).__name__} in a terminal")
 
 
 class _Grid:
-    """A table of rich, whose columns share the width: words wrap first, and figures only where nothing else is left."""
+    """A rich table whose columns share the width: words wrap first, figures only as a last resort."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -71,7 +71,7 @@ class _Grid:
         yield grid
 
     def _widths(self, room: int) -> list[int]:
-        """As wide as needed; where room is short, words and headings wrap, then names fold, and figures come last."""
+        """Column widths; if space is short, words and headings wrap first, then names fold, then figures."""
         cells = [[row[at].plain for row in self._cells] for at in range(len(self._heads))]
         widths = [_widest([head, *texts], "\n") for head, texts in zip(self._heads, cells, strict=True)]
         names = widths[0] if widths[0] <= _NAME else 0
@@ -89,18 +89,18 @@ class _Grid:
 
 
 def _widest(texts: Sequence[str], between: str | None = None) -> int:
-    """Columns of the longest piece of some texts: words, or what stands ``between`` others."""
+    """Width in terminal columns of the longest piece after splitting at ``between`` (default: whitespace)."""
     return max((cell_len(escape_control(piece)) for text in texts for piece in text.split(between)), default=0)
 
 
 def _shrink(widths: list[int], floors: Sequence[int], room: int) -> None:
-    """Takes columns off the widest that may shrink until they fit."""
+    """Shrink the widest columns, down to their floors, until all fit."""
     while sum(widths) > room and (free := [at for at, floor in enumerate(floors) if widths[at] > floor]):
         widths[max(free, key=lambda at: widths[at])] -= 1
 
 
 def _texts(row: Row, above: Row | None, columns: Sequence[Column]) -> list[Text]:
-    """A row's cells; texts, because what a run wrote may look like markup."""
+    """A row's cells as Text, because content from runs may look like markup."""
     texts = [Text(_line(cell), _STYLES[cell.tone]) for cell in row.cells]
     for at, column in enumerate(columns):
         if column.once and above is not None and above.cells[at].text == row.cells[at].text:
@@ -113,7 +113,7 @@ def _line(cell: Cell) -> str:
 
 
 def _joined(rows: Sequence[Row]) -> list[Row]:
-    """Rows that differ in their first cell alone, as one."""
+    """Join rows that differ only in their first cell."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(_line(cell) for cell in row.cells[1:]), []).append(row)

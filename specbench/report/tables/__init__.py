@@ -1,1 +1,1 @@
-"""Tables: what commands and pages show, as one object that every format is rendered from."""
+"""What commands and pages show, as format-independent tables and sentences."""

@@ -1,4 +1,4 @@
-"""A run in ten seconds: a short title, the table, and at most five lines about it."""
+"""Short output of a run: title, table, and at most five lines about it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from specbench.results import BASELINE
 if TYPE_CHECKING:
     from specbench.results import MethodSummary, RunSummary
 
-_PLACE = 30  # letters of a folder's name that fit into a line of commands
+_PLACE = 30  # longest folder name in the line with commands
 _OTHERS = 3  # methods that the second line names
 
 
 def run_brief(
     run: Mapping[str, Any], summary: RunSummary, folder: str, judged: Sequence[Mapping[str, Any]] = (), *, new: bool
 ) -> tuple[list[Block], list[str]]:
-    """A run's title, its table and the ratings of judges; and the lines below them.
+    """Return a run's title, table and judges' ratings, and the lines below them.
 
-    The lines: what won, how sure that is, the most important note, the commands to type next, and of a ``new`` run its
+    The lines: the fastest method, its interval, the most important note, the next commands, and, for a ``new`` run, its
     folder.
     """
     found = Finished.of(run, summary, judged)
@@ -61,7 +61,7 @@ def run_brief(
 
 
 def _ranked(found: Finished) -> list[Note]:
-    """All notes of a run, the most important first; the last one, which explains the columns, is not counted."""
+    """All notes of a run, the most important first, without the last one, which explains the columns."""
     run, summary = found.run, found.summary
     failed = [
         Note.ranked(INVALID, f"{row.method} failed after {row.requests} requests: {row.failed}")
@@ -74,7 +74,7 @@ def _ranked(found: Finished) -> list[Note]:
 
 
 def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
-    """What won, and how sure that is; empty where only plain decoding ran."""
+    """Which method is the fastest, and the evidence; empty if only plain decoding ran."""
     rows = compared_rows(summary)
     if not rows:
         return []
@@ -97,14 +97,14 @@ def _found(run: Mapping[str, Any], summary: RunSummary) -> list[str]:
 
 
 def _title(run: Mapping[str, Any], row: MethodSummary) -> str:
-    """What a row's method is, from its ``method.toml``; empty for another engine's and for a method not installed."""
+    """Title of a row's method, from its ``method.toml``; empty for other engines and methods that are not installed."""
     spec = next((spec for spec in run["methods"] if spec["label"] == row.method), None)
     card = registry.methods().get(str(spec["name"])) if spec else None
     return str(card.info.get("title", "")) if card else ""
 
 
 def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSummary]) -> list[str]:
-    """Why the first line is, or is not, to be believed."""
+    """The evidence for the first line."""
     parts = []
     if summary.unsure and summary.disturbed:
         parts.append(f"no; {summary.disturbed.reasons[0]}")
@@ -114,12 +114,12 @@ def _sure(summary: RunSummary, best: MethodSummary, others: Sequence[MethodSumma
         low, high = best.speedup.interval
         parts.append(f"95% interval [{number(low, 2)}, {number(high, 2)}] on {counted}")
     elif best.speedup.blocks is not None:
-        parts.append(f"no interval: {best.speedup.blocks} blocks of prompts, it takes {minimum_clusters()}")
+        parts.append(f"no interval: {best.speedup.blocks} blocks of prompts, it needs {minimum_clusters()}")
     else:
-        parts.append(f"no interval: {counted}, it takes {minimum_clusters()}")
+        parts.append(f"no interval: {counted}, it needs {minimum_clusters()}")
     near = summary.fastest.as_good if summary.fastest and summary.fastest.told_apart and not summary.unsure else []
     if alike := [row.method for row in others if row.method in near]:
-        parts.append(f"as good by these prompts: {_some(alike)}")
+        parts.append(f"as good on these prompts: {_some(alike)}")
     graded = [row for row in (best, *others) if row.lossless]
     if other := [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]:
         parts.append(f"some answers of {_some(other)} are not {BASELINE}'s")

@@ -1,4 +1,4 @@
-"""Figures of runs as words and as cells: one way to write each, in sentences and tables alike."""
+"""Format figures as text and as table cells, so that sentences and tables write them in the same way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
 
 
 def name(row: MethodSummary) -> str:
-    """A row's method, marked where its acceptance was simulated or it failed, and where its precision is another."""
+    """Label of a row, with marks for simulated acceptance, a failed row, or another precision."""
     if row.simulated:
         return f"{row.method} (simulated)"
     return f"{row.method} ({', '.join(marks)})" if (marks := _marks(row)) else row.method
@@ -30,12 +30,11 @@ def _marks(row: MethodSummary) -> list[str]:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure, or a dash where there is none."""
+    """Format a figure; None is a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def speedup(ratio: Speedup | None) -> str:
-    """Value and interval."""
     if ratio is None:
         return "–"
     if ratio.interval is None:
@@ -45,34 +44,33 @@ def speedup(ratio: Speedup | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with two digits where one would say too little."""
+    """Format a share as percent, with one decimal below 3%."""
     return f"{share:.1%}" if share < 0.0295 else f"{share:.0%}"
 
 
 def figure(value: float | None, digits: int | None) -> Cell:
-    """A figure with so many digits; with as many as it takes where that is None."""
+    """A cell with ``digits`` decimals; None writes the shortest form."""
     if value is None:
         return NOTHING
     return Cell(f"{value:g}" if digits is None else number(value, digits), value)
 
 
 def known(value: float | None, digits: int) -> Cell:
-    """A figure of a data frame, which is None or nan where there is none."""
+    """A cell for a value of a data frame; None and nan are missing."""
     return NOTHING if value is None or value != value else figure(float(value), digits)
 
 
 def count(value: int) -> Cell:
-    """A whole number."""
     return Cell(str(value), value)
 
 
 def share(value: float | None) -> Cell:
-    """A part of a whole, in percent."""
+    """A share in percent."""
     return NOTHING if value is None else Cell(f"{value:.0%}", value)
 
 
 def ratio(found: Speedup | None) -> Cell:
-    """A speedup with its interval below it, or beside it where there is no room below."""
+    """A speedup with its interval on a second line, or on the same line in a terminal."""
     if found is None:
         return NOTHING
     under = "no interval"
@@ -83,7 +81,7 @@ def ratio(found: Speedup | None) -> Cell:
 
 
 def one_line(found: Speedup | None) -> Cell:
-    """A speedup with its interval beside it."""
+    """A speedup and its interval on one line."""
     if found is None:
         return NOTHING
     line = speedup(found)
@@ -91,7 +89,7 @@ def one_line(found: Speedup | None) -> Cell:
 
 
 def verdict(found: Speedup | None) -> Cell:
-    """What may be said of a speedup: nothing without an interval."""
+    """The verdict on a speedup; without an interval there is none."""
     if found is None:
         return NOTHING
     if found.interval is None:
@@ -100,7 +98,7 @@ def verdict(found: Speedup | None) -> Cell:
 
 
 def accuracy(found: Accuracy | None) -> Cell:
-    """Right answers of those scored, and their share with Wilson's interval."""
+    """Right answers out of the scored ones, and their share with Wilson's interval."""
     if found is None:
         return Cell("not scored", tone="faint", line="–")
     under = f"{found.value:.0%}"
@@ -110,14 +108,14 @@ def accuracy(found: Accuracy | None) -> Cell:
 
 
 def lossless(row: MethodSummary) -> Cell:
-    """The graded verdict, or that the acceptance was no target's."""
+    """The lossless verdict, or that acceptance was simulated."""
     if row.simulated:
         return Cell(f"simulated {row.simulated}", tone="bad")
     return graded(row.lossless)
 
 
 def graded(found: Lossless | None) -> Cell:
-    """The graded verdict; counts where it is not exact throughout."""
+    """The lossless verdict, with counts unless every answer is exact."""
     if found is None:
         return Cell("not checked", tone="faint")
     if found.verdict == "exact":
@@ -128,7 +126,7 @@ def graded(found: Lossless | None) -> Cell:
 
 
 def rate(found: Rate | None) -> Cell:
-    """Prompts of one grade among those graded, with Wilson's interval of their share."""
+    """Prompts of one grade out of the graded ones, with Wilson's interval of their share."""
     if found is None:
         return NOTHING
     text, under = f"{found.count}/{found.of}", ""

@@ -1,4 +1,4 @@
-"""Columns: one definition for each figure that several tables have, with its key, heading, digits and cell."""
+"""Definitions of the columns that several tables share: key, heading, digits and cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cells_of(columns: Sequence[Filled], record: Any) -> list[Cell]:
 
 
 def figure(key: str, title: str, digits: int, times: float = 1.0, **more: Any) -> Filled:
-    """A figure that a record has under ``key``, or under ``of`` where its unit is another, ``times`` that."""
+    """A column for the record's attribute ``key`` (or ``of``), multiplied by ``times`` to change its unit."""
     name = more.pop("of", key)
 
     def get(record: Any) -> Cell:
@@ -35,22 +35,22 @@ def figure(key: str, title: str, digits: int, times: float = 1.0, **more: Any) -
 
 
 def over_ar(key: str, title: str, made: Callable[[Any], Cell] = cell.ratio, **more: Any) -> Filled:
-    """A ratio over AR with its interval; AR's own is 1."""
+    """A column for a ratio over AR with its interval; AR's own is 1."""
     return Filled(
         key, title, get=lambda record: cell.ONE if record.method == BASELINE else made(getattr(record, key)), **more
     )
 
 
 def words(key: str, title: str, get: Callable[[Any], str], **more: Any) -> Filled:
-    """Words."""
+    """A column of text."""
     return Filled(key, title, words=True, get=lambda record: Cell(get(record)), **more)
 
 
 def _verdict(record: Any) -> Cell:
     if record.method == BASELINE:
         return Cell("baseline", tone="faint")
-    if again := getattr(record, "again", None):  # what it differs by from its twin is noise, whatever it says of AR
-        return Cell("A/A", under=f"{again.of} once more", tone="faint")
+    if again := getattr(record, "again", None):  # a repeated method: any difference is noise, so no verdict over AR
+        return Cell("A/A", under=f"repeats {again.of}", tone="faint")
     return cell.verdict(record.speedup)
 
 
@@ -71,5 +71,5 @@ def _own(record: Any, other: Cell) -> Cell:
 
 
 def on(only: Any, *columns: Filled) -> list[Filled]:
-    """The same columns, for one medium alone."""
+    """The same columns, shown on one medium only."""
     return [replace(column, only=only) for column in columns]

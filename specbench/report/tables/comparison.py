@@ -1,4 +1,4 @@
-"""Comparison of runs: what else differs between them, then row by row how much faster and how sure."""
+"""Tables of ``compare``: differences between the runs' settings, then the speedup of each row with its interval."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from specbench.report.tables.notes import gained, tells
 from specbench.results import BASELINE, AccuracyDifference, Speedup
 
 LEGEND = (
-    "Arrows lead from A to the other run. speedup: A's decode seconds per token over the other run's on the same "
-    "requests, with a 95% interval over prompts. It knows nothing of a machine that was slower in one of the runs; what"
-    " is said over AR does, as far as AR was hit alike."
+    "Arrows go from A to the other run. speedup: A's decode seconds per token divided by the other run's, on the same "
+    "requests, with a 95% interval over prompts. It includes any change of the machine's speed between the runs; "
+    "figures over AR cancel such a change if it slowed AR equally."
 )
 
 
 def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> list[Block]:
-    """The tables of a comparison; with ``prompts`` each prompt by itself, the slowest first."""
+    """The tables of a comparison; ``prompts`` adds a table per row with each prompt, the slowest first."""
     task, runs = found["task"], found["runs"]
     blocks: list[Block] = [Title(f"{task['name']} v{task['version']}", task["drawn"])]
     for run in runs:
-        said = [f"{run['model']} {run['dtype']}", run["device"], run["commit"] and f"commit {run['commit']}"]
-        blocks.append(Title(run["letter"], run["folder"], [" · ".join(part for part in said if part)]))
+        facts = [f"{run['model']} {run['dtype']}", run["device"], run["commit"] and f"commit {run['commit']}"]
+        blocks.append(Title(run["letter"], run["folder"], [" · ".join(part for part in facts if part)]))
     warnings = [f"{run['letter']} was disturbed: {'; '.join(run['disturbed'])}. Verdicts are unsure."
                 for run in runs if run["disturbed"]]  # fmt: skip
     warnings += [f"{letter} differs from A: {'; '.join(lines)}." for letter, lines in found["differs"].items() if lines]
@@ -37,7 +37,7 @@ def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> list[B
 
 
 def comparison_row(row: Mapping[str, Any]) -> str:
-    """What a row of a comparison is called: the run, and the method or both of them."""
+    """Name of a comparison's row: the run and its method, or both methods."""
     mine, its = row["methods"]
     return f"{row['run']} {its}" if mine == its else f"{row['run']} {its} / A {mine}"
 
@@ -81,7 +81,7 @@ def _by_prompt(row: Mapping[str, Any]) -> Table:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """A sentence on each row, and one on its right answers where there is something to say."""
+    """A sentence per row, and one on its right answers if the answers differ."""
     notes = []
     for row in found["rows"]:
         ratio, over_ar, name = _ratio(row["speedup"]), _ratio(row["over_ar"]), comparison_row(row)
@@ -89,12 +89,12 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
             notes.append(f"{name}: no answer is longer than one token, so there is no speed to compare.")
             continue
         a, other = row["tokens_per_forward"]
-        said = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
-        said += f"{number(other / a if a and other else None, 2)} TPF × "
-        said += f"{number(row['step_ratio'], 2)} step-time ratio"
+        text = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
+        text += f"{number(other / a if a and other else None, 2)} TPF × "
+        text += f"{number(row['step_ratio'], 2)} step-time ratio"
         if over_ar:
-            said += f"; over AR {speedup(over_ar)}, {over_ar.verdict}"
-        notes.append(f"{said}.{tells(ratio)}")
+            text += f"; over AR {speedup(over_ar)}, {over_ar.verdict}"
+        notes.append(f"{text}.{tells(ratio)}")
         if row["accuracy_difference"] and row["answers_differ"]:
             notes.append(f"{name}: {gained(AccuracyDifference.model_validate(row['accuracy_difference']))}.")
         if row["length_changed"]:

@@ -1,4 +1,4 @@
-"""A dry run: rows, memory and step time of each configuration, as predictions."""
+"""Table of a dry run: predicted rows, memory and step time of each configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 2**20
 
 
 def dry_run_report(content: Mapping[str, Any]) -> list[Block]:
-    """The table of what :func:`specbench.planning.dry_runs.dry_run` returns."""
+    """The table and legend of a result of :func:`specbench.planning.dry_runs.dry_run`."""
     title = Title(
         "dry run: predicted without running anything", f"{content['model']} {content['dtype']} · {content['device']}"
     )
@@ -39,30 +39,32 @@ def dry_run_report(content: Mapping[str, Any]) -> list[Block]:
 def _legend(content: Mapping[str, Any]) -> list[str]:
     cells = content["cells"]
     lines = [
-        "rows: of the largest tree. MiB: of weights, KV cache and a step of that configuration alone, for "
-        f"{content['capacity']:,} tokens a sequence; step: masks, activations and logits, at most, for not all are "
-        "there at a time."
+        "rows: largest tree. MiB: weights, KV cache and step of that configuration alone, for "
+        f"{content['capacity']:,} tokens per sequence. step: upper bound for masks, activations and logits, which do "
+        "not all exist at the same time."
     ]
     if any(cell["weight_bytes"] is None for cell in cells):
         lines.append("The memory use of this model is known only after loading it.")
     if any(cell["fits"] is False for cell in cells):
         room = content["memory_bytes"] / _MIB
-        lines.append(f"!: more than the {room:,.0f} MiB of {content['device']}; such a configuration does not fit.")
+        lines.append(f"!: does not fit into the {room:,.0f} MiB of {content['device']}.")
     if content["steps"] == "bound":
         lines.append(
-            f"ms: at least, a step of so many rows behind {content['context']} tokens, by bandwidth and peak of "
-            f"{content['device']}'s datasheet (roofline); measured steps take longer."
+            f"ms: lower bound for a step of that many rows after {content['context']} tokens, from the bandwidth and "
+            f"peak in {content['device']}'s datasheet (roofline); measured steps take longer."
         )
     elif content["steps"] != "none":
-        said = {
-            "measured": "by a stored profile of it",
-            "projected": f"onto {content['device']}, of which none is stored: from one of another device and the "
-            "datasheet, as --project does. In brackets from one of its stories to the other, and so × ar",
+        source = {
+            "measured": "from a stored profile of this device",
+            "projected": f"onto {content['device']}, without a stored profile, from another device's profile and the "
+            "datasheet, as with --project. In brackets and in × ar: the range of its two assumptions",
         }[content["steps"]]
         made = "projected" if content["steps"] == "projected" else "predicted"
-        lines.append(f"ms: a step of so many rows behind {content['context']} tokens, {made} {said}.")
+        lines.append(f"ms: a step of that many rows after {content['context']} tokens, {made} {source}.")
     if any(cell["measured_rows"] is False for cell in cells):
-        lines.append("~: outside of what the profile measured, where the nearest point's share of its bound is kept.")
+        lines.append(
+            "~: outside the measured range of the profile; extrapolated with the nearest point's share of its bound."
+        )
     if content["hint"]:
         lines.append(content["hint"])
     return lines

@@ -1,4 +1,4 @@
-"""Other engines in a run: whether our AR is a fair baseline, their speculation over their own, which rows failed."""
+"""Other engines in a run: whether our AR is a fair baseline, speculation over each engine's own AR, and failed rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from specbench.results import EngineFacts, MethodSummary, RunSummary
 
 _FAIR = (
-    "Other engines' plain decoding in the same run: the same weights at the same precision, the same prompt ids and "
-    "stop rule, interleaved, timed from outside. Ratio: our AR's decode speed over theirs with its 95% "
-    "paired-bootstrap interval over prompts; above 1 ours is faster. Reading: what a step's weights and cache take at "
-    "the bandwidth that a probe read beside the run."
+    "Plain decoding of other engines in the same run: same weights, precision, prompt ids and stop rule, interleaved, "
+    "timed from outside. Ratio: our AR's decode speed divided by theirs, with a 95% paired-bootstrap interval over "
+    "prompts; above 1 our AR is faster. Reading: time to read a step's weights and KV cache at the bandwidth that a "
+    "probe measured during the run."
 )
-_OWN = "Their speculation over the same engine's plain decoding in the same run; lossless: against its own texts."
+_OWN = "Speculation of another engine over its own plain decoding in the same run, with whose texts lossless compares."
 
 
 def engine_blocks(run: Any) -> Iterator[Block]:
-    """What a run says of rows that failed, ours too, and of its other engines; nothing where it has neither."""
+    """Failed rows (ours too) and tables of other engines; empty if the run has neither."""
     rows = [row for row in run.summary.rows if row.other]
     if failed := [row for row in run.summary.rows if row.failed]:
         yield Words([f"{row.method} failed after {row.requests} requests: {row.failed}." for row in failed], "warning")
@@ -41,8 +41,8 @@ def engine_blocks(run: Any) -> Iterator[Block]:
         ]  # fmt: skip
         title = "Other engines' speculation over their own AR"
         yield Table("over-own-ar", title, columns, own, Source([run.id], _OWN), short="over its own ar")
-    if said := [f"{row.method}: {described(row.other.facts)}" for row in rows if row.other and row.other.facts]:
-        yield Words(said, "notes")
+    if lines := [f"{row.method}: {described(row.other.facts)}" for row in rows if row.other and row.other.facts]:
+        yield Words(lines, "notes")
 
 
 def _fair(run: Any, against: Sequence[OverEngine]) -> Table:
@@ -82,17 +82,17 @@ def _own(run: Any, row: MethodSummary) -> Row:
 
 
 def ratio_of(each: OverEngine) -> str:
-    """Our AR's speed over theirs, with its interval."""
+    """Our AR's speed divided by the other engine's, with its interval."""
     if each.low is None or each.high is None:
         return f"{each.ratio:.2f} (too few)"
     return f"{each.ratio:.2f} [{each.low:.2f}, {each.high:.2f}]"
 
 
 def fairness(summary: RunSummary, against: Sequence[OverEngine]) -> str:
-    """Whether our AR is a fair baseline, in words: within 5 % of the fastest other engine's, or where the time goes."""
+    """Whether our AR is a fair baseline (within 5% of the fastest other engine), and if not, where the time goes."""
     fastest = against[0]
     if summary.unsure:
-        return f"Unsure, as this run was disturbed: {BASELINE} over {fastest.row.method} {ratio_of(fastest)}."
+        return f"Unsure because this run was disturbed: {BASELINE} over {fastest.row.method} {ratio_of(fastest)}."
     if fastest.fair:
         return (
             f"Within 5% of the fastest other engine's plain decoding, or faster: {BASELINE} over "
@@ -103,7 +103,7 @@ def fairness(summary: RunSummary, against: Sequence[OverEngine]) -> str:
 
 
 def described(facts: EngineFacts) -> str:
-    """An engine in a line: version, where from, how it ran, with which weights and flags."""
+    """An engine in one line: version, package, how it ran, weights and flags."""
     weights = facts.weights
     same = "the run's weights" if weights.verified else "weights unverified"
     digest = f", sha256 {weights.sha256[:12]}" if weights.sha256 else ""
@@ -111,8 +111,12 @@ def described(facts: EngineFacts) -> str:
         f"{facts.engine} {facts.version}" + (f" ({facts.package})" if facts.package else ""),
         facts.how,
         f"{facts.dtype}, {same}{digest}",
-        *([] if facts.ids else ["sends and receives text, tokenised again"]),
-        *({"forwards": [], "total": ["forwards counted in all"], "nothing": ["forwards not counted"]}[facts.counts]),
+        *([] if facts.ids else ["exchanges text, which is tokenised again"]),
+        *(
+            {"forwards": [], "total": ["only total forwards counted"], "nothing": ["forwards not counted"]}[
+                facts.counts
+            ]
+        ),
         *([" ".join(facts.command)] if facts.command else []),
     ]
     if facts.memory_bytes is not None:

@@ -1,4 +1,4 @@
-"""What ``check-lossless`` shows: counts of each sampling, rates over prompts, where answers parted, and the noise."""
+"""Tables of ``check-lossless``: counts per sampling, rates over prompts, first differences, and the noise floor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from specbench.report.tables.columns import METHOD, VERDICT
 from specbench.report.tables.run_parts import grades
 from specbench.results import BASELINE, Rate
 
-#: Divergences that are listed; all of them are in the JSON.
+#: Divergences listed in the table; the JSON has all.
 _LISTED = 12
 
 
 def lossless_report(found: Mapping[str, Any]) -> list[Block]:
-    """The tables of a check, from what ``check-lossless --json`` prints."""
+    """The tables of a check, from the output of ``check-lossless --json``."""
     blocks: list[Block] = []
     if found["drawn"]:
         blocks.append(Words([f"{task}: {drawn}" for task, drawn in found["drawn"].items()], "notes"))
@@ -27,8 +27,8 @@ def lossless_report(found: Mapping[str, Any]) -> list[Block]:
         blocks.append(_divergences(diverged))
     if found["distributions"]:
         blocks.append(Words([distribution(each) for each in found["distributions"]]))
-    if said := _noises([row["noise"] for row in found["rows"] if row["noise"]]):
-        blocks.append(Words(said, "notes"))
+    if lines := _noises([row["noise"] for row in found["rows"] if row["noise"]]):
+        blocks.append(Words(lines, "notes"))
     return blocks
 
 
@@ -52,7 +52,7 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _divergences(diverged: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Table:
     columns = [
-        Column("prompt", "left AR", words=True), METHOD, Column("temperature", "T"), Column("seed", "seed"),
+        Column("prompt", "differs from AR", words=True), METHOD, Column("temperature", "T"), Column("seed", "seed"),
         Column("at", "at token"), Column("gap", "gap"), Column("class", "class", words=True),
     ]  # fmt: skip
     body = []
@@ -66,7 +66,7 @@ def _divergences(diverged: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 def _noises(measured: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the noise floor comes from: a sentence for each device, dtype and attention backend."""
+    """The noise floor, a sentence for each device, dtype and attention backend."""
     found = []
     for where in dict.fromkeys((each["device"], each["dtype"], each["attention"]) for each in measured):
         # The rows of a sampling share one measurement.
@@ -75,24 +75,24 @@ def _noises(measured: Sequence[Mapping[str, Any]]) -> list[str]:
         tokens, flips = (sum(each[name] for each in mine) for name in ("positions", "flips"))
         found.append(
             f"Noise floor of AR's top-2 gap on {where[0]} in {where[1]}, attention {where[2]}: "
-            f"{largest['floor']:.3g} at most, twice the largest change between 1 and {largest['rows']} rows over "
-            f"{tokens} tokens ({flips} of them flipped)."
+            f"at most {largest['floor']:.3g}, twice the largest change between 1 and {largest['rows']} rows over "
+            f"{tokens} tokens (the best token changed for {flips})."
         )
     return found
 
 
 def distribution(tested: Mapping[str, Any]) -> str:
-    """What a two-sample test found, with what it could have found."""
-    where = f"{tested['method']} on {tested['task']} at T={tested['temperature']:g}, noise of its own: "
+    """Result of a two-sample test, and the smallest difference that it could have detected."""
+    where = f"{tested['method']} on {tested['task']} at T={tested['temperature']:g}, sampled with its own noise: "
     if tested["verdict"] == "too few samples":
         return (
-            f"{where}{tested['answers']} answers share too few prefixes to compare distributions; give it more "
+            f"{where}{tested['answers']} answers share too few prefixes to compare distributions; use more "
             "--seeds, such as 0:49, or a lower temperature"
         )
     whose = "AR's" if tested["against"] == BASELINE else f"those of {tested['against']}"
     different = tested["verdict"] == "different"
-    said = f"its texts are distributed otherwise than {whose}" if different else f"no difference from {whose} shown"
+    text = f"the distribution of its texts differs from {whose}" if different else f"no difference from {whose} shown"
     return (
-        f"{where}{said} (p = {tested['p_value']:.2g}; {tested['answers']} answers, {tested['contexts']} contexts; a "
-        f"total variation of {tested['detectable']:.0%} in each would be seen)"
+        f"{where}{text} (p = {tested['p_value']:.2g}; {tested['answers']} answers, {tested['contexts']} contexts; "
+        f"would detect a total variation of {tested['detectable']:.0%} in each)"
     )

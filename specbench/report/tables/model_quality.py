@@ -1,4 +1,4 @@
-"""What ``specbench quality`` shows: each model's figures, and what the others' differ by from the first one's."""
+"""Tables of ``specbench quality``: each model's figures, and the differences from the first model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from specbench.report.document import Block, Cell, Column, Row, Table, Title, Wo
 from specbench.report.tables import cell
 
 _LEGEND = (
-    "± is lm-eval's standard error. Differences are document by document, with a 95% interval over documents, each by "
-    "itself: of shares in points, of perplexities as a ratio. right: documents that only the one, and only A has right."
+    "± is lm-eval's standard error. Differences are paired by document, each with its own 95% interval over documents: "
+    "in points for shares, as a ratio for perplexities. right: +documents that only this model and −that only A has "
+    "right."
 )
 
 
 def quality_report(found: Sequence[Quality]) -> list[Block]:
-    """The tables of some models; the first is what the others are compared with."""
+    """The tables of several models; the first is the reference."""
     blocks: list[Block] = []
     for letter, name, each in zip(ascii_uppercase, model_names(found), found, strict=False):
         asked = [f"first {each.limit}"] if each.limit else []
@@ -41,8 +42,8 @@ def quality_report(found: Sequence[Quality]) -> list[Block]:
         if notes:
             blocks.append(Words([f"{letter}: {note}." for note in notes], "warning"))
     unverified = sorted({task.task for each in found for task in each.tasks if task.revision == UNVERIFIED})
-    said = [f"No revision of the data is pinned: {', '.join(unverified)}."] if unverified else []
-    return [*blocks, Words([*said, _LEGEND], "notes")]
+    lines = [f"Tasks without a pinned revision of their data: {', '.join(unverified)}."] if unverified else []
+    return [*blocks, Words([*lines, _LEGEND], "notes")]
 
 
 def _values(found: Sequence[Quality]) -> Table:
@@ -64,7 +65,7 @@ def _values(found: Sequence[Quality]) -> Table:
 
 
 def _head(one: TaskQuality | GroupQuality) -> tuple[str, str, str]:
-    """Name with version, documents and examples; of a group only its name."""
+    """Name with version, number of documents, and shots; a group has only a name."""
     if isinstance(one, GroupQuality):
         return f"{one.group} (group)", "", ""
     count = f"{one.documents}" if one.documents == one.of else f"{one.documents}/{one.of}"
@@ -72,7 +73,7 @@ def _head(one: TaskQuality | GroupQuality) -> tuple[str, str, str]:
 
 
 def _named(metric: str, kind: str) -> str:
-    """A metric, with its filter where it has one."""
+    """Name of a metric, with its filter if it has one."""
     return metric if kind == "none" else f"{metric} ({kind})"
 
 
@@ -99,7 +100,7 @@ def _differences(title: str, rows: Sequence[Compared]) -> Table:
 
 
 def _difference(row: Compared) -> str:
-    """By how much two models differ, with its interval."""
+    """The difference of two models, with its interval."""
     shown, times = ("+.1f", 100) if row.gained is not None else (".4g", 1)
     value = f"{times * row.value:{shown}}"
     if row.interval is None:

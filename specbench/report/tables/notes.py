@@ -1,4 +1,4 @@
-"""Notes: the sentences that qualify a run's table."""
+"""Sentences under a run's table: verdicts, caveats and what to change."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from specbench.results import (
 )
 
 LEGEND = (
-    "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
-    "token over the method's, with its 95% paired-bootstrap interval over prompts. e2e: the same with the prefill."
+    "TPF: tokens per target forward after the prefill. tok/s: decoded tokens per decode second. speedup: AR's seconds "
+    "per token divided by the method's, with a 95% paired-bootstrap interval over prompts. e2e: the same with the "
+    "prefill."
 )
 
 
-#: How much a note matters: the figures mean something else, may mislead, are less than they could be, or are explained.
+#: Importance of a note: the figures are invalid, may mislead, could be better, or are only explained.
 INVALID, MISLEADING, LIMITED, DETAIL = range(4)
 
 
@@ -46,9 +47,9 @@ class Note(str):
 
 
 def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) -> list[str]:
-    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend.
+    """Sentences that qualify the table; ``alone`` adds the legend, and figures for which a page has tables.
 
-    Those that matter are a :class:`Note` with a rank.
+    Important ones are a :class:`Note` with a rank.
     """
     found: list[str] = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
@@ -57,7 +58,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
             found.append(f"{name(row)}: {value:.2f} {described[row.method].get(figure, figure)}.")
         if row.draft_forwards and alone:
             drafting = row.draft_forwards / max(1, row.target_forwards)
-            found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
+            found.append(f"{name(row)}: {drafting:.2f} draft model forwards per target forward.")
         ratio = row.speedup
         if row.method == BASELINE or ratio is None:
             continue
@@ -75,18 +76,18 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
             )
         if row.method in summary.engine.get("calibrated", []):
             found.append(
-                f"{name(row)}: auto settings, by step times stored before it began: trees of "
-                f"{number(row.rows_per_step, 1)} rows in the mean."
+                f"{name(row)}: auto settings, chosen from step times measured before the run: "
+                f"{number(row.rows_per_step, 1)} rows per tree on average."
             )
-        parts = ""  # of an engine whose forwards nobody counted
+        parts = ""  # for engines that do not report their forwards
         if row.tokens_per_forward is not None and row.step_ratio is not None:
             parts = f" = {row.tokens_per_forward:.2f} TPF × {row.step_ratio:.2f} step-time ratio"
         if alone:
             found.append(
                 f"{name(row)}: {ratio.verdict}; {number(ratio.value, 2)}{parts}{_spread(ratio)}.{tells(ratio)}"
             )
-        elif said := tells(ratio):
-            found.append(f"{name(row)}:{said}")
+        elif text := tells(ratio):
+            found.append(f"{name(row)}:{text}")
         if asked := row.simulated:
             if row.tokens_per_forward is not None and row.tokens_per_forward < 0.9 * asked.mean:
                 short = f"{row.tokens_per_forward:.2f} tokens a forward where {asked.mean:g} were asked for"
@@ -96,12 +97,12 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
                         f"{name(row)}: {short}; its trees offer no more here, or answers are too short.",
                     )
                 )
-            continue  # its answers end at the budget, and AR's where they end
+            continue  # simulated answers always end at the budget, so their lengths say nothing
         if row.length_changed:
-            line = f"{row.method}: {row.length_changed} answers have another length than AR's."
+            line = f"{row.method}: {row.length_changed} answers differ in length from AR's."
             found.append(Note.ranked(LIMITED, line))
         if row.prompt_changed:
-            found.append(f"{row.method}: {row.prompt_changed} later turns follow other answers than AR's.")
+            found.append(f"{row.method}: {row.prompt_changed} later turns follow answers that differ from AR's.")
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
             fewer = row.accuracy_difference.verdict == "fewer right"
             found.append(
@@ -110,7 +111,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
     found += _over_base(run, summary)
     found += _calibration(summary)
     if alone:
-        found += [Note.ranked(MISLEADING, said) for row in summary.rows for said in made_by_loops(row)]
+        found += [Note.ranked(MISLEADING, text) for row in summary.rows for text in made_by_loops(row)]
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
@@ -157,44 +158,44 @@ def more_prompts(needed: int, supply: PromptSupply | None) -> str:
 
 
 def seldom_filled(prompts: int, concurrency: int, supply: PromptSupply | None = None) -> str:
-    """A sentence where a run has too few prompts for its concurrency; empty where it has enough."""
+    """A sentence if a run has too few prompts for its concurrency, otherwise empty."""
     if concurrency == 1 or prompts >= FILLINGS * concurrency:
         return ""
     if prompts < concurrency:
-        said = f"{prompts} prompts do not fill {concurrency} slots"
+        text = f"{prompts} prompts are fewer than the {concurrency} slots"
     else:
         often = "once" if prompts == concurrency else f"{prompts / concurrency:.2g} times"
-        said = f"{prompts} prompts fill {concurrency} slots {often}"
+        text = f"{prompts} prompts fill {concurrency} slots {often}"
     return (
-        f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
+        f"{text}: slots are empty at the end, the more so the more a method's speed varies; "
         f"{more_prompts(FILLINGS * concurrency, supply)}."
     )
 
 
 def few_blocks(blocks: int | None, concurrency: int, supply: PromptSupply | None = None) -> str:
-    """A sentence where too few blocks of sequences were stepped together for an interval; empty where enough were."""
+    """A sentence if too few blocks were timed for an interval, otherwise empty."""
     least = minimum_clusters()
     if concurrency == 1 or blocks is None or blocks >= least:
         return ""
-    were = f"{blocks} blocks were" if blocks != 1 else "1 block was"
+    were = f"{blocks} blocks were" if blocks != 1 else "only 1 block was"
     return (
-        f"No interval: {were} timed, {concurrency} sequences together, and an interval takes {least} blocks; "
+        f"No interval: {were} timed ({concurrency} sequences together), and an interval needs {least} blocks; "
         f"{more_prompts(prompts_for(least, concurrency), supply)}."
     )
 
 
 def _over_base(run: Mapping[str, Any], summary: RunSummary) -> Iterator[str]:
-    """What a fine-tuned model is worth beside the one that it was made from."""
+    """Speedup and accuracy of a fine-tuned model compared with plain decoding of its base model."""
     for row in summary.rows:
         over = row.over_base
         if over and over.speedup:
             right = f"; {gained(over.accuracy_difference)}" if over.accuracy_difference else ""
-            base = f"AR of {run['base']['name']}, which {run['model']['name']} was made from"
+            base = f"AR of {run['base']['name']}, the base of {run['model']['name']}"
             yield f"{name(row)} over {base}: {over.speedup.verdict}, {speedup(over.speedup)}{right}."
 
 
 def _calibration(summary: RunSummary) -> Iterator[str]:
-    """How well the scores of a row's drafts match the target, for each row whose drafts have scores."""
+    """How well the drafters' scores match the target, for each row that scores its drafts."""
     for row in summary.rows:
         if row.branches and not row.again:
             found = row.branches
@@ -207,106 +208,108 @@ def _calibration(summary: RunSummary) -> Iterator[str]:
 
 
 def _again(row: MethodSummary, again: RepeatCheck) -> str:
-    """What a method's second row in a run says of the run itself: the A/A check."""
-    ratio, twice = again.speedup, f"{name(row)} is {again.of} once more"
+    """A/A check: the same method twice in one run shows how noisy the run was."""
+    ratio, twice = again.speedup, f"{name(row)} repeats {again.of}"
     if ratio.interval is None:
         return f"{twice}; too few prompts to say how noisy this run is."
     low, high = ratio.interval
     if low <= 1 <= high:
-        return f"{twice}: {speedup(ratio)}, no difference, as it has to be.{tells(ratio)}"
+        return f"{twice}: {speedup(ratio)}, no difference, as expected.{tells(ratio)}"
     off = max(abs(low - 1), abs(high - 1))
-    return f"{twice} and yet {speedup(ratio)}: something disturbed this run; trust no difference below {off:.0%}."
+    return f"{twice} but differs, {speedup(ratio)}: something disturbed this run; ignore differences below {off:.0%}."
 
 
 def _spread(ratio: Speedup) -> str:
-    """How single prompts fared, where the summary says so."""
+    """Speedups of single prompts, if the summary has them."""
     each = ratio.per_prompt
     if each is None:
         return ""
     what = "prompts" if ratio.blocks is None else "blocks"
     won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} {what}"
     won += "" if each.p_value is None else f" (sign test p = {each.p_value:.2g})"
-    return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}{won}"
+    return f"; per prompt: median {each.median:.2f}, geometric mean {each.geometric_mean:.2f}{won}"
 
 
 def tells(ratio: Speedup) -> str:
-    """Where nothing was shown: which difference would have been, and how many prompts would show the one seen."""
+    """If no difference is shown: the smallest detectable one, and the prompts needed to show the observed one."""
     if "faster" in ratio.verdict or "slower" in ratio.verdict:
         return ""
     parts = []
     own = ratio.interval
     if own is None and ratio.blocks is None:
-        parts.append(f"an interval takes {minimum_clusters()} prompts")
+        parts.append(f"an interval needs {minimum_clusters()} prompts")
     if ratio.among and own and not own[0] <= 1 <= own[1]:
-        parts.append(f"by itself its interval leaves out 1, and among {ratio.among.rows} rows that is no evidence")
+        parts.append(f"its own interval excludes 1, but among {ratio.among.rows} rows that is no evidence")
     if seen := ratio.detectable:
-        parts.append(f"these prompts tell differences of {percent(seen)} or more")
+        parts.append(f"these prompts can show differences of {percent(seen)} or more")
     measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
     if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
-        parts.append(f"about {_rounded(needed.prompts)} would tell the difference seen")
+        parts.append(f"about {_rounded(needed.prompts)} would show the observed difference")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
 
 
 def _rounded(count: int) -> int:
-    """A count with its first two digits, rounded up: it is an estimate."""
+    """Round an estimated count up to two digits."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 
 
 def gained(difference: AccuracyDifference) -> str:
-    """How many more answers are right than AR's, on the same prompts."""
+    """Difference in right answers from AR, on the same prompts."""
     points = f"{100 * difference.value:+.1f} points"
     if difference.interval is not None:
         low, high = difference.interval
         points += f" [{100 * low:+.1f}, {100 * high:+.1f}]"
-    split = f"{difference.gained} prompts gained, {difference.lost} lost, McNemar p = {difference.p_value:.2g}"
+    split = f"{difference.gained} prompts gained, {difference.lost} lost, McNemar's p = {difference.p_value:.2g}"
     return f"{difference.verdict}: {points} of right answers; {split}"
 
 
 def _of_losslessness(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> list[str]:
-    """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
+    """The number of prompts that support the verdict, and rows whose losslessness one run cannot show."""
     found = []
     graded = [row.lossless.rates for row in rows if row.method != BASELINE and row.lossless and row.lossless.rates]
     exact = [rates.get("exact") for rates in graded]
     if exact and all(share and share.count == share.of and share.low is not None for share in exact):
         fewest = min((share for share in exact if share), key=lambda share: share.of)
-        found.append(f"Exact on all {fewest.of} prompts: 95% interval of such prompts {fewest.low:.0%} to 100%.")
+        found.append(
+            f"Exact on all {fewest.of} prompts; 95% interval of the share of exact prompts: {fewest.low:.0%} to 100%."
+        )
     if run["sampling"]["temperature"] > 0:
         own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]
         found += [
-            f"{label} draws noise of its own: check-lossless --seeds 0:49 tests its distribution." for label in own
+            f"{label} samples with its own noise: check-lossless --seeds 0:49 tests its distribution." for label in own
         ]
     return found
 
 
-#: Share of answers in a method's other texts from which on it is said: by chance there is next to none.
+#: Note the share of answers found in a method's corpus from this value on; by chance it is close to 0.
 _SEEN = 0.05
 
 
 def _of_other_texts(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> Iterator[str]:
-    """Of rows that draft from more than their request's own text: what their figures hang on."""
+    """Caveats for rows that draft from texts other than their own request."""
     stateful = {spec["label"] for spec in run["methods"] if spec.get("stateful")}
     for row in rows:
         if row.method in stateful:
             yield (
-                f"{name(row)} learns from the requests before: its figures are of these prompts in this order, and its "
-                "interval takes them for independent, which they are not."
+                f"{name(row)} learns from earlier requests: its figures hold for these prompts in this order, and its "
+                "interval wrongly treats them as independent."
             )
         if (seen := row.measures.get(SEEN, 0.0)) >= _SEEN:
             yield (
-                f"{name(row)}: {seen:.0%} of its answers stand word for word in what it drafts from; such a corpus may "
-                "hold the target's own answers to this task, and its speed is of reading them off."
+                f"{name(row)}: {seen:.0%} of its answers occur word for word in its corpus, which may therefore hold "
+                "the target's own answers to this task; its speed is that of copying them."
             )
 
 
 def _short(value: Any) -> str:
-    """An option's value; of a hash, as much as tells two apart."""
+    """An option's value; hashes are shortened."""
     text = str(value)
     return text[:12] if len(text) == 64 else text
 
 
 def _throttled(summary: RunSummary) -> list[str]:
-    """The warning that some times are not those of the GPU at its clocks, in one line."""
+    """Warning that some requests ran at reduced GPU clocks, in one line."""
     seen = [row.gpu for row in summary.rows if row.gpu]
     count = sum(gpu.throttled for gpu in seen)
     if not count:

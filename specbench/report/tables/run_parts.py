@@ -1,4 +1,4 @@
-"""Further tables of a run: what readers wait for, how right the answers are, groups, phases, projections, the GPU."""
+"""Further tables of a run: latency, memory, accuracy, groups, phases, projections, GPU."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from specbench.results import BROKEN, KEPT, PHASES, judge_remarks
 if TYPE_CHECKING:
     from specbench.results import MethodSummary, Rate
 
-_OPEN = 10  # rows; a longer table beside the headline's is folded
+_OPEN = 10  # rows; longer tables below the headline are folded
 
 
 def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
-    """The tables that a run's figures call for; ``rows`` are those whose speed may be shown."""
+    """The tables for which the run has figures; ``rows`` are those whose speed may be shown."""
     every: Sequence[MethodSummary] = run.summary.rows
     if any(row.ttft_speedup for row in every):
         yield end_to_end(run, rows)
@@ -64,15 +64,15 @@ def part_blocks(run: Any, rows: Sequence[MethodSummary]) -> Iterator[Block]:
 
 
 def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
-    """What a reader waits for, first token and whole answer, and the memory that a method decodes in."""
+    """Time to first token, latency of the whole answer, and memory."""
     known = [row.memory for row in run.summary.rows if row.memory]
     held = "" if not known else (
-        f"MB: what a method decodes in, {known[0].weight_bytes / 1e6:.0f} of weights, {known[0].cache_bytes / 1e6:.0f} "
-        "of KV cache for all sequences, and of its draft model or head."
+        f"MB: memory for decoding: {known[0].weight_bytes / 1e6:.0f} for weights, {known[0].cache_bytes / 1e6:.0f} for "
+        "the KV cache of all sequences, and the draft model or head."
     )  # fmt: skip
-    cache = "KV cache: of all sequences together, as it is allocated."
-    drafts = "drafts: weights and KV cache of what the method drafts with."
-    peak = "peak: torch's allocator on a GPU."
+    cache = "KV cache: allocated for all sequences together."
+    drafts = "drafts: weights and KV cache of the draft model or head."
+    peak = "peak: the most that torch's allocator held on the GPU."
     columns = [
         NAME, figure("ttft_ms", "TTFT ms", 1, 1e3, of="ttft_median_s"), over_ar("ttft_speedup", "× TTFT"),
         figure("latency_s", "latency s", 2, of="latency_median_s"), replace(E2E, title="× latency"),
@@ -84,14 +84,14 @@ def end_to_end(run: Any, rows: Iterable[MethodSummary]) -> Table:
     ]  # fmt: skip
     body = [Row(cells_of(columns, row), run.id, row.method, strong=row.baseline) for row in rows]
     formula = (
-        "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds over the "
-        "method's, pooled over requests, per first token and per token."
+        "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds divided by "
+        "the method's, pooled over requests: to the first token for × TTFT, per token for × latency."
     )
     return Table("end to end", "End to end", columns, body, Source([run.id], formula), short="end to end")
 
 
 def _bytes(key: str, title: str, part: str, **more: Any) -> Filled:
-    """A part of what a method decodes in, in megabytes."""
+    """A column for one part of a method's memory, in megabytes."""
 
     def get(row: MethodSummary) -> Cell:
         return cell.figure(1e-6 * getattr(row.memory, part) if row.memory else None, 0)
@@ -100,7 +100,7 @@ def _bytes(key: str, title: str, part: str, **more: Any) -> Filled:
 
 
 def _branches(run: Any) -> Iterator[Table]:
-    """How well the scores of a method's drafts match the target; none where no method's drafts have scores."""
+    """How well the drafters' scores match the target; no table if no method scores its drafts."""
     columns = [
         Filled("branches", "trees", get=lambda found: cell.count(found.branches)), figure("tokens", "tokens", 1),
         figure("gap_median", "median gap", 1), figure("gap_mean", "mean gap", 1),
@@ -113,22 +113,22 @@ def _branches(run: Any) -> Iterator[Table]:
         if row.branches
     ]
     formula = (
-        "Of up to eight trees a request: the path that takes the best-scored child each time. Gap: the sum of the "
-        "log-probabilities that its drafter gave its tokens, less that under the target, in nats, at temperature 1."
+        "For up to eight trees per request: the path of best-scored children. Gap: its log-probability under the "
+        "drafter minus that under the target, summed over its tokens, in nats, at temperature 1."
     )
     title = "How well drafters' scores of their branches match the target"
-    if body:  # in a terminal a sentence says it
+    if body:  # the terminal shows a sentence instead
         yield Table("branches", title, [METHOD, *columns], body, Source([run.id], formula), folded=True, only="page")
 
 
 def grades(run_id: str, graded: Mapping[str, Mapping[str, Rate]]) -> Table:
-    """Prompts of each grade and their share, by method."""
+    """Number and share of prompts of each grade, by method."""
     columns = [METHOD, *(Column(f"{grade}_prompts", grade) for grade in GRADES)]
     body = [
         Row([Cell(method), *(cell.rate(rates.get(grade)) for grade in GRADES)], run_id, method)
         for method, rates in graded.items()
     ]
-    source = Source([run_id], "Prompts of those graded, each by the worst of its answers; 95% Wilson intervals.")
+    source = Source([run_id], "Graded prompts; a prompt has the grade of its worst answer. 95% Wilson intervals.")
     return Table("lossless", "How many prompts have AR's text", columns, body, source, short="AR's text")
 
 
@@ -141,7 +141,7 @@ def _metrics(run: Any) -> Table:
         Row([Cell(row.method), *map(cell.accuracy, [row.accuracy, *(row.metrics.get(n) for n in names)])], run.id,
             row.method) for row in rows
     ]  # fmt: skip
-    source = Source([run.id], "Right answers of those scored, by each of the task's metrics.")
+    source = Source([run.id], "Right answers out of the scored ones, for each of the task's metrics.")
     zeros = not any(score and score.passed for row in rows for score in row.metrics.values())
     return Table(
         "metrics", "Right answers by every metric", columns, body, source, folded=len(body) > _OPEN,
@@ -151,7 +151,7 @@ def _metrics(run: Any) -> Table:
 
 def _measures(run: Any) -> Table:
     rows = run.summary.rows
-    said = {name: what for spec in run.config.methods for name, what in spec.measures.items()}
+    descriptions = {name: what for spec in run.config.methods for name, what in spec.measures.items()}
     names = list(dict.fromkeys(name for row in rows for name in row.measures))
     drafting = any(row.draft_forwards for row in rows)
     columns = [METHOD, *(Column(name, name.replace("_", " ")) for name in names)]
@@ -163,14 +163,16 @@ def _measures(run: Any) -> Table:
             each = row.draft_forwards / row.target_forwards if row.target_forwards else None
             figures += [cell.figure(each, 2)] if drafting else []
             body.append(Row([Cell(row.method), *figures], run.id, row.method))
-    meanings = [f"{name.replace('_', ' ')}: {said[name]}, mean over requests." for name in names if name in said]
-    meanings += ["draft forwards: of its draft model, for each forward of the target."] if drafting else []
+    meanings = [
+        f"{name.replace('_', ' ')}: {descriptions[name]}, mean over requests." for name in names if name in descriptions
+    ]
+    meanings += ["draft forwards: forwards of the draft model per target forward."] if drafting else []
     title, source = "The methods' own figures", Source([run.id], " ".join(meanings))
     return Table("measures", title, columns, body, source, folded=len(body) > _OPEN, only="page")
 
 
 def _groups(run: Any, rows: Sequence[MethodSummary]) -> Table:
-    """Figures of each group of categories, with Spec-Bench's own in the end."""
+    """Figures of each group of categories, with Spec-Bench's own figures in the last columns."""
     theirs = [figure("specbench_mat", "MAT*", 2), figure("specbench_speedup", "speedup*", 2)]
     columns = [
         Column("group", "group", words=True, once=True), METHOD, PROMPTS, TPF, *on("page", TOK_S), SPEEDUP,
@@ -189,14 +191,14 @@ def _groups(run: Any, rows: Sequence[MethodSummary]) -> Table:
                 key = f"{group} / {row.method}"
                 body.append(Row(cells, run.id, row.method, strong=row.baseline, key=key, only=only))
     formula = (
-        "As in the headline table, over a group's prompts. * as Spec-Bench defines them: prefill included, means of "
-        "prompts' speeds, AR without stop tokens."
+        "As in the headline table, over the prompts of each group. * as defined by Spec-Bench: prefill included, mean "
+        "of the prompts' speeds, AR without stop tokens."
     )
     return Table("groups", "By group of categories", columns, body, Source([run.id], formula), short="group")
 
 
 def judgment_report(judged: Mapping[str, Any], run_id: str = "") -> Iterator[Block]:
-    """Mean ratings of one judge by category and method, with how many answers have one, and what to bear in mind."""
+    """Mean ratings of one judge by category and method, the number of rated answers, and caveats."""
     methods, judge = judged["methods"], judged["judge"]
     columns = [Column("score", "score", words=True), *(Column(method, method) for method in methods)]
     body = []
@@ -206,11 +208,11 @@ def judgment_report(judged: Mapping[str, Any], run_id: str = "") -> Iterator[Blo
             body.append(Row([Cell(f"{word}{name}"), *scores], run_id))
     body.append(Row([Cell("all"), *(_score(found) for found in methods.values())], run_id, strong=True))
     how = {"local": "run here", "endpoint": f"at {judge['endpoint']}", "import": "imported"}[judge["kind"]]
-    where = "" if run_id else f" ({how})"  # a page may be shown to anybody, and names no host
-    formula = f"Mean rating, 1 to 10, by {judge['id']}{where}, and how many of the answers have one."
+    where = "" if run_id else f" ({how})"  # a page may be published, so it names no host
+    formula = f"Mean rating, 1 to 10, by {judge['id']}{where}, and the number of rated answers."
     yield Table("judged", f"Judged by {judge['id']}", columns, body, Source([run_id], formula), short="score")
-    if said := judge_remarks(judged):
-        yield Words(said, "warning")
+    if remarks := judge_remarks(judged):
+        yield Words(remarks, "warning")
 
 
 def _score(score: Mapping[str, Any] | None) -> Cell:
@@ -226,7 +228,7 @@ def _score(score: Mapping[str, Any] | None) -> Cell:
 
 
 def projection_table(content: Mapping[str, Any], run_id: str = "", hidden: Sequence[str] = ()) -> Table:
-    """One ``projection-GPU.json``: what the rows would be on another device."""
+    """One ``projection-GPU.json``: predicted speeds on another device."""
     columns = [METHOD, TOK_S, SPEEDUP]
     body = []
     for label, found in content["rows"].items():
@@ -234,16 +236,16 @@ def projection_table(content: Mapping[str, Any], run_id: str = "", hidden: Seque
             over = cell.banded(found["speedup"], 2) if "speedup" in found else replace(NOTHING, line="1")
             body.append(Row([Cell(label), cell.banded(found["decode_tok_s"], 0), over], run_id, label))
     formula = (
-        f"Tokens per forward and step times measured on {content['device']}, ceilings of {content['gpu']}'s datasheet. "
-        "Bands: every step keeps the share of its bound that it reaches here, or what it takes beyond the bound stays "
-        "as long. Drafting on the host is left out. No measurement."
+        f"A prediction from tokens per forward and step times measured on {content['device']} and the datasheet of "
+        f"{content['gpu']}. Bands, between two assumptions: each step reaches the same share of its roofline bound "
+        "there, or each step takes the same extra time beyond the bound. Drafting on the host is left out."
     )
     title = f"Projected onto {content['gpu']}, not measured"
     return Table(f"projected {content['gpu']}", title, columns, body, Source([run_id], formula))
 
 
 def phases(run_id: str, rows: Sequence[MethodSummary], only: Medium = "") -> Table:
-    """Where a step's time goes: medians over steps; host is everything but the forward."""
+    """Median time of each phase of a step; host is everything except the forward."""
     columns = [METHOD, *(Column(f"{name}_ms", name) for name in PHASES), Column("host_ms", "host", only="terminal")]
     body = []
     for row in rows:
@@ -253,8 +255,8 @@ def phases(run_id: str, rows: Sequence[MethodSummary], only: Medium = "") -> Tab
         cells.append(cell.figure(None if host is None else 1e3 * host, 2))
         body.append(Row([Cell(row.method, line=named(row)), *cells], run_id, row.method))
     formula = (
-        "Medians over all steps, each phase by itself, with a wait for the device after each (--trace). forward is the "
-        "target with its sampler; all else is the method's and the harness's."
+        "Medians over all steps, separately for each phase, waiting for the device after each phase (--trace). "
+        "forward: the target and its sampler; the other phases belong to the method and the harness."
     )
     title = "Where a step's time goes, milliseconds"
     return Table("phases", title, columns, body, Source([run_id], formula), only=only, short="ms a step")
@@ -272,5 +274,5 @@ def _gpu(run: Any) -> Table:
             cells = [Cell(row.method, line=named(row)), *cells_of(columns, seen), throttled]
             body.append(Row(cells, run.id, row.method))
     heads = [METHOD, *columns, Column("throttled", "throttled")]
-    source = Source([run.id], "Medians over requests of what NVML told; energy over tokens, prefill included.")
-    return Table("gpu", "The GPU meanwhile", heads, body, source, short="GPU")
+    source = Source([run.id], "Medians over requests, as reported by NVML; energy per token, prefill included.")
+    return Table("gpu", "GPU during the run", heads, body, source, short="GPU")

@@ -1,4 +1,4 @@
-"""Tables of a run: every method beside its AR twin, and what further tables its figures call for."""
+"""Headline table of a run: every method compared with AR, followed by the further tables that its figures need."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 FORMULA = (
-    f"{LEGEND} step ratio: AR's seconds per forward over the method's, so that speedup = TPF × step ratio. "
-    "e2e: the same speedup with prefill, all tokens over all seconds. cut: answers that ended at the token budget."
+    f"{LEGEND} step ratio: AR's seconds per forward divided by the method's; speedup = TPF × step ratio. "
+    "cut: answers that ended at the token budget."
 )
-_LOSSY = "not AR's text (lossy): no speed without its quality"
+_LOSSY = "not AR's text (lossy): no speed is shown without a quality score"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that was just measured or read, for the terminal."""
+    """A run for the terminal, just measured or read from its folder."""
 
     run: Mapping[str, Any]
     config: RunConfig
@@ -47,13 +47,13 @@ class Finished:
 
     @classmethod
     def of(cls, run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> Finished:
-        """From the content of ``run.json`` and the summary."""
+        """Make it from the content of ``run.json`` and the summary."""
         config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
         return cls(run, config, summary, judged)
 
 
 def run_report(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
-    """What the terminal shows of one run with ``--verbose``: title, tables and notes."""
+    """The terminal output of a run with ``--verbose``: title, tables and notes."""
     found = Finished.of(run, summary, judged)
     config = found.config
     asked = {label: spec.model_dump() for label, spec in config.simulated.items()}
@@ -73,10 +73,10 @@ def not_judged(found: Finished) -> list[str]:
 
 
 def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Table:
-    """The table of one task; the rows of a run stand together, those that are lossy last.
+    """The table of one task, grouped by run, with lossy rows last.
 
-    ``withholding``: a lossy row without accuracy, or a judge's rating where the task has no verdict, shows no speed:
-    text that is not AR's can be as fast as one likes.
+    ``withholding``: hide the speed of a lossy row that has neither accuracy nor a judge's rating, because text that
+    need not be AR's can be arbitrarily fast.
     """
     metric = next((run.config.task.metric for run in runs if run.config.task.metric), "")
     simulated = any(run.config.simulated for run in runs)
@@ -91,17 +91,17 @@ def headline(task: str, runs: Sequence[Any], *, withholding: bool = True) -> Tab
 
 
 def withheld(run: Any, row: MethodSummary) -> bool:
-    """Whether a row's speed is not to be shown: other text than AR's, and nobody has said how good it is."""
+    """Whether to hide a row's speed: its text is not AR's and has no quality score."""
     return _is_lossy(row) and row.accuracy is None and rating(run, row.method) is None
 
 
 def _is_lossy(row: MethodSummary) -> bool:
-    """Whether its text is another than AR's; of a lottery's text there is nothing to say."""
+    """Whether the row's text differs from AR's; always False with simulated acceptance, whose text means nothing."""
     return row.lossless is not None and row.lossless.verdict == "lossy" and not row.simulated
 
 
 def settings(specs: Sequence[MethodSpec]) -> dict[str, str]:
-    """What tells the rows of one method apart, by label: the options that are not the same in all of them."""
+    """Label -> the options that differ between the rows of one method."""
     found = {}
     for spec in specs:
         others = [other.options for other in specs if other.name == spec.name]
@@ -135,15 +135,15 @@ def _cells(run: Any, row: MethodSummary, apart: str, hidden: bool) -> list[Cell]
     *speeds, end_to_end = cells_of([TPF, TOK_S, SPEEDUP, VERDICT, STEP_RATIO, E2E], row)
     speeds.append(replace(end_to_end, line=""))  # two intervals would not fit 80 columns
     if hidden:
-        said = Cell("withheld", under="lossy and not scored", tone="bad")
-        speeds = [*[NOTHING] * 3, said, *[NOTHING] * 2]
+        notice = Cell("withheld", under="lossy and not scored", tone="bad")
+        speeds = [*[NOTHING] * 3, notice, *[NOTHING] * 2]
     cut = cell.share(row.truncated / row.requests if row.requests else None)
     method = Cell(name(row), under=apart, line=name(row))
     return [method, *speeds, quality, text, cut]
 
 
 def rating(run: Any, method: str) -> Cell | None:
-    """The mean rating by the first judge who gave one."""
+    """Mean rating of the first judge that rated this method."""
     for judged in run.judged:
         score = judged["methods"].get(method, {}).get("score")
         if score is not None:
@@ -185,7 +185,7 @@ def finding(summary: RunSummary) -> str:
 
 
 def _as_good(summary: RunSummary) -> str:
-    """The rows that may be as fast as the fastest; empty where nobody asked which is."""
+    """The rows that may be as fast as the fastest; empty if there is only one row, too few prompts or a disturbance."""
     fastest = summary.fastest
     if fastest is None or fastest.among < 2 or not fastest.told_apart or summary.unsure:
         return ""

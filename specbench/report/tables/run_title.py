@@ -1,4 +1,4 @@
-"""Run title: what figures are of, in the same words over every table, page and chart."""
+"""Title of a run (task, model, device, conditions), the same over every table, page and chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Measured(Protocol):
-    """A run as far as tables need it: read whole for a page, or just finished."""
+    """The parts of a run that tables need; the run is read from its folder or just finished."""
 
     @property
     def run(self) -> Mapping[str, Any]: ...
@@ -43,7 +43,7 @@ class RunTitle:
 
     @property
     def line(self) -> str:
-        """All but the task, in one line."""
+        """Everything except the task, in one line."""
         parts = [self.model, self.device, self.sampling, self.prompts, *self.asked, *self.machine, *self.warnings]
         return " · ".join(part for part in parts if part)
 
@@ -53,7 +53,7 @@ class RunTitle:
         return f"{self.model} · {self.task.partition(' v')[0]} · {self.device}"
 
     def over_tables(self, *warnings: str) -> Title:
-        """The title over a terminal's tables."""
+        """The title above a terminal's tables."""
         asked = [self.sampling, "" if self.sampled else self.prompts, *self.asked]
         lines = [" · ".join(part for part in asked if part), self.prompts if self.sampled else "", *self.machine]
         warned = [f"!{line}" for line in (*self.warnings, *warnings)]
@@ -61,7 +61,6 @@ class RunTitle:
 
 
 def run_title(found: Measured) -> RunTitle:
-    """The title of a run."""
     config, summary = found.config, found.summary
     task, heat = config.task, config.sampling.temperature
     asked = [f"at most {config.max_new_tokens} new tokens", f"concurrency {config.concurrency}"]
@@ -82,7 +81,7 @@ def run_title(found: Measured) -> RunTitle:
 
 
 def sweep_title(run: Mapping[str, Any]) -> RunTitle:
-    """The title of a sweep, from one of its runs; what is the same of all cells."""
+    """The title of a sweep, from one of its runs: the settings that all configurations share."""
     task = run["task"]
     known = TaskSpec.model_validate(task) if task.get("taken") or task.get("data") else None
     return RunTitle(
@@ -96,12 +95,12 @@ def sweep_title(run: Mapping[str, Any]) -> RunTitle:
 
 
 def model_name(model: Mapping[str, Any]) -> str:
-    """A model with its precision, and whether its weights are none."""
+    """Name of a model with its precision, and whether its weights are dummies."""
     return f"{model['name']} {model['dtype']}{' (dummy weights)' if model.get('dummy') else ''}"
 
 
 def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:
-    """What stands above every figure of a run whose acceptance was decided by lot."""
+    """The warning above the figures of a run with simulated acceptance."""
     asked = {label: str(SimulatedAcceptance.model_validate(figures)) for label, figures in simulated.items()}
     of = set(asked.values())
     figures = of.pop() if len(of) == 1 else ", ".join(f"{label} {figures}" for label, figures in asked.items())

@@ -1,4 +1,4 @@
-"""Sessions: throughput over conversations of chained problems."""
+"""Tables of sessions: throughput over conversations of chained problems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TITLE = "Throughput over a session"
 
 
 def session_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
-    """The whole session, its first and its last problem, a row for each method; for a terminal."""
+    """The whole session, its first and its last problem, a row per method, for a terminal."""
     ends = [
         replace(TOK_S, key="first_tok_s", title="first"), replace(TOK_S, key="last_tok_s", title="last"),
         Column("first_speedup", "× first"), Column("last_speedup", "× last"),
@@ -38,7 +38,7 @@ def session_table(run: Any, rows: Sequence[MethodSummary]) -> Table:
 
 
 def session_turns(run: Any, rows: Sequence[MethodSummary]) -> Table:
-    """Every problem of a session, a row for each and for the whole; for a page, beside its picture."""
+    """A row for every problem of a session and for the whole, for a page with its picture."""
     turn = Filled("problem", "problem", get=lambda at: cell.count(at.turn))
     columns = [turn, figure("prompt_tokens", "context", 0), TPF, TOK_S]
     body = []
@@ -51,17 +51,17 @@ def session_turns(run: Any, rows: Sequence[MethodSummary]) -> Table:
         for line in lines:
             key = f"{name(row)} / {line[0].text}"
             body.append(Row([Cell(name(row)), *line], run.id, row.method, key=key))
-    source = Source([run.id], f"{session_said(rows)} The picture: over all sessions that reach so far.")
+    source = Source([run.id], f"{session_said(rows)} The picture: over all sessions that are long enough.")
     return Table("session", _TITLE, [NAME, *columns, SPEEDUP], body, source)
 
 
 def session_said(rows: Sequence[MethodSummary]) -> str:
-    """What its words mean."""
+    """Legend of the session tables."""
     found = next(row.session for row in rows if row.session)
     contexts = " to ".join(f"{found.turns[at].prompt_tokens:.0f}" for at in (0, -1))
     several = f"{found.sessions} session{'s' * (found.sessions > 1)}, each of {found.problems} chained problems"
     return (
-        f"{several}, contexts of {contexts} tokens. tok/s: average of all tokens over all seconds, "
-        f"prefills included; peak of the fastest window, of a session's windows of {found.window_tokens} tokens one "
-        "after the other, median of sessions; first and last problem, decoding alone, × over AR on the same problem."
+        f"{several}, contexts of {contexts} tokens. tok/s: average: all tokens over all seconds, "
+        f"prefills included; peak: a session's fastest {found.window_tokens} consecutive tokens, median over "
+        "sessions; first and last problem: decoding only, × over AR on the same problem."
     )

@@ -1,4 +1,4 @@
-"""Tables of a profile: ceilings, step times, and the budget of rows that cost next to nothing."""
+"""Tables of a profile: ceilings, step times, and the number of nearly free rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from specbench.report.document import NOTHING, Block, Cell, Column, Row, Source,
 from specbench.report.tables import cell
 from specbench.report.tables.run_title import RunTitle, model_name
 
-_A_TABLE = 5  # contexts beside each other in 80 columns
-_WHY = {"time": "for time (--seconds)", "memory": "for memory", "model": "because the model takes fewer positions"}
+_A_TABLE = 5  # contexts per table, which fit 80 columns
+_WHY = {
+    "time": "for lack of time (--seconds)",
+    "memory": "for lack of memory",
+    "model": "because the model has fewer positions",
+}
 
 
 _LEGEND = (
-    "of bound: the least time that the measured ceilings allow, over the step's. It counts weights, cache and matrix "
-    "products, no activations."
+    "of bound: the least time that the measured ceilings allow, divided by the step's time. It counts weights, KV "
+    "cache and matrix products, but no activations."
 )
 
 
 def profile_report(profile: Profile) -> list[Block]:
-    """All of a profile that fits a terminal of 80 columns."""
+    """The tables and sentences of a profile, for a terminal of 80 columns."""
     blocks: list[Block] = [profile_title(profile).over_tables(), _ceilings(profile)]
     contexts = profile.contexts
     blocks += [step_times(profile, contexts[at : at + _A_TABLE]) for at in range(0, len(contexts), _A_TABLE)]
@@ -34,7 +38,7 @@ def profile_report(profile: Profile) -> list[Block]:
 
 
 def profile_title(profile: Profile) -> RunTitle:
-    """What a profile is of."""
+    """Title of a profile: model, device and engine."""
     device, engine = profile.environment["device"], profile.engine
     name = device["name"] if device["kind"] != "cpu" else f"cpu ({profile.environment['cpu']['model'].strip()})"
     eager = f"; eager ({engine['why_eager']})" if engine.get("why_eager") else ""
@@ -43,7 +47,7 @@ def profile_title(profile: Profile) -> RunTitle:
 
 
 def sentences(profile: Profile) -> list[str]:
-    """What a profile says in words: where the knee is, and how many rows are nearly free."""
+    """Sentences of a profile: the knee of the roofline, and how many rows are nearly free."""
     base = profile.base_context
     at = f"context {base}"
     knee = profile.knee
@@ -55,17 +59,17 @@ def sentences(profile: Profile) -> list[str]:
             most, one = milliseconds(curve[free.rows].seconds), milliseconds(curve[1].seconds)
             more = f"; {free.below} cost more" if free.below else ""
             lines.append(
-                f"Free rows: up to {free.rows} rows cost at most {free.tolerance:.0%} over one ({at}: "
+                f"Free rows: up to {free.rows} rows cost at most {free.tolerance:.0%} more than one ({at}: "
                 f"{most} ms, one row {one} ms{more})."
                 if free.rows > 1
-                else f"Free rows: none. Every step of more rows that was measured costs over {free.tolerance:.0%} more "
-                f"than one of one row ({at}: {one} ms{more})."
+                else f"Free rows: none. Every measured step of more than one row costs over {free.tolerance:.0%} more "
+                f"than a step of one row ({at}: {one} ms{more})."
             )
     return lines
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits, as "0.123", "1.23", "12.3" or "1234"."""
+    """Format seconds as milliseconds with three digits: "0.123", "1.23", "12.3" or "1234"."""
     ms = 1e3 * seconds
     digits = next((digits for digits, most in ((3, 0.9995), (2, 9.995), (1, 99.95)) if ms < most), 0)
     return f"{ms:.{digits}f}"
@@ -91,7 +95,7 @@ def _ceilings(profile: Profile) -> Table:
 
 
 def step_times(profile: Profile, contexts: Sequence[int], source: Source | None = None) -> Table:
-    """Milliseconds by rows and context; at the base context also what a step costs over one row and of its bound."""
+    """Milliseconds by rows and context; at the base context also the cost relative to one row and to the bound."""
     base = profile.base_context
     curves = {context: profile.curve(context) for context in contexts}
     shares = {
@@ -101,7 +105,7 @@ def step_times(profile: Profile, contexts: Sequence[int], source: Source | None 
     }
     columns = [Column("rows", "rows"), *(Column(f"step_ms_context_{at}", f"{at}") for at in contexts)]
     if base in curves:
-        over = f"over one: a step's time over that of one row; it and of bound are at {base} cached tokens."
+        over = f"over one: a step's time divided by that of one row; this and 'of bound' are at {base} cached tokens."
         columns.append(Column("over_one", "over one", only="terminal", note=over))
         columns.append(Column("share_of_bound", "of bound", only="terminal", note=_LEGEND))
     source = source or Source()
@@ -117,7 +121,7 @@ def step_times(profile: Profile, contexts: Sequence[int], source: Source | None 
     free = {found.context: Cell(_between(found)) for found in profile.free_rows}
     last = [Cell("free"), *(free.get(context, NOTHING) for context in contexts)]
     body.append(Row([*last, *[Cell("")] * (len(columns) - len(last))], only="terminal", strong=True))
-    return Table("profile", "Milliseconds of a step, by rows and cached tokens", columns, body, source)
+    return Table("profile", "Milliseconds per step, by rows and cached tokens", columns, body, source)
 
 
 def _slots(profile: Profile) -> Table:
@@ -125,7 +129,7 @@ def _slots(profile: Profile) -> Table:
     counts = sorted({point.slots for point in profile.points if point.context == base})
     curves = {slots: profile.curve(base, slots) for slots in counts}
     columns = [Column("rows", "rows"), *(Column(f"slots_{slots}", f"{slots}") for slots in counts)]
-    title = f"Milliseconds of a step, by sequences stepped together; {base} cached tokens each"
+    title = f"Milliseconds per step, by number of sequences; {base} cached tokens each"
     body = [
         Row([cell.count(rows), *(_ms(curve.get(rows)) for curve in curves.values())])
         for rows in sorted({rows for slots, curve in curves.items() if slots > 1 for rows in curve})
@@ -134,7 +138,7 @@ def _slots(profile: Profile) -> Table:
 
 
 def _left_out(cells: Sequence[LeftOut]) -> Iterator[str]:
-    """What was not measured, a line for each reason; the rows of a context together."""
+    """What was not measured, one line per reason, grouped by context."""
     for why, text in _WHY.items():
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for each in cells:
@@ -150,7 +154,7 @@ def _left_out(cells: Sequence[LeftOut]) -> Iterator[str]:
 
 
 def _between(free: FreeRows) -> str:
-    """From what is known to be free to what may be, as "4–7": the next count that was measured is not."""
+    """From the largest row count measured as free to just below the smallest measured as not free, as "4–7"."""
     if free.below is None:
         return f"{free.rows}+"
     return f"{free.rows}–{free.below - 1}" if free.below > free.rows + 1 else f"{free.rows}"

@@ -1,4 +1,4 @@
-"""Tables of a sweep, what can be said of them, and a recommendation with its evidence."""
+"""Tables and notes of a sweep, and a recommendation with its evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specbench.report.tables.notes import PromptSupply, few_blocks, prompt_suppl
 from specbench.report.tables.run_title import sweep_title
 from specbench.results import BASELINE, device_name
 
-#: Configurations of one concurrency that a table shows; the file has all.
+#: Configurations per concurrency in a table; the CSV file has all.
 SHOWN = 20
 
 
@@ -30,7 +30,7 @@ SWEPT = (
 
 
 def sweep_report(run: Mapping[str, Any], cells: pd.DataFrame, verbose: bool = True) -> list[Block]:
-    """What the terminal shows of a sweep: its title, the fastest at each concurrency, and what can be said of them.
+    """Terminal output of a sweep: title, the fastest configurations at each concurrency, and notes.
 
     ``verbose`` adds what memory gave, and what the columns mean.
     """
@@ -91,13 +91,13 @@ def _row(name: str, row: Mapping[Any, Any], baseline_wins: bool = False) -> Row:
     ]
     head = [Cell(str(row["label"])), Cell(str(row["set"])), cell.count(int(row["prompts"]))]
     key = f"{row['label']} / {row['set']}"
-    # In a terminal a sentence has the figures of held-out prompts.
+    # The terminal shows the figures of held-out prompts in a sentence.
     only: Medium = "" if row["set"] == "tuning" else "page"
     return Row([*head, *figures], name, str(row["label"]), strong=plain, key=key, only=only)
 
 
 def estimate(row: Mapping[Any, Any], column: str) -> Cell:
-    """A figure of a configuration with its interval, where it has one."""
+    """A figure of a configuration, with its interval if it has one."""
     if pd.isna(row[column]):
         return NOTHING
     low, high = (None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high"))
@@ -106,28 +106,28 @@ def estimate(row: Mapping[Any, Any], column: str) -> Cell:
 
 
 def ranked(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that were measured on the prompts to choose by, the fastest first; plain decoding is none."""
+    """The configurations measured on the tuning prompts, the fastest first, without plain decoding."""
     measured = _measured(cells)
     return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
 
 
 def found(row: Mapping[Any, Any], baseline_wins: bool = False) -> str:
-    """What became of a configuration, in words; with ``baseline_wins`` no method is called best."""
+    """The result of a configuration, in words; with ``baseline_wins`` no method is called best."""
     if row["method"] == BASELINE:
         return f"{UNSURE if _why(row) else ''}fastest" if baseline_wins and row["set"] == "tuning" else ""
     best = "best method" if baseline_wins else "best"
-    said = [row["stopped"], best if row["best"] else "within noise" if row["within_noise"] else ""]
-    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
+    lines = [row["stopped"], best if row["best"] else "within noise" if row["within_noise"] else ""]
+    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in lines if word)}"
 
 
 def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
-    """Why a cell's figures are of a disturbed machine; empty where they are not, and of older tables."""
+    """Why a configuration's run was disturbed; empty if it was not, or if the table is too old to record it."""
     why = row.get("disturbed", "")
     return "" if pd.isna(why) else str(why)
 
 
 def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[str]:
-    """What one concurrency's cells say, in words; ``supply`` are all the prompts of the task."""
+    """Sentences on the configurations of one concurrency; ``supply``: all prompts of the task."""
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
     measured, large, failed = _measured(cells), tuning[tuning["stopped"] == LARGE], tuning[tuning["stopped"] == FAILED]
     found = []
@@ -138,7 +138,7 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
         row = best.iloc[0]
         concurrency = int(row["concurrency"])
         compared, dropped = compared_cells(measured)
-        of = f"{len(compared)} cells" if len(compared) != 1 else "1 cell"
+        of = f"{len(compared)} configuration{'s' * (len(compared) != 1)}"
         if baseline_wins(cells):
             found.append(
                 f"{_plain_wins(row)}: best of {of}, {row['label']}, {_chosen(row, len(compared))}{_near(compared)}."
@@ -153,7 +153,7 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
         if len(again):
             other = again.iloc[0]
             found.append(
-                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}, "
+                f"On {int(other['prompts'])} held-out prompts: speedup {interval(other, 'speedup')}, "
                 f"{other['verdict']}."
             )
         if seldom := seldom_filled(int(measured["prompts"].max()), concurrency, supply):
@@ -161,26 +161,26 @@ def sentences(cells: pd.DataFrame, supply: PromptSupply | None = None) -> list[s
         if few := few_blocks(None if pd.isna(row["blocks"]) else int(row["blocks"]), concurrency, supply):
             found.append(few)
     if len(large):
-        found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
+        found.append(f"Not run because their trees are too large: {_some(list(large['label']))}.")
     found += [f"Failed: {row['label']}: {row['fault']}." for row in failed.to_dict("records")]
     return found
 
 
 def _plain_wins(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
-    """That plain decoding is the fastest at a concurrency, and what share of its speed the best method has."""
+    """A sentence for a concurrency at which plain decoding is the fastest."""
     count = int(row["concurrency"])
     sequences = "1 sequence" if count == 1 else f"{count} sequences"
     return f"Plain decoding ({BASELINE}) is fastest at {sequences}; the best method is {row['speedup']:.2f} of it"
 
 
 def _measured(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that have figures on the prompts to choose by."""
+    """The configurations that have figures on the tuning prompts."""
     without = cells["stopped"].isin([LARGE, FAILED])
     return cells[(cells["set"] == "tuning") & ~without & (cells["method"] != BASELINE)]
 
 
 def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The cells that are on all the prompts and were compared, and those that halving dropped before."""
+    """The configurations compared on all prompts, and those that halving dropped earlier."""
     halved = measured["stopped"] == HALVED
     return measured[~halved], measured[halved]
 
@@ -194,32 +194,30 @@ def _chosen(row: Mapping[Any, Any] | pd.Series[Any], rows: int) -> str:
 
 
 def _dropped(count: int, when: str) -> str:
-    """What halving has dropped, of which nothing is said."""
+    """How many configurations halving dropped; they are not compared."""
     if count == 1:
-        return f"1 slower one was dropped {when} and is not compared"
-    return f"{count} slower ones were dropped {when} and are not compared"
+        return f"1 slower configuration was dropped {when} and is not compared"
+    return f"{count} slower configurations were dropped {when} and are not compared"
 
 
 def _near(compared: pd.DataFrame) -> str:
-    """Which cells the prompts do not tell apart from the best."""
+    """The configurations that the prompts cannot distinguish from the best."""
     if len(compared) < 2:
         return ""
     if not compared["within_noise"].any():
-        return "; too few prompts to tell cells apart"
+        return "; too few prompts to distinguish configurations"
     near = compared[compared["within_noise"].astype(bool) & ~compared["best"].astype(bool)]
     others = len(compared) - 1
     if others == 1:
         label = _some(list(near["label"]))
-        return (
-            f"; the other one is within noise of it: {label}" if label else "; the other one is not within noise of it"
-        )
+        return f"; the other is within noise of it: {label}" if label else "; the other is not within noise of it"
     if not len(near):
         return f"; none of the {others} others is within noise of it"
-    return f"; {len(near)} of the {others} others within noise of it: {_some(list(near['label']))}"
+    return f"; {len(near)} of the {others} others are within noise of it: {_some(list(near['label']))}"
 
 
 def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
-    """A figure with its interval, where there is one."""
+    """A figure, with its interval if there is one."""
     value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
     if pd.isna(value):
         return "–"
@@ -237,10 +235,10 @@ _TOLERANCE = 0.10
 def sweep_advice(
     run: Mapping[str, Any], cells: pd.DataFrame, curve: Sequence[tuple[int, float]], method: str
 ) -> dict[str, Any]:
-    """What to use, JSON-ready; ``curve`` holds (rows, seconds) of steps measured here.
+    """Recommendation as JSON-ready data; ``curve`` holds (rows, seconds) of steps measured on this machine.
 
-    ``best`` (its row), ``set`` (what to give ``--set``), ``faster`` (whether the interval on the held-out prompts says
-    so, and nothing disturbed it), ``free_rows``, ``said`` (sentences).
+    Keys: ``best`` (its row), ``set`` (values for ``--set``), ``faster`` (whether the interval on the held-out prompts
+    shows it, in an undisturbed run), ``free_rows``, ``said`` (sentences).
     """
     tuning = _measured(cells)
     best = tuning[tuning["best"].astype(bool)]
@@ -256,32 +254,32 @@ def sweep_advice(
     options = str(row["label"]).split(" ")[1:]
     settings = [f"{method}.{word}" for word in options]
     compared, dropped = compared_cells(tuning)
-    said = [
+    lines = [
         f"{where}:",
         f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
-        f"prompts {'that it was not chosen by' if len(held) else 'that it was chosen by'}.",
-        f"Why: {judged['tokens_per_forward']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step "
-        f"of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
+        f"{'held-out' if len(held) else 'tuning'} prompts.",
+        f"Why: {judged['tokens_per_forward']:.2f} tokens per forward of {judged['rows_per_step']:.0f} rows; on this "
+        f"machine a step of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
     ]
     if near := _near(compared):
-        said.append(f"Of {len(compared)} settings on all prompts it is the fastest{near}.")
+        lines.append(f"It is the fastest of {len(compared)} configurations on all prompts{near}.")
     if len(dropped):
-        said.append(f"{_dropped(len(dropped), 'before')}.")
+        lines.append(f"{_dropped(len(dropped), 'earlier')}.")
     if faster:
-        said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
+        lines.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
     elif judged["verdict"] == f"{UNSURE}faster":
-        said.append(
+        lines.append(
             f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
         )
     elif judged["speedup"] <= 1:
-        said.append(f"{_plain_wins(judged)}.")
-        said.append(f"Use: specbench run --method {BASELINE}")
+        lines.append(f"{_plain_wins(judged)}.")
+        lines.append(f"Use: specbench run --method {BASELINE}")
     else:
-        said.append("No setting tried is shown to be faster than ar here.")
+        lines.append("No tested configuration is shown to be faster than ar on this machine.")
     return {
         "best": {key: None if pd.isna(value) else value for key, value in judged.to_dict().items()},
         "set": settings,
         "faster": faster,
         "free_rows": free,
-        "said": said,
+        "said": lines,
     }

@@ -1,4 +1,4 @@
-"""Texts of a run: how they repeat and how they agree, and the sentence where looping answers made a speedup."""
+"""Table of a run's texts (repetition, agreement), and a note if a speedup comes from repetitive answers."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from specbench.report.tables.cell import number, speedup
 from specbench.report.tables.columns import METHOD
 from specbench.results import BASE, BASELINE, MethodSummary, Speedup, TextFigures, WithoutLoops
 
-#: A speedup that is smaller by more than this part of it without looping answers is told with what is left of it.
-TOLD = 0.1
+#: A note appears if a speedup falls by more than this share without repetitive answers.
+NOTED = 0.1
 
 CLOSING_LOOP = (
-    f"An answer loops where it ends in {ROUNDS} or more rounds of the same 1 to {LONGEST} tokens, {LEAST} tokens or "
-    "more in all."
+    f"repetitive: answers that end in {ROUNDS} or more repetitions of the same 1 to {LONGEST} tokens, {LEAST} tokens "
+    "or more in all."
 )
 
 
 def text_tables(run: Any) -> Iterator[Table]:
-    """The table of texts; none of a run whose acceptance was decided by lot.
+    """The table of texts; no table if acceptance was simulated.
 
-    A terminal shows it where there is something to see: an answer that loops, or a text that is not AR's.
+    A terminal shows it only if an answer is repetitive or a text differs from AR's.
     """
     config = run.config.model_dump()
     likelihood = f"Log-likelihood: in nats, under {asked(config)} at temperature 1."
-    agrees = f"agrees: positions with the token of {compared_with(config)}, both running free;"
+    agrees = f"agrees: positions with the same token as {compared_with(config)}, both decoding freely;"
     columns = [
-        METHOD, Column("looping", "looping"), Column("loop_share", "of tokens"),
+        METHOD, Column("looping", "repetitive"), Column("loop_share", "of tokens"),
         *(Column(f"distinct_{n}", f"distinct-{n}", short=f"-{n}" * (n != GRAMS[0])) for n in GRAMS),
         Column(
-            "log_likelihood_per_token", "log-likelihood a token", optional=True, short="log-lik.", note=likelihood
+            "log_likelihood_per_token", "log-likelihood per token", optional=True, short="log-lik.", note=likelihood
         ),
         Column("agreement", "agrees", note=agrees),
         Column(
             "common_prefix_tokens", "common prefix", short="prefix",
-            note="common prefix: tokens before the first other one, mean.",
+            note="common prefix: mean number of tokens before the first difference.",
         ),
     ]  # fmt: skip
     rows: Sequence[MethodSummary] = run.summary.rows
     body = [Row([Cell(row.method), *_cells(row.text, row.requests)], run.id, row.method) for row in rows if row.text]
     formula = (
-        f"{CLOSING_LOOP} Of tokens: the share of all that loops take. distinct-n: different n-grams over all, mean of "
-        "answers."
+        f"{CLOSING_LOOP} of tokens: share of all tokens in these repetitions. distinct-n: different n-grams divided by "
+        "all, mean over answers."
     )
     if body and not config["simulated"]:
         seen = any(map(_worth_seeing, rows))
         yield Table(
-            "texts", "What the texts are like", columns, body, Source([run.id], formula), folded=True,
+            "texts", "Repetition and agreement of the texts", columns, body, Source([run.id], formula), folded=True,
             short="text", alike=True, only="" if seen else "page",
         )  # fmt: skip
 
 
 def asked(run: Mapping[str, Any]) -> str:
-    """The model whose log-likelihood it is."""
+    """Name of the model that rates the texts' log-likelihood."""
     return str((run.get("base") or run["model"])["name"])
 
 
 def compared_with(run: Mapping[str, Any]) -> str:
-    """The row that answers are held against."""
+    """The row that answers are compared with."""
     return BASE if any(spec["label"] == BASE for spec in run["methods"]) else BASELINE
 
 
 def made_by_loops(row: MethodSummary) -> Iterator[str]:
-    """What is left of a row's speedups without looping answers, where that is less by over a tenth."""
+    """A row's speedups without repetitive answers, if they are smaller by more than a tenth."""
     if row.text is None or row.again:
         return
     over_base = row.over_base.speedup if row.over_base else None
@@ -77,27 +77,27 @@ def made_by_loops(row: MethodSummary) -> Iterator[str]:
 
 
 def aside(row: MethodSummary) -> str:
-    """The same of the speedup over AR, for a line that tells only this; empty where it is less by no more."""
+    """The same for the speedup over AR in brackets; empty if it is not smaller by more than a tenth."""
     whole, left = row.speedup, row.text.without_loops if row.text else None
     if row.again or not (whole and left and _falls(whole, left)):
         return ""
-    return f" ({number(left.speedup.value, 2) if left.speedup else 'nothing'} without looping answers)"
+    return f" ({number(left.speedup.value, 2) if left.speedup else 'nothing'} without repetitive answers)"
 
 
 def _sentence(row: MethodSummary, other: str, whole: Speedup, left: WithoutLoops) -> str:
-    said, of = f"{row.method}: {speedup(whole)} over {other}", left.prompts + left.dropped
+    text, of = f"{row.method}: {speedup(whole)} over {other}", left.prompts + left.dropped
     if left.speedup is None:
-        return f"{said} is of looping answers alone: on {left.dropped} of {of} prompts one of the two loops."
+        return f"{text} comes only from repetitive answers, on {left.dropped} of {of} prompts."
     before, after = (number(one, 2) for one in (row.tokens_per_forward, left.tokens_per_forward))
-    forwards = f", and {before} tokens per forward are {after}" if before != after else ""
+    forwards = f", and tokens per forward go from {before} to {after}" if before != after else ""
     return (
-        f"{said} falls to {speedup(left.speedup)} without the {left.dropped} of {of} prompts on which one of "
-        f"the two answers loops{forwards}."
+        f"{text} falls to {speedup(left.speedup)} without the {left.dropped} of {of} prompts on which one of "
+        f"the two answers is repetitive{forwards}."
     )
 
 
 def _falls(whole: Speedup, left: WithoutLoops) -> bool:
-    return left.speedup is None or left.speedup.value < (1 - TOLD) * whole.value
+    return left.speedup is None or left.speedup.value < (1 - NOTED) * whole.value
 
 
 def _worth_seeing(row: MethodSummary) -> bool:

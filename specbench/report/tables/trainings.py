@@ -1,4 +1,4 @@
-"""Tables of trainings: what they will take, and what each of them gained."""
+"""Tables of a sweep over trainings: expected costs, and the speedup that each training gained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def training_costs(due: Sequence[Due], max_hours: float | None = None) -> list[Block]:
-    """What trainings will take, before the first of them begins."""
+    """Expected costs of the trainings, before the first one starts."""
     columns = [
         Column("training", "training", words=True), Column("tokens", "tokens"), Column("flops", "FLOPs"),
         Column("hours", "hours"),
@@ -32,12 +32,12 @@ def training_costs(due: Sequence[Due], max_hours: float | None = None) -> list[B
         body.append(Row([Cell(text) for text in (each.label, *figures, hours)]))
     total = hours_of(sum(each.hours for each in due))
     bound = "" if max_hours is None else f", of which --max-hours allows {max_hours:g}"
-    said = f"{total} hours in all{bound}; by the time that a step was measured to take."
-    return [Table("costs", "", columns, body, Source(formula=said))]
+    text_ = f"{total} hours in all{bound}; estimated from a measured training step."
+    return [Table("costs", "", columns, body, Source(formula=text_))]
 
 
 def trainings_report(read: ReadTrainings) -> list[Block]:
-    """What every training and configuration gained, the fastest first, and what the figures rest on."""
+    """Results of every training and configuration, the fastest first."""
     missing = _missing(read)
     if read.cells.empty:
         return [Words(["No training was swept yet.", *missing], "notes")]
@@ -58,26 +58,24 @@ def trainings_report(read: ReadTrainings) -> list[Block]:
             ]
         ) for row in cells.head(SHOWN).to_dict("records")
     ]  # fmt: skip
-    lines = [
-        f"{read.method}: speedups are over plain decoding of the same weights; tokens and hours are the training's."
-    ]
+    lines = [f"{read.method}: speedups over plain decoding of the same weights; tokens and hours of the training."]
     if len(cells) > SHOWN:
         lines.append(f"{len(cells) - SHOWN} slower rows are in the CSV.")
     return [Table("trainings", "", columns, body), Words([*lines, *missing], "notes")]
 
 
 def _missing(read: ReadTrainings) -> list[str]:
-    """What the table has no rows of, and why."""
+    """The trainings without rows in the table, and why."""
     due = [each for each in read.entries if not each.left_out and not each.ended and each.sweep is None]
     return [
-        *(f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out),
-        *(f"Left no weights: {each.label}; {each.ended}." for each in read.entries if each.ended),
+        *(f"Left out because --max-hours is used up: {each.label}." for each in read.entries if each.left_out),
+        *(f"No weights from {each.label}: {each.ended}." for each in read.entries if each.ended),
         *(f"Not {'swept' if each.model else 'trained'} yet: {each.label}; repeat the sweep's command." for each in due),
     ]
 
 
 def _big(value: Any) -> str:
-    """A count in three digits: 62.9k, 1.23M, 4.5e+15."""
+    """Format a count with three digits: 62.9k, 1.23M, 4.5e+15."""
     if value is None or pd.isna(value):
         return "–"
     for unit, word in ((1e6, "M"), (1e3, "k")):

@@ -17,8 +17,8 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
     task = CHAINED.model_copy(update={"prompts": 6, "requests": 12})
     run = read_whole_run(runs.folder(tmp_path, runs.run_config(["pld"], 6, task=task), records))
     (figure,) = [figure for figure in run_section(run).figures() if figure.name.endswith("-session")]
-    assert figure.behind is not None
-    rows = {row.key: [cell.text for cell in row.cells] for row in figure.behind.rows}
+    assert figure.data is not None
+    rows = {row.key: [cell.text for cell in row.cells] for row in figure.data.rows}
     assert rows["ar / 1"] == ["ar", "1", "100", "1.00", "1.0", "1"]
     assert rows["pld / 1"][3:5] == ["2.00", "4.0"]
     assert rows["pld / 2"][3:5] == ["2.00", "2.0"]

@@ -74,16 +74,16 @@ def test_methods_that_guess_have_a_trajectory_and_those_with_trees_a_round(run: 
     assert [grid.open for grid in found] == [True, False, False]
     first = found[0]
     assert (len(first.answer), len(first.states)) == (24, 20)
-    assert first.said.endswith("Not shown: 10 states and 7 positions.")
+    assert first.summary.endswith("Not shown: 10 states and 7 positions.")
     assert [state.first for state in first.states] == list(range(20))
     assert {mark for state in first.states for _, mark in state.cells} <= first.legend.keys()
     (figure,) = rounds(run)
     assert figure.title == "Round 2 of 2 of jetspec on p/0: 5 rows, 2 accepted, 2 rejected"
-    assert figure.behind is not None
-    became = {row.cells[0].text: row.cells[3].text for row in figure.behind.rows}
+    assert figure.data is not None
+    became = {row.cells[0].text: row.cells[3].text for row in figure.data.rows}
     assert became == {
-        "0": "last token emitted before", "1 under 0": "accepted", "2 under 0": "rejected",
-        "3 under 1": "top pick not taken", "4 under 1": "accepted", "the target's own next token": "emitted",
+        "0": "last token emitted before this forward", "1 under 0": "accepted", "2 under 0": "rejected",
+        "3 under 1": "top pick not accepted", "4 under 1": "accepted", "the target's own next token": "emitted",
     }  # fmt: skip
 
 

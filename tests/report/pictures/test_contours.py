@@ -145,7 +145,7 @@ def test_the_best_has_a_star_and_needs_no_interval() -> None:
     assert [t.get_text() for t in speed(contour(set_at(measured_grid(), 8, 1, best=True), "n", "pool")).texts] == [
         "50.0 tok/s"
     ]
-    elsewhere = "The best cell of this concurrency is not among these"
+    elsewhere = "The best configuration of this concurrency is not shown here"
     assert elsewhere in note(contour(measured_grid(), "n", "pool"))
     assert elsewhere not in note(contour(set_at(measured_grid(), 8, 1, best=True), "n", "pool"))
 

@@ -50,7 +50,7 @@ def test_a_round_has_its_tokens_scores_and_origins() -> None:
     said = texts(round_svg(round_of(record(), 1), "r"))
     for cell in ("»def", "✓ a$b$", "✓x\\ny", "+ b):", "▸<script>", "✗ 漢字", "◇\\x1b[31m", "61%", "78%", "88%", "5%"):
         assert cell in said
-    assert {"head", "window", "a\\u202eb$", "top pick not taken"} <= {*said}
+    assert {"head", "window", "a\\u202eb$", "top pick not accepted"} <= {*said}
     untitled = texts(round_svg(round_of(record(), 1), "r", titled=False))
     assert len(untitled) == len(said) - 1
 

@@ -54,7 +54,7 @@ def test_in_a_terminal_it_takes_its_time(found: Race, speed: float, seconds: flo
     said, waited = _printed(found, 80, terminal=True, speed=speed)
     assert sum(waited) == pytest.approx(seconds, abs=0.06)
     assert "\x1b[31m" not in said.replace("\\x1b[31m", ""), "what a model wrote moves no colours"
-    assert ("3 times as fast as it was" in said) == (speed == 3.0)
+    assert ("3 times real speed" in said) == (speed == 3.0)
 
 
 def test_at_a_moment_only_what_had_come_is_seen(found: Race) -> None:

@@ -56,13 +56,13 @@ answer    def      add    (a,      b):    \\n      return   a + b  $x$
 
 » root       3 emitted before this forward
 ✓ accepted   4 draft accepted by this forward
-● stationary 1 right ahead of its turn, until it is accepted
-○ right      0 right, but not accepted here, and lost again or drawn at random
-≈ misplaced  0 in a run of 3 or more that stands elsewhere in the answer
+● stationary 1 right before its turn, and until it is accepted
+○ right      0 right but not accepted here; lost again later, or a random guess
+≈ misplaced  0 part of 3 or more tokens that occur elsewhere in the answer
 ✗ wrong      5 any other draft
-2.33 tokens per forward; 2 of 3 forwards are fast-forwards, of 6 tokens, 2.00
+2.33 tokens per forward; 2 of 3 forwards are fast-forwards, with 6 tokens, 2.00
 per forward; stationary tokens: 1; misplaced: 0.
-out: tokens that a forward emitted; ◌ a token without text of its own."""
+out: tokens emitted by a forward; ◌ a token without text of its own."""
 
 TREE = """\
 jf on HumanEval/0, forward 2 of 3: 7 rows, 2 accepted, 3 rejected, 3 emitted
@@ -77,10 +77,10 @@ depth token        log p   p origin
     3   ✗ 漢字漢字 -3.00  5% head
     3 + \\n                   bonus
 
-» last token emitted before; ✓ accepted; ▸ top pick not taken: the drafter's
-best-scored child there; ✗ rejected; ◇ draft-only: its forward only generates
-drafts; + the target's own next token.
-log p: natural log-probability that the drafter gave a token under its parent;
+» last token emitted before this forward; ✓ accepted; ▸ top pick not accepted:
+the drafter's best-scored child there; ✗ rejected; ◇ draft-only: computed only
+to generate drafts; + the target's own next token.
+log p: natural log-probability of a token after its parent, under the drafter;
 p: the same as a share."""
 
 
