@@ -369,7 +369,7 @@ def likelihoods() -> bytes:
 
 
 def branches() -> bytes:
-    made = RatedRequest(request="jetspec|p/0|0", branches=[RatedBranch(tokens=3, promised=-1.5, said=-2.5)])
+    made = RatedRequest(request="jetspec|p/0|0", branches=[RatedBranch(tokens=3, promised=-1.5, target=-2.5)])
     return as_lines(made.model_dump(mode="json"))
 
 

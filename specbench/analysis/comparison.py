@@ -88,7 +88,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
             "version": task.version,
             "metric": task.metric,
             "prompts": task.prompts,
-            "drawn": task.describe,
+            "drawn": task.description,
             "temperature": reference.read.config.sampling.temperature,
         },
         "runs": [

@@ -36,7 +36,7 @@ class Backend(protocol.Backend):
     by_url = "can be"
     # The exported file's vocabulary has no stop token. A server by URL may stop at one, which must be a stop token of
     # the run too.
-    told_stop_ids = False
+    knows_stop_ids = False
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         super().__init__(mode, options, served)

@@ -48,7 +48,7 @@ class Backend(protocol.Backend):
         server = Server(self.served.url, self.options.timeout, self.options.api_key_env)
         self._completions = Completions(server, self.options.model, self.served.model)
         self._completions.probe()
-        self.told_stop_ids = self._completions.ids
+        self.knows_stop_ids = self._completions.ids
         return EngineFacts(
             engine="openai",
             version=version_of(server),

@@ -142,7 +142,7 @@ class Backend(ABC):
     by_url: ClassVar[Literal["no", "can be", "has to be"]] = "no"
 
     #: Whether the engine gets the stop ids and ends answers at them; for a server it is known after the start.
-    told_stop_ids: bool = True
+    knows_stop_ids: bool = True
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         self.mode, self.options, self.served = mode, options, served

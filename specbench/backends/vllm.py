@@ -47,7 +47,7 @@ class Backend(protocol.Backend):
         self._child: Child | None = None
         self._server: VllmServer | None = None
         self._number = 0
-        self._told = EngineCounters()
+        self._counters = EngineCounters()
 
     @classmethod
     def version(cls, options: Any) -> str:
@@ -94,7 +94,7 @@ class Backend(protocol.Backend):
     def _ask(self, question: Question) -> Iterator[Arrival]:
         child, steps = self._child, _Steps()
         assert child is not None, "it has been started"
-        self._number, self._told = self._number + 1, EngineCounters()
+        self._number, self._counters = self._number + 1, EngineCounters()
         child.send(
             ask=self._number,
             ids=list(question.ids),
@@ -115,12 +115,12 @@ class Backend(protocol.Backend):
             child.send(give_up=self._number)
             while "end" not in (reply := _heard(child, self.options.timeout, "give up a request")[1]):
                 pass
-            self._told = steps.counters(reply, given_up=True)
+            self._counters = steps.counters(reply, given_up=True)
             raise
-        self._told = steps.counters(reply)
+        self._counters = steps.counters(reply)
 
     def counters(self) -> EngineCounters:
-        return self._server.counters() if self._server is not None else self._told
+        return self._server.counters() if self._server is not None else self._counters
 
     def processes(self) -> Sequence[int]:
         return () if self._child is None or not self._child.running else (self._child.pid,)

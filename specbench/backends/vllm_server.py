@@ -39,7 +39,7 @@ class VllmServer:
         self._server = Server(served.url, options.timeout, options.api_key_env)
         self._completions = Completions(self._server, options.model, served.model)
         self._before: Mapping[str, float] = {}
-        self._told: EngineCounters | None = None
+        self._latest: EngineCounters | None = None
 
     def connect(self) -> EngineFacts:
         """Send a first request and return the server's facts."""
@@ -60,7 +60,7 @@ class VllmServer:
 
     def ask(self, question: Question) -> Iterator[Arrival]:
         """Yield the answer's tokens as they arrive."""
-        self._told = None  # the last counters are the starting point: reading them here would take time of the request
+        self._latest = None  # the last counters are the starting point: reading them here would take time of the request
         return self._completions.ask(question)
 
     def counters(self) -> EngineCounters:
@@ -68,9 +68,9 @@ class VllmServer:
 
         An aborted answer has further steps whose tokens were not read, so its forwards are its events, one per step.
         """
-        if self._told is None:
-            self._told = self._counted()
-        return self._told
+        if self._latest is None:
+            self._latest = self._counted()
+        return self._latest
 
     def _counted(self) -> EngineCounters:
         sent, whole = self._completions.sent, self._completions.whole

@@ -13,21 +13,22 @@ from specbench.profiling.doctor import Check
 from specbench.results import Bandwidth, Disturbed, Look, Reading, Watch
 
 _APART_S = 1.0
-_LEAST_S = 0.3  # less between two looks tells nothing
-#: The figures that say whether other processes disturb a run; where neither is known, it is not known to be quiet.
+_LEAST_S = 0.3  # shorter intervals between two samples are too coarse
+#: Checks that show whether other processes disturb a run; if neither is measured, whether the machine is quiet is
+#: unknown.
 OTHER_WORK = ("other processes", "other load")
-_SETTLE_S = 0.4  # of memory's readings, each of which comes behind a sleep
+_SETTLE_S = 0.4  # memory is read right after a sleep, when its threads are slow to start
 
-# What doctor calls each figure, and what to do where it passes its limit.
+# Per figure: its name in doctor, and what to do if it passes its limit.
 _NAMED = {
     "others_share": ("other processes", "stop other work; timings will be noisy"),
     "stolen_share": ("steal", "take a machine with cores of its own; timings will be noisy"),
     "load_share": ("other load", "stop other work; timings will be noisy"),
     "clock_fall": ("clocks", "let it cool, or fix its clock"),
     "slowed": ("heat", "let it cool"),
-    "bandwidth_spread": ("memory bandwidth", "stop what else reads memory, beside a virtual machine too"),
+    "bandwidth_spread": ("memory bandwidth", "stop other programs that read memory, in other virtual machines too"),
 }
-_UNTOLD = {
+_UNMEASURED = {
     "others_share": "not measured: this machine does not report the time of other processes",
     "stolen_share": "not measured: this machine does not report the time that a hypervisor takes",
     "clock_fall": "not measured: this machine does not report the clocks of its cores",
@@ -36,7 +37,7 @@ _UNTOLD = {
 
 
 class Probe(Protocol):
-    """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
+    """Reader of memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
 
     def read(self, threads: int, *, settle_s: float) -> float: ...
     def close(self) -> None: ...
@@ -104,14 +105,14 @@ def _checks(found: Disturbed | None, bandwidth: Bandwidth, refused: str) -> list
     for field, (name, advice) in _NAMED.items():
         figure = getattr(found, field) if found else None
         if figure is None:
-            untold = f"not measured: {refused}" if field == "bandwidth_spread" and refused else ""
-            if said := untold or _UNTOLD.get(field, ""):
-                made.append(Check(name, "unknown", said))
+            unmeasured = f"not measured: {refused}" if field == "bandwidth_spread" and refused else ""
+            if why := unmeasured or _UNMEASURED.get(field, ""):
+                made.append(Check(name, "unknown", why))
             continue
-        said = threshold_text(field, figure)
+        text = threshold_text(field, figure)
         if field == "bandwidth_spread":
             speeds = bandwidth.figures()
             ends = (speeds.low_bytes_per_s or 0.0) / 1e9, (speeds.high_bytes_per_s or 0.0) / 1e9
-            said += f", {ends[0]:.1f} to {ends[1]:.1f} GB/s in {speeds.readings} readings"
-        made.append(Check(name, "warn", said, advice) if figure.passed else Check(name, "ok", said))
+            text += f", {ends[0]:.1f} to {ends[1]:.1f} GB/s in {speeds.readings} readings"
+        made.append(Check(name, "warn", text, advice) if figure.passed else Check(name, "ok", text))
     return made

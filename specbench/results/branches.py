@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from specbench.common import validate
 from specbench.results.request_log import read_requests
@@ -36,12 +36,15 @@ class RatedBranch(Record):
 
     tokens: Count = Field(description="draft tokens of the branch, without the root")
     promised: Figure = Field(description="log-probability of the branch under the drafter, in nats")
-    said: Figure = Field(description="log-probability of the branch under the target, in nats")
+    target: Figure = Field(
+        validation_alias=AliasChoices("target", "said"),  # older files call it "said"
+        description="log-probability of the branch under the target, in nats",
+    )
 
     @property
     def gap(self) -> float:
         """Drafter's log-probability minus the target's, in nats: positive for an overconfident drafter."""
-        return self.promised - self.said
+        return self.promised - self.target
 
 
 class RatedRequest(Record):

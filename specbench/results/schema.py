@@ -151,7 +151,7 @@ class TaskData(Record):
         return one_line(self.name, 80)
 
     @property
-    def describe(self) -> str:
+    def description(self) -> str:
         """Name and hash of the file, as text."""
         return f"{self.shown}, sha256 {self.sha256}"
 
@@ -195,7 +195,7 @@ class TaskSpec(Record):
     @property
     def unverified(self) -> str:
         """Text that lists the data files whose hash could not be verified; empty if there are none."""
-        files = [file.describe for file in self.data if not file.verified]
+        files = [file.description for file in self.data if not file.verified]
         return f"data unverified: {'; '.join(files)}" if files else ""
 
     @property
@@ -205,7 +205,7 @@ class TaskSpec(Record):
         return found if isinstance(found, int) else 1
 
     @property
-    def describe(self) -> str:
+    def description(self) -> str:
         """Number of prompts and how they were selected, as text."""
         if self.taken is None:
             return f"{self.prompts} prompts"

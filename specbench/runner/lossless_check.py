@@ -118,7 +118,7 @@ def check_lossless(
     others = [method.label for method in resolved.everyone if method.label != BASELINE]
     return Checked(
         list(prepared.prompts),
-        prepared.spec.describe,
+        prepared.spec.description,
         {label: graded[label] for label in others if label in graded},
         sampled,
     )

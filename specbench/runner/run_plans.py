@@ -43,8 +43,8 @@ def _measured(plan: Plan) -> Iterator[Measured]:
     check_device(plan)
     resolved = resolve(plan, by_machine=True)
     check_ready(resolved)
-    told = resolved.notes if plan.verbose else resolved.warnings
-    for line in (*told, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
+    lines = resolved.notes if plan.verbose else resolved.warnings
+    for line in (*lines, *(f"{fault}; its row will be empty" for fault in missing_engines(resolved.rows))):
         say(line)
     from specbench.runner.loading import load_models
     from specbench.runner.projecting import add, profile_for

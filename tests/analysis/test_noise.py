@@ -113,7 +113,10 @@ def test_a_quiet_run_has_figures_and_no_reason() -> None:
         ({"watch": watch(slowed=[0, 2, 0, 0, 1, 0])}, "heat slowed the cores 3 times (limit 0)"),
         ({"bandwidth": memory(30, 18, 30, 18, 30, 18)}, "memory bandwidth varied by 50% (limit 30%)"),
         ({"baseline": answers("ar", 2.0, lambda at: 1 + at % 2)}, "AR's step time varied by 67% (limit 30%)"),
-        ({"baseline": answers("ar", 2.0, lambda at: 1.0 if at < 8 else 1.28)}, "AR's step time drifted by 28% (limit 25%)"),
+        (
+            {"baseline": answers("ar", 2.0, lambda at: 1.0 if at < 8 else 1.28)},
+            "AR's step time drifted by 28% (limit 25%)",
+        ),
         ({"baseline": gpu(AR, 2), "on_gpu": True}, "the GPU was throttled under 17% of the requests (limit 5%)"),
         ({"others": gpu(JF, 1), "on_gpu": True}, "the GPU was throttled under 8% of the requests (limit 5%)"),
         (

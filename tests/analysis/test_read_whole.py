@@ -100,7 +100,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         request(lambda line: line.update(method="pld", request_id=f"pld|{line['prompt_id']}|0")),
         "|0 has a method that is not in the run",
     ),
-    "other key": (request(lambda line: line.update(request_id="ar|p|0")), "ar|p|0 has an id that differs from its fields"),
+    "other key": (
+        request(lambda line: line.update(request_id="ar|p|0")),
+        "ar|p|0 has an id that differs from its fields",
+    ),
     "tokens lost": (request(lambda line: line["output_ids"].pop()), "has another number of tokens"),
     "no time": (request(lambda line: line.update(decode_s=float("nan"))), "line 1 is damaged ("),
     "time of no clock": (request(lambda line: line.update(decode_s=1e-300)), "has an invalid time"),

@@ -38,7 +38,7 @@ def test_ids_in_and_out_where_the_server_can(server: Completing) -> None:
     backend = made(server)
     facts = backend.start()
     assert facts.ids
-    assert backend.told_stop_ids
+    assert backend.knows_stop_ids
     assert (facts.version, facts.how, facts.counts) == ("0.32.0", "url", "nothing")
     assert not facts.weights.verified
     assert answer(backend, stop=frozenset({5}))[0] == [3, 4, 5]
@@ -71,7 +71,7 @@ def test_text_in_and_out_where_it_cannot_and_the_row_says_so() -> None:
         backend = made(server, "spec")
         facts = backend.start()
         assert not facts.ids
-        assert not backend.told_stop_ids
+        assert not backend.knows_stop_ids
         assert answer(backend) == ([], "defgh")
         assert server.asked[-1]["prompt"] == "bc"
         assert not {"return_token_ids", "stop_token_ids", "ignore_eos"} & server.asked[-1].keys()

@@ -52,7 +52,7 @@ def test_a_branch_stands_behind_the_root_of_its_own_tree(family: str, monkeypatc
     with attached(model, slots=1, capacity=40) as engine:
         found = rate_request(engine, asked, mine)
         assert engine.alloc() == 0, "its slot is free again"
-    assert [each.said for each in found] == pytest.approx(expected, abs=1e-4)
+    assert [each.target for each in found] == pytest.approx(expected, abs=1e-4)
     assert [(each.tokens, each.promised) for each in found] == [(3, -1.0), (1, -1.0), (4, -1.0)]
 
 
@@ -78,7 +78,7 @@ def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pyt
 
     def rating(engine: Any, ids: Sequence[int], mine: RequestRecord) -> list[RatedBranch]:
         calls.append(mine.request_id)
-        return [RatedBranch(tokens=len(each.ids), promised=-1.0, said=-4.0) for each in mine.branches or ()]
+        return [RatedBranch(tokens=len(each.ids), promised=-1.0, target=-4.0) for each in mine.branches or ()]
 
     monkeypatch.setattr(branches, "rate_request", rating)
     asked, mine = prepared([Prompt("p0", "one", True)]), record([1, 2], [1], [(0, [7, 8])])
@@ -86,7 +86,7 @@ def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pyt
     for _ in range(2):
         rate_branches(None, asked, [without, mine], tmp_path, pytest.fail)  # type: ignore[arg-type]
     assert calls == [mine.request_id]
-    assert read_branches(tmp_path) == {mine.request_id: [RatedBranch(tokens=2, promised=-1.0, said=-4.0)]}
+    assert read_branches(tmp_path) == {mine.request_id: [RatedBranch(tokens=2, promised=-1.0, target=-4.0)]}
     anew = mine.model_copy(update={"branches": [DraftedBranch(step=0, ids=[7], log_probability=-1.0)]})
     rate_branches(None, asked, [anew], tmp_path, pytest.fail)  # type: ignore[arg-type]
     assert read_branches(tmp_path)[mine.request_id][0].tokens == 1, "decoded anew, it is asked anew"
@@ -98,7 +98,7 @@ def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pyt
 def test_shares_of_promises_kept_and_broken() -> None:
     mine = record([1, 2], [1], [(0, [7])])
     gaps = [0.0, 4.9, 5.0, -3.0, 80.0, 79.9, 120.0, 6.0]
-    rated = [RatedBranch(tokens=2 + at % 2, promised=-1.0, said=-1.0 - gap) for at, gap in enumerate(gaps)]
+    rated = [RatedBranch(tokens=2 + at % 2, promised=-1.0, target=-1.0 - gap) for at, gap in enumerate(gaps)]
     found = branch_calibration([mine], {mine.request_id: rated})
     assert found is not None
     assert (found.branches, found.tokens) == (8, 2.5)

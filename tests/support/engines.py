@@ -71,7 +71,7 @@ def scripted(script: Script) -> type[Backend]:
     class Scripted(Backend):
         title = "scripted"
         modes: ClassVar = {"ar": Mode("plain"), "spec": Mode("drafting")}
-        told_stop_ids = script.stops
+        knows_stop_ids = script.stops
 
         def start(self) -> EngineFacts:
             return script.facts

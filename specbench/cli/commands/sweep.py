@@ -90,7 +90,7 @@ def _tune(plan: TrainedSweepPlan, as_json: bool, dry: bool) -> None:
         refuse_failed(read.cells)
         return
     console = output.stdout()
-    for line in found["said"]:
+    for line in found["sentences"]:
         console.print(line, markup=False)
     console.print(f"\nsweep: {path} (specbench show has every setting)", soft_wrap=True)
     refuse_failed(read.cells)

@@ -216,7 +216,7 @@ def _worth(config: Config, outputs: int, inputs: int, dtype: torch.dtype, proces
     last = 1.0 if waves <= 1 else waves / -(-waves // 1)
     padded = triton.cdiv(outputs, config.block_n) * config.block_n * splits * span
     # Traffic through L2 other than the weight, for 16 rows: the rows once per tile, and partial sums written and read.
-    beside = MOST_ROWS / config.block_n
+    other = MOST_ROWS / config.block_n
     if splits > 1:
-        beside += 2 * splits * MOST_ROWS * 4 / (inputs * dtype.itemsize)
-    return full * last * outputs * inputs / padded / (1 + beside / 2)
+        other += 2 * splits * MOST_ROWS * 4 / (inputs * dtype.itemsize)
+    return full * last * outputs * inputs / padded / (1 + other / 2)

@@ -100,18 +100,18 @@ def tile_for(packed: int, key_size: int, value_size: int, itemsize: int, shared_
     block_n = 32 if wide else 64  # the same bytes per iteration
     by_groups = groups and block_m >= _TALL
     cells = block_n * (keys + values) * itemsize
-    beside = _beside(block_m, block_n, keys, itemsize, by_groups)
+    fixed = _fixed_bytes(block_m, block_n, keys, itemsize, by_groups)
     # Two programs on a multiprocessor hide each other's start, softmax and end. With 8 warps, their registers would not
     # fit; and with little shared memory, more bytes in flight, which limit streaming, are worth more.
     half = (shared_bytes + _RESERVED) // 2 - _RESERVED
     budget = half if warps == 4 and shared_bytes > 128 * 1024 else shared_bytes
-    buffers = (budget - beside) // cells
+    buffers = (budget - fixed) // cells
     most = 3 if block_m == _TALL and not groups else 4  # a fourth stage would not fit its registers
     stages = max(1, min(most, buffers if by_groups else buffers + 1))
     return Tile(block_m, block_n, warps, stages, keys)
 
 
-def _beside(block_m: int, block_n: int, keys: int, itemsize: int, by_groups: bool) -> int:
+def _fixed_bytes(block_m: int, block_n: int, keys: int, itemsize: int, by_groups: bool) -> int:
     """Bytes of shared memory of a program without its buffers of keys and values.
 
     Warp groups read every stage from shared memory. Other programs copy the newest stage to registers, which frees its
@@ -125,7 +125,7 @@ def programs_each(tile: Tile, key_size: int, value_size: int, itemsize: int, sha
     keys, values = padded_size(key_size), padded_size(value_size)
     by_groups = shared_bytes >= _WARP_GROUP_SHARED and tile.block_m >= _TALL and itemsize == 2
     stages = tile.stages if by_groups else tile.stages - 1
-    taken = _beside(tile.block_m, tile.block_n, keys, itemsize, by_groups)
+    taken = _fixed_bytes(tile.block_m, tile.block_n, keys, itemsize, by_groups)
     taken += stages * tile.block_n * (keys + values) * itemsize
     by_registers = _REGISTERS // (tile.warps * _WARP * _REGISTERS_EACH)
     return max(1, min((shared_bytes + _RESERVED) // (taken + _RESERVED), by_registers))

@@ -137,7 +137,7 @@ def _check_same(asked_of: Sequence[TaskData], files: Mapping[str, TaskData]) -> 
             continue
         if found := files.get(asked.name) or next((file for file in strange if not file.verified), None):
             raise UsageError(
-                f"the run's answers are to questions of {asked.describe}, and here is {found.describe}; name the "
+                f"the run's answers are to questions of {asked.description}, and here is {found.description}; name the "
                 "folder of "
                 "that file with --data-dir"
             )

@@ -92,7 +92,7 @@ def check(catalog: Catalog, run: Run) -> list[Check]:
             why = list(dict.fromkeys([*apart, *_apart_in(catalog, claim, name, here, run, row)]))
             ours = _ours(claim, name, run, row)
             if not why:
-                why = [*_untold(claim, name, ours, run)]
+                why = [*_unproven(claim, name, ours, run)]
             found.append((len(why), _judged(claim, spec.label, name, published, ours, why, remarks)))
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: otherwise in the catalog's order
 
@@ -190,7 +190,7 @@ def _ours(claim: Claim, name: str, run: Run, row: MethodSummary) -> _Ours:
     return _Ours(row.measures.get(name))
 
 
-def _untold(claim: Claim, name: str, ours: _Ours, run: Run) -> Iterator[str]:
+def _unproven(claim: Claim, name: str, ours: _Ours, run: Run) -> Iterator[str]:
     """Why our figure supports no verdict although it measures the same thing."""
     if ours.value is None:
         yield f"the run has no {name} of {claim.method}"

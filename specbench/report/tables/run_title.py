@@ -72,7 +72,7 @@ def run_title(found: Measured) -> RunTitle:
         model=model_name(config.model.model_dump()),
         device=device_name(found.run),
         sampling="greedy" if heat == 0 else f"T={heat:g} seed {config.sampling.seed}",
-        prompts=task.describe,
+        prompts=task.description,
         sampled=task.taken is not None,
         asked=asked,
         machine=machine,
@@ -88,7 +88,7 @@ def sweep_title(run: Mapping[str, Any]) -> RunTitle:
         task=f"{task['name']} v{task['version']}",
         model=model_name(run["model"]),
         device=device_name(run),
-        prompts=known.describe if known and known.taken else "",
+        prompts=known.description if known and known.taken else "",
         sampled=True,
         machine=[known.unverified] if known and known.unverified else [],
     )

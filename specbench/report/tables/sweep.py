@@ -238,7 +238,7 @@ def sweep_advice(
     """Recommendation as JSON-ready data; ``curve`` holds (rows, seconds) of steps measured on this machine.
 
     Keys: ``best`` (its row), ``set`` (values for ``--set``), ``faster`` (whether the interval on the held-out prompts
-    shows it, in an undisturbed run), ``free_rows``, ``said`` (sentences).
+    shows it, in an undisturbed run), ``free_rows``, ``sentences``.
     """
     tuning = _measured(cells)
     best = tuning[tuning["best"].astype(bool)]
@@ -246,7 +246,13 @@ def sweep_advice(
     where = f"{run['task']['name']}, {model['name']} {model['dtype']}, {device_name(run)}"
     free = free_rows(dict(curve), _TOLERANCE)
     if not len(best):
-        return {"best": None, "set": [], "faster": False, "free_rows": free, "said": [f"{where}: nothing measured."]}
+        return {
+            "best": None,
+            "set": [],
+            "faster": False,
+            "free_rows": free,
+            "sentences": [f"{where}: nothing measured."],
+        }
     row = best.iloc[0]
     held = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
     judged = held.iloc[0] if len(held) else row
@@ -281,5 +287,5 @@ def sweep_advice(
         "set": settings,
         "faster": faster,
         "free_rows": free,
-        "said": lines,
+        "sentences": lines,
     }

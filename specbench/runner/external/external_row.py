@@ -131,8 +131,8 @@ class ExternalRow:
 
     def _check_ends(self, output: Output, arrivals: Iterator[Arrival]) -> None:
         """Check that an engine that knows where an answer ends has ended it there; not timed."""
-        told = output.reason == "length" or (output.reason == "stop" and self._backend.told_stop_ids)
-        if told and any(arrival.ids or arrival.text for arrival in arrivals):
+        ended = output.reason == "length" or (output.reason == "stop" and self._backend.knows_stop_ids)
+        if ended and any(arrival.ids or arrival.text for arrival in arrivals):
             why = "its budget" if output.reason == "length" else "the token that ends an answer"
             raise EngineFault(f"it continued after {why}, which it should not")
 
@@ -187,15 +187,15 @@ class _Answer:
         return list(self.encode(self.text))[known:]
 
     def record(
-        self, label: str, request: Request, told: EngineCounters, counts: str, since: tuple[int, int], number: int
+        self, label: str, request: Request, counters: EngineCounters, counts: str, since: tuple[int, int], number: int
     ) -> RequestRecord:
         """Its record; ``since``: start of its segment, and time of the request."""
         output, (origin, started), second = self.output, since, 1e-9
         assert output.reason is not None
         first, last = self.at[0], self.at[-1]
         steps = [(late - early) * second for early, late in zip(self.at, self.at[1:], strict=False)]
-        forwards = len(steps) if counts == "forwards" else (told.forwards or 0)
-        drafted = told.draft_tokens
+        forwards = len(steps) if counts == "forwards" else (counters.forwards or 0)
+        drafted = counters.draft_tokens
         return RequestRecord(
             **answer_fields(label, request, output),
             first_tokens=self.kept[0],
@@ -211,5 +211,5 @@ class _Answer:
             prefill_share_s=(first - started) * second,
             decode_share_s=(last - first) * second,
             step_s=[round(step, 7) for step in steps],
-            measures=dict(told.own),
+            measures=dict(counters.own),
         )

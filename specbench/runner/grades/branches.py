@@ -70,7 +70,7 @@ def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -
     finally:
         engine.free(slot)
     return [
-        RatedBranch(tokens=len(branch.ids), promised=branch.log_probability, said=value)
+        RatedBranch(tokens=len(branch.ids), promised=branch.log_probability, target=value)
         for branch, value in zip(branches, rated, strict=True)
         if math.isfinite(value)
     ]
