@@ -258,9 +258,9 @@ def steps(path: Path) -> None:
         vars(replies).update(process=SimpleNamespace(stdout=written), _longest=1 << 20, _rest=b"", _read_ns=0)
         vars(replies)["died"] = lambda: EngineFault("it has ended")
         try:
-            while "end" not in (said := replies.next(5, "decode"))[1]:
-                taken.take(*said)
-            taken.counters(said[1])
+            while "end" not in (result := replies.next(5, "decode"))[1]:
+                taken.take(*result)
+            taken.counters(result[1])
         except EngineFault as error:
             raise UsageError(str(error)) from None
 

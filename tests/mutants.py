@@ -1,4 +1,4 @@
-"""Mutants: a file's content with bytes, tokens and values changed at random, as damage and attackers change them."""
+"""Copies of a file's content with bytes, tokens and values changed at random, as damage and attackers change them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-# Values that JSON can say and Python's writer cannot, put in behind it.
+# Values that JSON can say and Python's writer cannot, put in after it.
 _RAW = {
     "<digits>": b"9" * 5000,
     "<more digits>": b"-" + b"7" * 4200,

@@ -1,4 +1,4 @@
-"""Recompute: the figures of a run from the raw files of its folder, with nothing of specbench in it.
+"""Figures of a run from the raw files of its folder, with nothing of specbench in it.
 
 What the words mean is README's section of that name. It is written a second time, and differently, so that a mistake in
 specbench's own statistics does not agree with itself: `tests/test_pages.py` holds the pages to what is found here.
@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def first(self) -> int:
-        """Tokens that came with the first arrival, which nobody's clock saw decoded."""
+        """Tokens that came with the first arrival, which no one's clock saw decoded."""
         return int(self.line.get("first_tokens", 1))
 
     @property
@@ -88,7 +88,7 @@ class Answer:
         return longest if longest >= 16 else 0
 
     def within(self, start: int, end: int) -> tuple[float, float, float]:
-        """Seconds, tokens and forwards of its tokens behind ``start`` up to ``end``, the first one not counted.
+        """Seconds, tokens and forwards of its tokens after ``start`` up to ``end``, the first one not counted.
 
         A forward over the edge counts by its tokens inside; one that kept none counts where it stands.
         """
@@ -231,7 +231,7 @@ class Run:
         return self._ratio(label, over, keep, cost)
 
     def in_window(self, label: str, start: int, end: int = 1 << 30) -> Ratio:
-        """The same of tokens behind ``start`` up to ``end``, of the answers that get there."""
+        """The same of tokens after ``start`` up to ``end``, of the answers that get there."""
 
         def there(answer: Answer) -> bool:
             return all(one.within(start, end)[1] > 0 for one in (answer, self.answers["ar"][answer.key]))

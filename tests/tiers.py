@@ -1,6 +1,6 @@
-"""Tiers: which tests `make test` leaves to `make test-ci`, so that it ends within four minutes on two cores.
+"""Which tests `make test` leaves to `make test-ci`, so that it ends within four minutes on two cores.
 
-Both leave out what is marked slow. A test is in the later tier when `long.txt` beside this file names its function;
+Both leave out what is marked slow. A test is in the later tier when `long.txt` next to this file names its function;
 one that is new is in the first. The list is made of what `pytest --durations=0` printed, longest functions first, until
 what is left fits: `python tests/tiers.py DURATIONS SECONDS > tests/long.txt`.
 """

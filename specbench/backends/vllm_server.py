@@ -60,7 +60,9 @@ class VllmServer:
 
     def ask(self, question: Question) -> Iterator[Arrival]:
         """Yield the answer's tokens as they arrive."""
-        self._latest = None  # the last counters are the starting point: reading them here would take time of the request
+        self._latest = (
+            None  # the last counters are the starting point: reading them here would take time of the request
+        )
         return self._completions.ask(question)
 
     def counters(self) -> EngineCounters:

@@ -90,4 +90,4 @@ def draw_from_each(
 
 def describe_draw(limit: int, seed: int | None) -> str:
     """Describe which texts of several sets a limit took, for the record."""
-    return f"first {limit} of each set" if seed is None else f"{limit} of each set, drawn by seed {seed}"
+    return f"first {limit} of each set" if seed is None else f"{limit} of each set, sampled with seed {seed}"

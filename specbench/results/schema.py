@@ -211,7 +211,7 @@ class TaskSpec(Record):
             return f"{self.prompts} prompts"
         chosen, taken = self.prompts - self.taken.held_out, self.taken
         some = f"first {chosen} of {taken.of}" if taken.seed is None else f"{chosen} of {taken.of}"
-        by = "" if taken.seed is None else f", drawn by seed {taken.seed}"
+        by = "" if taken.seed is None else f", sampled with seed {taken.seed}"
         return f"prompts: {some}{by}{f', and {taken.held_out} held out' if taken.held_out else ''}"
 
     @model_serializer(mode="wrap")

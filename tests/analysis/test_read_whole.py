@@ -147,13 +147,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_it_is_refused_by_name_in_one_line(sound: Path, tmp_path: Path, kind: str) -> None:
-    damage, said = DAMAGE[kind]
+    damage, result = DAMAGE[kind]
     folder = tmp_path / "run"
     shutil.copytree(sound, folder)
     damage(folder)
     text = refusal(UsageError, read_whole, folder)
     assert str(folder) in text
-    assert said in text
+    assert result in text
 
 
 def test_files_of_two_runs_in_one_folder_are_refused(sound: Path, tmp_path: Path) -> None:

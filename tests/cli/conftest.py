@@ -22,7 +22,7 @@ from specbench.hardware import environment
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command line answered."""
 
     code: int
@@ -40,7 +40,7 @@ class Said:
 class Cli:
     """``cli("run", "--limit", 1, columns=140)``; the terminal is 80 columns wide unless said otherwise."""
 
-    def __call__(self, *argv: object, columns: int = 80) -> Said:
+    def __call__(self, *argv: object, columns: int = 80) -> CommandResult:
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ, COLUMNS=str(columns)),
@@ -48,13 +48,13 @@ class Cli:
             contextlib.redirect_stderr(err),
         ):
             code = main([str(arg) for arg in argv])
-        return Said(code, out.getvalue(), err.getvalue())
+        return CommandResult(code, out.getvalue(), err.getvalue())
 
-    def ok(self, *argv: object, columns: int = 80) -> Said:
+    def ok(self, *argv: object, columns: int = 80) -> CommandResult:
         """What succeeds."""
-        said = self(*argv, columns=columns)
-        assert said.code == 0, said.err
-        return said
+        result = self(*argv, columns=columns)
+        assert result.code == 0, result.err
+        return result
 
     def made(self, out: Path, *argv: object, columns: int = 80) -> Path:
         """The only folder in ``out`` after a command that writes there."""
@@ -64,10 +64,10 @@ class Cli:
 
     def refused(self, code: int, *argv: object) -> str:
         """The error line of what ends with this exit code; what is refused before it began prints nothing else."""
-        said = self(*argv)
-        assert said.code == code, said.err
-        assert said.out == "" or code not in (2, 3)
-        return said.error
+        result = self(*argv)
+        assert result.code == code, result.err
+        assert result.out == "" or code not in (2, 3)
+        return result.error
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -124,7 +124,7 @@ class Sly(tuple):
         return super().__getitem__(at) - 1
 
 class Decoder(Ar):
-    # Says that the last token was another one, after a few right steps: the target goes on from a text nobody wrote.
+    # Says that the last token was another one, after a few right steps: the target goes on from a text no one wrote.
     steps = 0
     def draft(self):
         self.steps += 1

@@ -66,10 +66,10 @@ def test_a_finished_run_is_shown_and_not_decoded(
 def test_again_makes_another_run(cli: Any, command: Any, tmp_path: Path, warmed: list[str]) -> None:
     cli.ok(*command, "--out", tmp_path)
     before = contents(tmp_path)
-    said = cli.ok(*command, "--again", "--out", tmp_path)
+    result = cli.ok(*command, "--again", "--out", tmp_path)
     assert (len(warmed), len([*tmp_path.glob("*/DONE")])) == (2, 2)
     assert contents(tmp_path).items() > before.items(), "a finished run is never touched again"
-    assert "done already" not in said.err
+    assert "done already" not in result.err
     newest = max(tmp_path.iterdir(), key=lambda path: (len(path.name), path.name))
     assert f"{newest}" in cli(*command, "--out", tmp_path).err
 
@@ -77,8 +77,8 @@ def test_again_makes_another_run(cli: Any, command: Any, tmp_path: Path, warmed:
 def test_another_command_or_another_out_is_another_run(cli: Any, command: Any, tmp_path: Path) -> None:
     assert cli(*command, "--out", tmp_path / "a").code == 0
     for more in (("--seed", 1, "--out", tmp_path / "a"), ("--out", tmp_path / "b")):
-        said = cli(*command, *more)
-        assert (said.code, "done already" in said.err) == (0, False)
+        result = cli(*command, *more)
+        assert (result.code, "done already" in result.err) == (0, False)
     assert (len([*tmp_path.glob("a/*")]), len([*tmp_path.glob("b/*")])) == (2, 1)
 
 
@@ -93,9 +93,9 @@ def test_a_broken_off_repetition_goes_on_first(
         patched.setattr(RunProgress, "request", interrupt)
         assert cli(*command, "--again", "--out", tmp_path).code == 130
     (half,) = (path for path in tmp_path.iterdir() if not (path / "DONE").exists())
-    said = cli(*command, "--out", tmp_path)
-    assert wording.sentences(said.err)
-    assert "done already" not in said.err
+    result = cli(*command, "--out", tmp_path)
+    assert wording.sentences(result.err)
+    assert "done already" not in result.err
     assert (half / "DONE").exists()
 
 

@@ -40,9 +40,9 @@ def test_it_sets_the_method_and_its_options_as_the_line_that_says_so_does(entry:
     made = plan()
     assert [method.label for method in made.methods] == ["ar", "jf"]
     assert options(made, "jf") == JF
-    (told,) = made.notes
-    assert told == "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
-    words = told.removeprefix("toy sets ").split()
+    (reported,) = made.notes
+    assert reported == "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
+    words = reported.removeprefix("toy sets ").split()
     typed = plan("config:tiny", words[1], *(word for word in words[2:] if word != "--set"))
     assert typed.methods == made.methods
     assert not [note for note in typed.notes if " sets " in note]
@@ -83,10 +83,10 @@ def line(entry: dict[str, Any], flags: str) -> str:
 
 def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any], tmp_path: Path) -> None:
     given = ("--model", "toy", "--set", "jf.n=4", "--limit", 1, "--max-new-tokens", 6, "--out", tmp_path / "out")
-    said = cli.ok("run", *given, "--json", "--verbose")
+    result = cli.ok("run", *given, "--json", "--verbose")
     expected = line(checkpoint, "--method ar,jf --set jf.num_blocks=1 --set jf.recycling=false")
     assert len(expected) > 80
-    assert said.err.splitlines()[:2] == [expected, "loading toy …"]
+    assert result.err.splitlines()[:2] == [expected, "loading toy …"]
     (folder,) = (tmp_path / "out").iterdir()
     config = runs.config_on_disk(folder)
     assert config["model"]["template"] == "vicuna"

@@ -37,12 +37,12 @@ def trees(folder: Path) -> list[int]:
 
 
 def test_two_runs_of_a_command_have_the_same_trees_and_say_of_what_size(cli: Any, tmp_path: Path) -> None:
-    said = [cli.ok(*COMMAND, tmp_path / name, columns=140) for name in ("one", "two")]
+    result = [cli.ok(*COMMAND, tmp_path / name, columns=140) for name in ("one", "two")]
     one, two = (next((tmp_path / name).iterdir()) for name in ("one", "two"))
     assert trees(one) == trees(two)
     assert json.loads((one / "times.json").read_text()) == json.loads((two / "times.json").read_text())
     row = runs.rows_on_disk(one)["jetspec"]
-    words = " ".join(said[0].out.split())
+    words = " ".join(result[0].out.split())
     assert f"{row['rows_per_step']:.0f}" in words
     assert f"{row['rows_per_step']:.1f}" in words
     for file in (tmp_path / "cache" / "times").iterdir():

@@ -1,4 +1,4 @@
-"""Every mistake gives one line that says what to do, the exit code of its kind, and leaves nothing behind."""
+"""Every mistake gives one line that says what to do, the exit code of its kind, and leaves nothing over."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_a_mistake_in_the_other_commands(cli: Any, argv: list[object], expected:
     [
         "--gpu b200",
         "--device cuda:99",
-        "--graphs on --device cpu --model nobody/nothing",
-        "--model nobody/nothing",
+        "--graphs on --device cpu --model no one/nothing",
+        "--model no one/nothing",
     ],
 )
 def test_a_machine_that_cannot(cli: Any, tmp_path: Path, monkeypatch: Any, argv: str) -> None:
@@ -116,7 +116,7 @@ def test_a_data_file_that_is_not_the_one(cli: Any, tmp_path: Path) -> None:
 def test_a_data_file_that_is_not_there_or_cannot_be_read(cli: Any, tmp_path: Path) -> None:
     given = (cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
     assert all(part in refused(*given) for part in (f"{tmp_path}", f"{HUMAN_EVAL}"))
-    # A regular file whose first byte nobody can read, root neither.
+    # A regular file whose first byte no one can read, root neither.
     (tmp_path / HUMAN_EVAL).symlink_to("/proc/self/mem")
     assert f"{tmp_path / HUMAN_EVAL}" in refused(*given)
 

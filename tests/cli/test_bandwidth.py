@@ -1,4 +1,4 @@
-"""Memory beside a run: what the folder keeps of it, and where people see it."""
+"""Memory next to a run: what the folder keeps of it, and where people see it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Probe:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Memory is read beside a tiny model too, before each stretch."""
+    """Memory is read next to a tiny model too, before each stretch."""
     monkeypatch.setattr(monitor, "LEAST_WEIGHTS", 0)
     monkeypatch.setattr(monitor, "APART_S", 0.0)
     monkeypatch.setattr(monitor, "BandwidthProbe", Probe)
@@ -51,7 +51,7 @@ def kept(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("read")
 def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_path: Path) -> None:
-    said = cli.ok(*RUN, "--verbose", "--out", tmp_path / "out")
+    result = cli.ok(*RUN, "--verbose", "--out", tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
     found, summary = kept(folder), runs.summary_on_disk(folder)
     assert [reading["segment"] for reading in found["readings"]] == [0, 1, 2, 3, 4]
@@ -62,7 +62,7 @@ def test_a_run_keeps_its_readings_and_says_what_each_method_read(cli: Any, tmp_p
         # The cache of a tiny model is no small part of what a forward reads.
         least, most = found["forwards"][row["method"]]["nbytes"]
         assert least < share * 3e9 * row["step_s"] < most
-    assert "3.0 GB/s (1.0 to 5.0" in said.out
+    assert "3.0 GB/s (1.0 to 5.0" in result.out
 
     shown = cli.ok("show", folder, "--verbose").out
     assert "3.0 GB/s (1.0 to 5.0" in shown

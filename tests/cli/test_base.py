@@ -1,4 +1,4 @@
-"""A fine-tuned model beside the one that it was made from: a second AR row, other weights, the same prompts."""
+"""A fine-tuned model next to the one that it was made from: a second AR row, other weights, the same prompts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(cli: Any, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("runs")
-    said = cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", out, columns=140)
+    result = cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", out, columns=140)
     (folder,) = out.iterdir()
-    return said, folder
+    return result, folder
 
 
 def test_both_are_decoded_and_each_row_is_held_against_both(run: tuple[Any, Path], adapter: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
     rows = runs.rows_on_disk(folder)
     assert rows[BASE]["lossless"] is None
     assert rows["jacobi"]["lossless"]["verdict"] == "exact"
-    # What an answer is to the base, whoever wrote it: its own ones are as likely in a run without the other.
+    # What an answer is to the base, anyone who wrote it: its own ones are as likely in a run without the other.
     likely = {label: row["text"]["log_likelihood_per_token"] for label, row in rows.items()}
     assert likely[BASE] == pytest.approx(runs.rows_on_disk(alone)["ar"]["text"]["log_likelihood_per_token"], abs=1e-5)
     assert likely["ar"] == likely["jacobi"] < likely[BASE] < 0
@@ -71,7 +71,7 @@ def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
 
 
 def test_a_model_of_other_tokens_was_not_what_it_was_made_from(cli: Any, adapter: Path, tmp_path: Path) -> None:
-    said = cli("run", "--model", adapter, "--base", "config:tiny", *SHORT, "--out", tmp_path)
-    assert said.code == 2
-    assert said.error.endswith(f"other tokens than {adapter}, so it was not made from it; use --base none")
+    result = cli("run", "--model", adapter, "--base", "config:tiny", *SHORT, "--out", tmp_path)
+    assert result.code == 2
+    assert result.error.endswith(f"other tokens than {adapter}, so it was not made from it; use --base none")
     assert not any(tmp_path.iterdir())

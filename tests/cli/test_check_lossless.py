@@ -33,37 +33,39 @@ SAMPLED = ("--method", "liar", "--max-new-tokens", 8, "--temperatures", "0.02", 
 
 
 def test_a_liar_with_noise_of_its_own_is_found_by_the_distribution_of_its_texts(cli: Any, own: Path) -> None:
-    said = cli(*TINY, *SAMPLED, "--json")
-    found = json.loads(said.out)
+    result = cli(*TINY, *SAMPLED, "--json")
+    found = json.loads(result.out)
     assert found["rows"] == []  # token by token nothing can be said
     (tested,) = found["distributions"]
     assert (tested["method"], tested["temperature"], tested["verdict"]) == ("liar", 0.02, "different")
-    assert found["drawn"] == {"humaneval": "prompts: 1 of 164, drawn by seed 0"}
+    assert found["drawn"] == {"humaneval": "prompts: 1 of 164, sampled with seed 0"}
     assert tested["answers"] == 2 * 6
-    assert (said.code, found["ok"]) == (4, False)
-    assert wording(said.error)
+    assert (result.code, found["ok"]) == (4, False)
+    assert wording(result.error)
 
 
 def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, honest: Path, tmp_path: Path) -> None:
     command = (
         "run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 6, "--method", "liar,jacobi", "--no-score",
     )  # fmt: skip
-    said = cli.ok(*command, "--temperature", 1, "--out", tmp_path / "runs")
+    result = cli.ok(*command, "--temperature", 1, "--out", tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
     graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in runs.rows_on_disk(folder).items()}
     assert graded == {"ar": "exact", "liar": None, "jacobi": "exact"}
-    assert wording.sentences(said.out)
+    assert wording.sentences(result.out)
 
 
 def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) -> None:
     command = (*TINY, "--method", f"jacobi,{liar}", "--max-new-tokens", 8, "--temperatures", "0,1", "--seeds", "0")
-    said = cli(*command, "--first")
-    assert said.code == 4
-    assert said.error.startswith("error: liar is declared lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
-    assert max(map(len, said.out.splitlines())) <= 80
-    rows = [line.split() for line in said.out.splitlines() if line.startswith("humaneval ")]
+    result = cli(*command, "--first")
+    assert result.code == 4
+    assert result.error.startswith(
+        "error: liar is declared lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,"
+    )
+    assert max(map(len, result.out.splitlines())) <= 80
+    rows = [line.split() for line in result.out.splitlines() if line.startswith("humaneval ")]
     assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 2
-    lines = [line.split() for line in said.out.splitlines()]
+    lines = [line.split() for line in result.out.splitlines()]
     at = next(number for number, words in enumerate(lines) if words[:2] == ["AR's", "text"])
     assert lines[at + 2][:2] == ["jacobi", "2/2"]
     assert lines[at + 3][:2] == ["liar", "0/2"]

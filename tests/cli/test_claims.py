@@ -33,10 +33,10 @@ def gsm8k(tmp_path: Path) -> Path:
 
 
 def test_a_check_answers_in_ten_lines(cli: Any, gsm8k: Path) -> None:
-    said = cli.ok("claims", "--check", gsm8k)
-    lines = said.out.splitlines()
+    result = cli.ok("claims", "--check", gsm8k)
+    lines = result.out.splitlines()
     assert len(lines) <= 10
-    assert "None" not in said.out
+    assert "None" not in result.out
     checks = json.loads(cli.ok("claims", "--check", gsm8k, "--json").out)
     assert lines[0].startswith(
         f"{len(checks)} published figures: 0 agree, 0 disagree, {len(checks)} cannot be compared"

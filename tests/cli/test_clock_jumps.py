@@ -13,7 +13,7 @@ READS = {
     "common/files.py": "name of a folder",
     "models/chat.py": "in a prompt of who has no run",
     "models/loaded_model.py": "in the prompts of a run, once",
-    "runner/setup/calibration.py": "written beside stored times",
+    "runner/setup/calibration.py": "written next to stored times",
     "runner/config.py": "written in a run",
     "sweeps/driver.py": "written in a sweep",
 }

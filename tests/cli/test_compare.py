@@ -24,17 +24,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_json_is_all_there_is_on_stdout(cli: Any, pair: tuple[Path, Path]) -> None:
-    said = cli("compare", *pair, "--json")
-    found = json.loads(said.out)
+    result = cli("compare", *pair, "--json")
+    found = json.loads(result.out)
     assert [row["methods"][0] for row in found["rows"]] == ["ar", "jetspec"]
     assert (found["fail_under"], found["regressions"]) == (None, [])
 
 
 def test_fail_under_exits_5_and_says_what_was_proven(cli: Any, pair: tuple[Path, Path]) -> None:
-    said = cli("compare", *pair, "--fail-under", 0.97)
-    assert said.code == 5
-    assert said.error.startswith("error: B jetspec has 0.952 [0.952, 0.952] of A's speed, all of it below 0.97")
-    assert wording(said.out)
+    result = cli("compare", *pair, "--fail-under", 0.97)
+    assert result.code == 5
+    assert result.error.startswith("error: B jetspec has 0.952 [0.952, 0.952] of A's speed, all of it below 0.97")
+    assert wording(result.out)
     assert cli("compare", *pair, "--fail-under", 0.95).code == 0
     assert cli("compare", *pair[::-1], "--fail-under", 0.97).code == 0
     gate = cli("compare", *pair, "--fail-under", 0.97, "--over-ar", "--json")
@@ -50,10 +50,10 @@ def loud(tmp_path: Path) -> Path:
 
 
 def test_a_gate_on_a_disturbed_run_has_its_own_exit_code(cli: Any, pair: tuple[Path, Path], loud: Path) -> None:
-    said = cli("compare", pair[0], loud, "--fail-under", 0.97)
-    assert said.code == 8
-    assert "B (AR's step" in said.error
-    assert said.out, "the table comes first"
+    result = cli("compare", pair[0], loud, "--fail-under", 0.97)
+    assert result.code == 8
+    assert "B (AR's step" in result.error
+    assert result.out, "the table comes first"
     data = cli("compare", pair[0], loud, "--fail-under", 0.97, "--json")
     assert (data.code, json.loads(data.out)["regressions"]) == (8, None)
     gate = cli("compare", pair[0], loud, "--fail-under", 0.5, "--over-ar")
@@ -63,7 +63,7 @@ def test_a_gate_on_a_disturbed_run_has_its_own_exit_code(cli: Any, pair: tuple[P
 
 def test_tokens_per_forward_are_a_gate_on_any_machine(cli: Any, pair: tuple[Path, Path], loud: Path) -> None:
     assert cli("compare", pair[0], loud, "--fail-under", 1, "--tpf").code == 0
-    said = cli("compare", pair[0], loud, "--fail-under", 1.01, "--tpf", "--json")
-    assert (said.code, json.loads(said.out)["regressions"]) == (5, [["ar", "ar"], ["jetspec", "jetspec"]])
+    result = cli("compare", pair[0], loud, "--fail-under", 1.01, "--tpf", "--json")
+    assert (result.code, json.loads(result.out)["regressions"]) == (5, [["ar", "ar"], ["jetspec", "jetspec"]])
     assert "--tpf" in cli.refused(2, "compare", *pair, "--tpf")
     assert "--tpf" in cli.refused(2, "compare", *pair, "--tpf", "--over-ar", "--fail-under", 1)

@@ -39,8 +39,8 @@ def test_a_run_is_scored_and_right_answers_are_found_right(
     for line in lines:
         line["text"] = RIGHT[task][line["prompt_id"]]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    said = cli.ok("score", folder, "--json")
-    assert [row["accuracy"]["passed"] for row in json.loads(said.out)["summary"]["rows"]] == [2, 2]
+    result = cli.ok("score", folder, "--json")
+    assert [row["accuracy"]["passed"] for row in json.loads(result.out)["summary"]["rows"]] == [2, 2]
     shown = cli.ok("show", folder, columns=200).out
     assert metric in shown
     assert wording.sentences(" ".join(shown.split()))

@@ -39,8 +39,8 @@ def mine(tmp_path: Path) -> Path:
 
 
 def run(cli: Any, out: Path, *argv: object) -> tuple[Any, list[RequestRecord]]:
-    said = cli.ok("run", *TINY, "--verbose", "--out", out, *argv)
-    return said, records(out)
+    result = cli.ok("run", *TINY, "--verbose", "--out", out, *argv)
+    return result, records(out)
 
 
 def records(out: Path) -> list[RequestRecord]:
@@ -63,9 +63,9 @@ def test_each_task_runs_with_two_methods_and_its_table_is_legible(
 ) -> None:
     own = ("--data-file", mine) if task == "prompts" else ()
     argv = ("--task", task, *own, "--method", "jacobi,pld", "--limit", 2, "--first")
-    said, _ = run(cli, tmp_path / "out", *argv)
+    result, _ = run(cli, tmp_path / "out", *argv)
     (folder,) = (tmp_path / "out").iterdir()
-    for columns, text in ((80, said.out), (140, cli("show", folder, "--verbose", columns=140).out)):
+    for columns, text in ((80, result.out), (140, cli("show", folder, "--verbose", columns=140).out)):
         lines = [line for line in text.splitlines() if not line.startswith("run: ")]
         assert max(map(len, lines)) <= columns
         assert "…" not in text
@@ -92,9 +92,9 @@ def test_turn_two_is_what_the_same_conversation_as_one_prompt_gives(cli: Any, tm
     _, asked = run(cli, tmp_path / "whole", "--task", "prompts", "--data-file", file, *methods)
     fresh = {record.prompt_id: record for record in asked if record.method == record.prompt_id.partition("/")[0]}
     for (method, prompt), record in second.items():
-        twin = fresh[f"{method}/{prompt}"]
+        baseline = fresh[f"{method}/{prompt}"]
         for name in ("output_ids", "prompt_tokens", "output_tokens"):
-            assert getattr(record, name) == getattr(twin, name)
+            assert getattr(record, name) == getattr(baseline, name)
 
 
 def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been(
@@ -128,12 +128,12 @@ def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: 
         setting = f"mt-bench.history={history}"
         out = tmp_path / history
         command = ("--task", "mt-bench", "--limit", 2, "--first", "--method", liar)
-        said, found = run(cli, out, *command, "--task-set", setting)
+        result, found = run(cli, out, *command, "--task-set", setting)
         first = {(r.method, r.prompt_id): r.text for r in found if r.turn == 1}
         assert first["ar", "81"] != first["liar", "81"]
         (folder,) = out.iterdir()
         rows[history] = runs.rows_on_disk(folder)["liar"]
-        assert f"history {history}" in said.out
+        assert f"history {history}" in result.out
     # What was asked unlike things is not graded: a first turn that lies makes the second one incomparable.
     graded = {name: row["lossless"]["exact"] + row["lossless"]["lossy"] for name, row in rows.items()}
     assert graded == {"own": 2, "ar": 4}

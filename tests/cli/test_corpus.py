@@ -43,7 +43,7 @@ def test_a_corpus_of_the_targets_own_answers_is_told_of(cli: Any, tmp_path: Path
     other = tmp_path / "other.txt"
     other.write_text("Nothing of all this was ever said by anybody. " * 40)
     rows = ("--method", "sam,sam,sam", "--set", f"sam#2.corpus={answers}", "--set", f"sam#3.corpus={other}")
-    said = cli.ok(*TINY, *rows, "--out", tmp_path / "out", columns=200)
+    result = cli.ok(*TINY, *rows, "--out", tmp_path / "out", columns=200)
     (folder,) = (tmp_path / "out").iterdir()
 
     recorded = {spec["label"]: spec["weights"] for spec in runs.config_on_disk(folder)["methods"]}
@@ -65,9 +65,9 @@ def test_a_corpus_of_the_targets_own_answers_is_told_of(cli: Any, tmp_path: Path
     }
     assert ["corpus" in words[row] for row in ("sam", "sam#2", "sam#3")] == [False, True, False]
 
-    told = " ".join(said.out.split())
-    assert told.count(WARNED) == 1
-    assert f"sam#2: 100% {WARNED}" in told
+    reported = " ".join(result.out.split())
+    assert reported.count(WARNED) == 1
+    assert f"sam#2: 100% {WARNED}" in reported
     assert WARNED in " ".join(cli.ok("show", folder, columns=200).out.split())
 
 
@@ -101,8 +101,8 @@ def test_a_corpus_that_is_none_ends_in_a_line(cli: Any, tmp_path: Path, name: st
     file = tmp_path / name
     if content is not None:
         file.write_text(content)
-    said = cli(*TINY, "--method", "sam", "--set", f"sam.corpus={file}", "--out", tmp_path / "out")
-    assert (said.code, said.out) == (2, "")
-    assert wording(said.error)
-    assert content is not None or said.err.count("\n") == 1, "before a model is loaded"
+    result = cli(*TINY, "--method", "sam", "--set", f"sam.corpus={file}", "--out", tmp_path / "out")
+    assert (result.code, result.out) == (2, "")
+    assert wording(result.error)
+    assert content is not None or result.err.count("\n") == 1, "before a model is loaded"
     assert not (tmp_path / "out").exists()

@@ -17,8 +17,8 @@ def _nothing_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_of_a_run(cli: Any) -> None:
-    said = cli.ok("run", *TINY, "--method", "lookahead,msn", "--concurrency", 4, "--dry-run", "--json")
-    found = json.loads(said.out)
+    result = cli.ok("run", *TINY, "--method", "lookahead,msn", "--concurrency", 4, "--dry-run", "--json")
+    found = json.loads(result.out)
     assert [(cell["label"], cell["rows"], cell["concurrency"]) for cell in found["cells"]] == [
         ("ar", 1, 4), ("lookahead", 56, 4), ("msn", 69, 4),
     ]  # fmt: skip

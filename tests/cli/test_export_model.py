@@ -17,13 +17,13 @@ from specbench.models.loader import load
 def test_a_gguf_of_placeholders(cli: Any, tmp_path: Path) -> None:
     file = tmp_path / "new" / "tiny.gguf"
     asked = ("export-model", "config:tiny", "--to", "gguf", "--vocabulary", "placeholders")
-    said = cli.ok(*asked, "--out", file)
-    found = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    result = cli.ok(*asked, "--out", file)
+    found = dict(line.split(maxsplit=1) for line in result.out.splitlines())
     assert list(found) == ["path", "format", "dtype", "sha256", "bytes", "fingerprint"]
     assert found["path"] == str(file)
     assert found["bytes"] == f"{file.stat().st_size:,}"
-    assert wording(said.err)
-    assert f"writing {file}" in said.err
+    assert wording(result.err)
+    assert f"writing {file}" in result.err
     short = cli.ok(*asked, "--dtype", "bf16", "--out", tmp_path / "short.gguf", "--json", "--quiet")
     figures = json.loads(short.out)
     assert (figures["dtype"], figures["format"], figures["path"]) == ("bfloat16", "gguf", str(tmp_path / "short.gguf"))
@@ -37,8 +37,8 @@ def test_a_gguf_of_placeholders(cli: Any, tmp_path: Path) -> None:
 def test_an_adapter_as_a_folder_under_the_usual_name(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_adapter(save(tmp_path / "base"), tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
-    said = cli.ok("export-model", "mine/", "--to", "hf", "--json", "--quiet")
-    figures = json.loads(said.out)
+    result = cli.ok("export-model", "mine/", "--to", "hf", "--json", "--quiet")
+    figures = json.loads(result.out)
     assert figures["path"] == "exported/mine-float32"
     assert figures["format"] == "hf"
     found = load(figures["path"], device="cpu")
@@ -63,8 +63,8 @@ def test_mistakes_are_found_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there").touch()
-    said = cli("export-model", *argv)
-    assert said.code == 2
-    assert wording(said.error)
-    assert "loading" not in said.err
+    result = cli("export-model", *argv)
+    assert result.code == 2
+    assert wording(result.error)
+    assert "loading" not in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

@@ -35,14 +35,14 @@ def prompts(folder: Path) -> Path:
     return path
 
 
-def check(out: Path, said: str) -> None:
+def check(out: Path, result: str) -> None:
     """The others are whole, and the cell says what became of it."""
     (folder,) = out.glob("[!.]*")
     cells = pd.read_csv(folder / "cells.csv")
     tuning = cells[cells["set"] == "tuning"].set_index("label")
     assert dict(tuning["stopped"].fillna("")) == {"chaos": "failed", "ar": "", "jacobi n=2": "", "jacobi n=4": ""}
     assert (tuning["prompts"].drop("chaos") == 5).all()
-    assert said in tuning.loc["chaos", "fault"]
+    assert result in tuning.loc["chaos", "fault"]
     with RunFolder.load(folder / "c1") as run:
         assert sum(record.method == "chaos" for record in run.records()) < 5
 
@@ -51,13 +51,13 @@ def test_a_cell_that_raises(cli: Any, tmp_path: Path, site: Path) -> None:
     plugins.install(site, "raise ValueError('no luck')")
     registry._found.cache_clear()
     try:
-        said = cli(*SWEEP, "--data-file", prompts(tmp_path), "--out", tmp_path / "out", columns=100)
+        result = cli(*SWEEP, "--data-file", prompts(tmp_path), "--out", tmp_path / "out", columns=100)
     finally:
         registry._found.cache_clear()
         for name in [name for name in sys.modules if name.partition(".")[0] == "chaos_method"]:
             del sys.modules[name]
-    assert said.code == 6
+    assert result.code == 6
     fault = "method 'chaos' (from specbench-chaos) failed in draft (ValueError: no luck at decoder.py line"
-    assert said.err.splitlines()[-1].startswith(f"error: chaos: {fault}")
-    assert wording.sentences(said.out)
+    assert result.err.splitlines()[-1].startswith(f"error: chaos: {fault}")
+    assert wording.sentences(result.out)
     check(tmp_path / "out", fault)

@@ -36,15 +36,15 @@ def test_throttled_requests_are_counted_and_marked(cli: Any, tmp_path: Path, mon
     # Warm-up takes four looks and each of the four requests two: the last request and the end of the one before.
     gpu = Gpu(slow_from=10)
     monkeypatch.setattr(session, "open_gpu", lambda device: gpu)
-    said = cli.ok(*TINY, "--verbose", "--out", tmp_path, columns=columns)
+    result = cli.ok(*TINY, "--verbose", "--out", tmp_path, columns=columns)
     assert gpu.closed
     assert gpu.looks == 12
     (folder,) = tmp_path.iterdir()
     shown = cli("show", folder, "--verbose", columns=columns).out
-    for text in (said.out, shown):
+    for text in (result.out, shown):
         assert max(map(len, text.splitlines()[:-1])) <= columns
-        told = "2 of 4 requests ran on a throttled GPU (power cap); show --requests marks them."
-        assert told in " ".join(text.split())
+        reported = "2 of 4 requests ran on a throttled GPU (power cap); show --requests marks them."
+        assert reported in " ".join(text.split())
         why = "the GPU was throttled under 50% of the requests (limit 5%)"
         assert why in " ".join(text.split())
         lines = [line.split() for line in text[text.index("\nGPU ") + 1 :].splitlines()[2:4]]

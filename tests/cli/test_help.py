@@ -44,16 +44,16 @@ def test_no_flag_was_renamed() -> None:
 @pytest.mark.parametrize("command", [[], *([name] for name in flags())], ids=lambda words: " ".join(words) or "(none)")
 def test_help_fits_80_columns_and_shows_every_flag_whole(cli: Any, command: list[str]) -> None:
     whole = "--help-all" if {*command} & PLANNED else "--help"
-    said = cli.ok(*command, whole)
-    assert max(map(len, said.out.splitlines())) <= 80
+    result = cli.ok(*command, whole)
+    assert max(map(len, result.out.splitlines())) <= 80
     for word in flags()[command[0]] if command else flags():
-        assert word in said.out.replace("│", " ").split() or f"{{{word}}}" in said.out, word
-    assert said.err == ""
+        assert word in result.out.replace("│", " ").split() or f"{{{word}}}" in result.out, word
+    assert result.err == ""
 
 
 def test_without_arguments_comes_the_help_and_the_exit_code_of_bad_usage(cli: Any) -> None:
-    said = cli()
-    assert (said.code, said.out) == (2, cli("--help").out)
+    result = cli()
+    assert (result.code, result.out) == (2, cli("--help").out)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["list", "methods"]], ids=" ".join)
@@ -96,9 +96,9 @@ def test_imports_nothing_heavy(commands: list[str], never: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("former", ["export", "judge", "perplexity", "trajectories", "tune"])
 def test_a_former_command_names_the_new_one(cli: Any, former: str) -> None:
-    said = cli.refused(2, former, "--anything")
-    assert said.startswith(f"error: {former} is now: specbench ")
-    assert said.split("specbench ")[1].split()[0] in commands()
+    result = cli.refused(2, former, "--anything")
+    assert result.startswith(f"error: {former} is now: specbench ")
+    assert result.split("specbench ")[1].split()[0] in commands()
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_an_option_of_another_mode_is_refused_by_name(cli: Any, tmp_path: Path, 
     file, run = tmp_path / "text.txt", tmp_path / "run"
     file.write_text("One apple.")
     run.mkdir()
-    said = cli.refused(2, *({"FILE": file, "RUN": run}.get(word, word) for word in argv))
-    assert flag in said or (flag == "METHOD" and "method" in said.lower())
+    result = cli.refused(2, *({"FILE": file, "RUN": run}.get(word, word) for word in argv))
+    assert flag in result or (flag == "METHOD" and "method" in result.lower())
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])

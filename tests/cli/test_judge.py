@@ -69,15 +69,15 @@ def test_scores_by_method_and_category_with_their_counts(cli: Any, folder: Path,
         says("[[3]]" if "A blog." in user else "no rating" if "\n14\n" in user else "[[8]]")(handler, body)
 
     server.answer = by_length
-    said = cli.ok("score", folder, *GPT, server.url)
+    result = cli.ok("score", folder, *GPT, server.url)
     assert len(server.asked) == DISTINCT
-    assert table(said.out) == {
+    assert table(result.out) == {
         "score": ["ar", "jacobi", "lossy"], "writing": ["8.00 (2)", "8.00 (2)", "3.00 (2)"],
         "math": ["8.00 (2)", "8.00 (2)", "8.00 (1/2)"], "turn 1": ["8.00 (2)", "8.00 (2)", "5.50 (2)"],
         "turn 2": ["8.00 (2)", "8.00 (2)", "3.00 (1/2)"], "all": ["8.00 (4)", "8.00 (4)", "4.67 (3/4)"],
     }  # fmt: skip
-    assert f"{server.url.split('/')[2]}" in said.out
-    assert wording(said.err)
+    assert f"{server.url.split('/')[2]}" in result.out
+    assert wording(result.err)
 
 
 @pytest.mark.parametrize(("failure", "after"), [("rubbish", 0), ("error", 1), ("death", 5), ("rubbish", 5)])
@@ -115,29 +115,29 @@ def test_the_key_of_the_environment_is_kept_nowhere_though_the_endpoint_echoes_i
     body = completion(f"{echo} [[7]]") if code == 200 else json.dumps({"error": {"message": echo}}).encode()
     server.answer = replies(code, body, X_Key=key)
     monkeypatch.setenv("JUDGE_KEY", f"{key}\n")
-    said = cli("score", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY")
-    assert said.code == exit_code
+    result = cli("score", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY")
+    assert result.code == exit_code
     assert server.headers[0]["Authorization"] == f"Bearer {key}"
     written = "".join(path.read_text() for path in folder.iterdir() if path.is_file())
-    assert "[key]" in (said.err if code in (401, 500) else written)
+    assert "[key]" in (result.err if code in (401, 500) else written)
     for part in ("Xy12", "34+56"):
-        assert part not in said.out + said.err + written
+        assert part not in result.out + result.err + written
 
 
 def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None:
     asked = ("--task", "mt-bench", "--limit", 1, "--first", "--max-new-tokens", 8)
     folder = cli.made(tmp_path / "runs", "run", "--model", "config:tiny", *asked)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    said = cli.ok("score", folder, *LOCAL)
+    result = cli.ok("score", folder, *LOCAL)
     found = read_judgments(folder)
     turns = ("81|0", "81|0|2")
     assert [(j.request, j.same_as) for j in found] == [
         *((f"ar|{turn}", None) for turn in turns), *((f"jacobi|{turn}", f"ar|{turn}") for turn in turns),
     ]  # fmt: skip
-    told = {(j.rating, j.judge.id, j.judge.kind, j.judge.max_tokens) for j in found}
-    assert told == {(None, "config:tiny", "local", 8)}
+    reported = {(j.rating, j.judge.id, j.judge.kind, j.judge.max_tokens) for j in found}
+    assert reported == {(None, "config:tiny", "local", 8)}
     assert found[0].judge.fingerprint
-    assert table(said.out)["all"] == ["– (0/2)"] * 2
+    assert table(result.out)["all"] == ["– (0/2)"] * 2
     # Nothing of the run is touched, no lock is left, and asking again asks nothing.
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != JUDGMENTS} == before
     lines = kept(folder)
@@ -189,10 +189,10 @@ def test_ctrl_c_with_several_workers_keeps_what_has_come(cli: Any, folder: Path,
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it
     begun = time.monotonic()
     try:
-        said = cli("score", folder, *GPT, server.url, "--judge-workers", 8)
+        result = cli("score", folder, *GPT, server.url, "--judge-workers", 8)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert said.code == 130
+    assert result.code == 130
     assert time.monotonic() - begun < 10
     assert {each.request for each in read_judgments(folder)} == {
         "ar|111|0",

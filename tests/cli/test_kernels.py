@@ -42,10 +42,10 @@ def test_what_the_engine_reports_is_told_and_kept(cli: Any, tmp_path: Path, monk
     report["late_captures"] = 0
     monkeypatch.setattr(Engine, "report", lambda self: report, raising=False)
     tiny = ("--model", "config:tiny", "--max-new-tokens", 4, "--limit", 1, "--no-score")
-    said = cli.ok("run", *tiny, "--verbose", "--out", tmp_path)
+    result = cli.ok("run", *tiny, "--verbose", "--out", tmp_path)
     line = "attention: reference (auto: no CUDA device); 2 graphs captured in 0.5 s"
-    assert said.err.count(line) == 1
-    assert line not in said.out
+    assert result.err.count(line) == 1
+    assert line not in result.out
     (folder,) = tmp_path.iterdir()
     assert json.loads((folder / "summary.json").read_text())["engine"] == report
     assert cli("score", folder).code == 0

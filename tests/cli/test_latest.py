@@ -24,15 +24,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def named(said: Any) -> str:
-    (line,) = [line for line in said.err.splitlines() if line.startswith("latest: ")]
+def named(result: Any) -> str:
+    (line,) = [line for line in result.err.splitlines() if line.startswith("latest: ")]
     return str(line.removeprefix("latest: "))
 
 
 def test_the_newest_by_the_time_in_its_name_is_shown_and_named(cli: Any, here: Path) -> None:
-    said = cli.ok("show", "latest")
-    assert said.err == f"latest: results/{NEWEST}\n"
-    assert said.out == cli("show", f"results/{NEWEST}").out
+    result = cli.ok("show", "latest")
+    assert result.err == f"latest: results/{NEWEST}\n"
+    assert result.out == cli("show", f"results/{NEWEST}").out
 
 
 def unfinished(here: Path) -> Path:
@@ -59,8 +59,8 @@ def sweep(here: Path) -> Path:
 @pytest.mark.parametrize("make", [unfinished, deeper, sweep], ids=lambda make: make.__name__)
 def test_what_is_newer_is_found_wherever_it_lies(cli: Any, here: Path, make: Callable[[Path], Path]) -> None:
     path = make(here)
-    said = cli.ok("show", "latest")
-    assert named(said) == str(path.relative_to(here))
+    result = cli.ok("show", "latest")
+    assert named(result) == str(path.relative_to(here))
 
 
 def test_a_profile_counts_and_a_sweep_of_older_runs_does_not(cli: Any, here: Path) -> None:
@@ -69,8 +69,8 @@ def test_a_profile_counts_and_a_sweep_of_older_runs_does_not(cli: Any, here: Pat
     profile = here / "profiles" / "20270108T000000Z-profile"
     profile.mkdir(parents=True)
     shutil.copy(next(runs.RESULTS.glob("*-profile-*")) / "profile.json", profile)
-    said = cli("show", "latest")
-    assert (said.code, named(said)) == (0, "profiles/20270108T000000Z-profile")
+    result = cli("show", "latest")
+    assert (result.code, named(result)) == (0, "profiles/20270108T000000Z-profile")
 
 
 def test_drafts_of_folders_and_what_is_no_run_do_not_count(cli: Any, here: Path) -> None:
@@ -90,11 +90,11 @@ def test_drafts_of_folders_and_what_is_no_run_do_not_count(cli: Any, here: Path)
     ids=" ".join,
 )  # fmt: skip
 def test_every_command_that_reads_folders_takes_it(cli: Any, here: Path, command: tuple[str, ...]) -> None:
-    said = cli(*command)
+    result = cli(*command)
     plain = cli(*(word.replace("latest", f"results/{NEWEST}") for word in command))
-    assert said.err.startswith(f"latest: results/{NEWEST}\n")
-    assert (said.code, said.out) == (plain.code, plain.out)
-    assert [line for line in said.err.splitlines() if not line.startswith("latest: ")] == plain.err.splitlines()
+    assert result.err.startswith(f"latest: results/{NEWEST}\n")
+    assert (result.code, result.out) == (plain.code, plain.out)
+    assert [line for line in result.err.splitlines() if not line.startswith("latest: ")] == plain.err.splitlines()
 
 
 def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_the_folder_of_out_stands_for_the_newest_run_in_it(cli: Any, here: Path)
         ("compare", "results:ar", "results:jetspec"),
         ("claims", "--check", "results"),
     ):
-        said = cli(*command)
+        result = cli(*command)
         plain = cli(*(word.replace("results", newest) for word in command))
-        assert (said.code, said.out) == (plain.code, plain.out)
-        assert f"newest in results: {newest}" in said.err
+        assert (result.code, result.out) == (plain.code, plain.out)
+        assert f"newest in results: {newest}" in result.err

@@ -141,8 +141,8 @@ def test_a_run_takes_the_head_that_is_listed_from_the_hubs_cache(
     into_cache(cache, HEADS[method], tmp_path / "head")
     assert [head["here"] for head in listed(cli)["toy"]["heads"]] == [one == method for one in HEADS]
     given = ("--model", "toy", "--method", f"ar,{method}", "--limit", 1, "--max-new-tokens", 6, "--no-score")
-    said = cli.ok("run", *given, "--verbose", "--out", tmp_path / "out")
-    assert said.err.splitlines()[0] == f"toy sets --set {method}.head={HEADS[method]}"
+    result = cli.ok("run", *given, "--verbose", "--out", tmp_path / "out")
+    assert result.err.splitlines()[0] == f"toy sets --set {method}.head={HEADS[method]}"
     (folder,) = (tmp_path / "out").iterdir()
     weights = runs.config_on_disk(folder)["methods"][1]["weights"]
     assert (weights["head"], weights["head_revision"]) == (HEADS[method], COMMIT)

@@ -26,8 +26,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("specbench", "methods", "tasks", "tests/contract", "tests/small_data", "tests/support", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     (folder / "tests" / "methods").mkdir()
-    beside = (file for file in (ROOT / "tests").iterdir() if file.suffix in (".py", ".txt"))
-    for name in ("pyproject.toml", *(f"tests/{file.name}" for file in beside)):
+    alongside = (file for file in (ROOT / "tests").iterdir() if file.suffix in (".py", ".txt"))
+    for name in ("pyproject.toml", *(f"tests/{file.name}" for file in alongside)):
         shutil.copy2(ROOT / name, folder / name)
     return folder
 
@@ -53,12 +53,12 @@ def passes_ruff(folder: Path, *paths: object) -> None:
 def test_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(files(clone))
     monkeypatch.chdir(clone / "tests")  # anywhere inside
-    said = cli("new-method", NAME)
-    assert (said.code, said.err) == (0, "")
+    result = cli("new-method", NAME)
+    assert (result.code, result.err) == (0, "")
     test = f"tests/methods/test_{NAME}.py"
     written = [*(f"methods/{NAME}/{file}" for file in FOLDER), test]
     assert set(files(clone)) - before == set(written)
-    wrote, _, after = said.out.partition("\nNext\n")
+    wrote, _, after = result.out.partition("\nNext\n")
     assert wrote.splitlines() == ["Wrote", *(f"  ../{name}" for name in written)]
     assert after.splitlines() == ["  cd ..", f"  python -m pytest {test} tests/contract -k {NAME}", f"  {RUN}"]
 
@@ -92,12 +92,12 @@ def installed(package: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_package_of_its_own(package: tuple[Path, Any]) -> None:
-    root, said = package
-    assert (said.code, said.err) == (0, "")
+    root, result = package
+    assert (result.code, result.err) == (0, "")
     name = f"specbench_{NAME}"
     written = ["pyproject.toml", *(f"{name}/{file}" for file in FOLDER), f"tests/test_{NAME}.py"]
     assert files(root.parent) == sorted(f"{root.name}/{name}" for name in written)
-    wrote, _, after = said.out.partition("\nNext\n")
+    wrote, _, after = result.out.partition("\nNext\n")
     assert wrote.splitlines() == ["Wrote", *(f"  {root.name}/{name}" for name in written)]
     commands = ["pip install -e ./specbench-brand-new", "python -m pytest ./specbench-brand-new", RUN]
     assert after.splitlines() == [f"  {command}" for command in commands]
@@ -109,7 +109,7 @@ def test_a_package_of_its_own_is_found_and_passes_its_tests(
 ) -> None:
     with visible(installed):
         arguments = ["-q", "-p", "no:cacheprovider", str(package[0])]
-        own = asserting.call(elsewhere / "said", lambda: pytest.main(arguments)).wait()
+        own = asserting.call(elsewhere / "output", lambda: pytest.main(arguments)).wait()
         assert own.code == 0, own.out
         rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
         assert wording(cli("new-method", NAME, "--into", "other").error)
@@ -124,9 +124,9 @@ def test_into_makes_a_package_even_in_a_checkout(
     before = files(clone)
     monkeypatch.chdir(clone)
     into = tmp_path / "a b" / "c"
-    said = cli("new-method", "other", "--into", into, "--json")
-    assert (said.code, said.err) == (0, "")
-    answer = json.loads(said.out)
+    result = cli("new-method", "other", "--into", into, "--json")
+    assert (result.code, result.err) == (0, "")
+    answer = json.loads(result.out)
     assert sorted(answer["wrote"]) == [str(into / name) for name in files(into)]
     assert answer["method"] == "other"
     assert answer["next"][0] == f"pip install -e '{into}/specbench-other'"

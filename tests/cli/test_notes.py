@@ -34,12 +34,12 @@ def noted(cli: Any, model: Path, tmp_path: Path, *more: object, prompt: str = "H
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in (prompt, f"{prompt} again")))
     asked = ("run", "--model", model, "--task", "prompts", "--data-file", rows, "--max-new-tokens", 4)
-    said = cli.ok(*asked, "--out", tmp_path / "out", *more)
+    result = cli.ok(*asked, "--out", tmp_path / "out", *more)
     (folder,) = (tmp_path / "out").glob("[!.]*")
     found: list[str] = runs.config_on_disk(folder).get("notes", [])
     for note in found:
-        assert said.err.splitlines().count(note) == 1, said.err
-    return found, said.err
+        assert result.err.splitlines().count(note) == 1, result.err
+    return found, result.err
 
 
 def test_nothing_is_said_of_a_model_like_any_other(cli: Any, good: Path, tmp_path: Path) -> None:

@@ -129,14 +129,16 @@ def test_a_record_names_no_folder_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
-    said = cli.ok("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path, "--no-score")
+    result = cli.ok(
+        "run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path, "--no-score"
+    )
     (folder,) = tmp_path.iterdir()
     assert runs.config_on_disk(folder)["plan"] == {
         "method": "ar,jacobi", "task": "humaneval", "max_new_tokens": 4, "limit": 1, "model": "config:tiny",
         "base": "none",
     }  # fmt: skip
     assert not (folder / "verdicts.jsonl").exists(), "--no-score"
-    assert wording.sentences(said.out)
+    assert wording.sentences(result.out)
 
 
 @pytest.mark.parametrize("command", [["run"], ["sweep", "--method", "jacobi", "--grid", "n=2"], ["check-lossless"]])
@@ -185,6 +187,6 @@ def test_what_can_be_known_is_known_before_torch(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout.splitlines() == [f"{code} False" for _, code, _ in BEFORE_TORCH], done.stderr
-    for (_, _, sentence), said in zip(BEFORE_TORCH, done.stderr.splitlines(), strict=True):
-        assert sentence in said
+    for (_, _, sentence), result in zip(BEFORE_TORCH, done.stderr.splitlines(), strict=True):
+        assert sentence in result
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "a refused command leaves nothing"

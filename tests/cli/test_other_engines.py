@@ -25,9 +25,9 @@ def rows_of(folder: Path) -> dict[str, MethodSummary]:
 @pytest.fixture(scope="module")
 def finished(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("engines")
-    said = cli.ok(*TINY, "--method", "pld,hf:ar,hf:pld", "--set", "hf:pld.num-tokens=4", "--out", out)
+    result = cli.ok(*TINY, "--method", "pld,hf:ar,hf:pld", "--set", "hf:pld.num-tokens=4", "--out", out)
     (folder,) = out.iterdir()
-    return said, folder
+    return result, folder
 
 
 def test_they_are_rows_of_one_run_with_the_same_prompts_ids_and_definitions(finished: tuple[Any, Path]) -> None:
@@ -79,8 +79,8 @@ def test_what_an_engine_is_stands_in_the_run(finished: tuple[Any, Path]) -> None
 def test_a_run_that_is_done_starts_no_engine(cli: Any, finished: tuple[Any, Path], monkeypatch: Any) -> None:
     _, folder = finished
     monkeypatch.setattr(catalog, "engine", lambda name: failing("start", how=pytest.fail))
-    said = cli.ok(*TINY, "--method", "pld,hf:ar,hf:pld", "--set", "hf:pld.num-tokens=4", "--out", folder.parent)
-    assert wording(said.err)
+    result = cli.ok(*TINY, "--method", "pld,hf:ar,hf:pld", "--set", "hf:pld.num-tokens=4", "--out", folder.parent)
+    assert wording(result.err)
 
 
 @pytest.mark.parametrize("where", ["installed", "start", "asked", "third"])
@@ -88,10 +88,10 @@ def test_an_engine_that_fails_is_named_and_marked_and_the_others_go_on(
     cli: Any, tmp_path: Path, monkeypatch: Any, where: str
 ) -> None:
     monkeypatch.setattr(catalog, "engine", lambda name: failing(where))
-    said = cli(*TINY, "--method", "pld,hf:ar", "--out", tmp_path)
-    assert said.code == 7
-    assert said.error.startswith("error: hf:ar: it ")
-    assert said.error.count("hf:ar") == 1
+    result = cli(*TINY, "--method", "pld,hf:ar", "--out", tmp_path)
+    assert result.code == 7
+    assert result.error.startswith("error: hf:ar: it ")
+    assert result.error.count("hf:ar") == 1
     (folder,) = tmp_path.iterdir()
     rows = rows_of(folder)
     assert [rows[label].requests for label in ("ar", "pld")] == [PROMPTS, PROMPTS]
@@ -137,8 +137,8 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(cli: Any, tmp_path:
 
 def test_check_lossless_grades_them_and_tests_what_they_sample(cli: Any) -> None:
     asked = ("--model", "config:tiny", "--method", "hf:ar,hf:pld", "--limit", 2, "--max-new-tokens", 8)
-    said = cli.ok("check-lossless", *asked, "--temperatures", "0,0.02", "--seeds", "0:5", "--json")
-    found = json.loads(said.out)
+    result = cli.ok("check-lossless", *asked, "--temperatures", "0,0.02", "--seeds", "0:5", "--json")
+    found = json.loads(result.out)
     assert found["ok"]
     assert [(row["method"], row["exact"]) for row in found["rows"] if row["method"] != "ar"] == [
         ("hf:ar", 2),
@@ -154,7 +154,7 @@ def test_a_row_of_another_precision_is_held_against_its_own_kind_alone(
 ) -> None:
     monkeypatch.setattr(catalog, "engine", lambda name: AtAnyPrecision)
     half = [arg for mode in ("ar", "pld") for arg in ("--set", f"hf:{mode}.dtype=bfloat16")]
-    said = cli.ok(*TINY, "--method", "ar,hf:ar,hf:pld", *half, "--out", tmp_path)
+    result = cli.ok(*TINY, "--method", "ar,hf:ar,hf:pld", *half, "--out", tmp_path)
     (folder,) = tmp_path.iterdir()
     rows = rows_of(folder)
     assert rows["hf:ar"].lossless is None
@@ -165,14 +165,14 @@ def test_a_row_of_another_precision_is_held_against_its_own_kind_alone(
     assert other.over_own_ar.lossless is not None
     assert other.over_own_ar.lossless.exact == PROMPTS
     assert read_run(folder).summary.fastest is None
-    assert "is our ar fair?" not in said.out
-    assert "bfloat16" in said.out
+    assert "is our ar fair?" not in result.out
+    assert "bfloat16" in result.out
 
 
 def test_a_row_that_failed_stays_so_when_the_interrupted_run_goes_on(
     cli: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Its answers would be of another time than those beside them."""
+    """Its answers would be of another time than those with them."""
     asked = (*TINY, "--method", "ar,hf:ar", "--out", tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(catalog, "engine", lambda name: failing("third"))
@@ -182,9 +182,9 @@ def test_a_row_that_failed_stays_so_when_the_interrupted_run_goes_on(
         (folder / name).unlink()
     lines = (folder / "requests.jsonl").read_text().splitlines(keepends=True)
     (folder / "requests.jsonl").write_text("".join(lines[:-1]))
-    said = cli(*asked)
-    assert said.code == 7
-    assert wording.sentences(said.err)
+    result = cli(*asked)
+    assert result.code == 7
+    assert wording.sentences(result.err)
     assert [*tmp_path.iterdir()] == [folder]
     rows = rows_of(folder)
     assert rows["ar"].requests == PROMPTS

@@ -26,9 +26,9 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
     save_adapter(base, adapter)
     windows = ("--context", 32, "--stride", 16)
     asked = ("quality", adapter, "--text", file, *windows)
-    said = cli.ok(*asked, "--tokens", tmp_path / "out" / "each.jsonl")
-    assert max(map(len, said.out.splitlines())) <= 80
-    assert wording(said.out)
+    result = cli.ok(*asked, "--tokens", tmp_path / "out" / "each.jsonl")
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert wording(result.out)
     found = json.loads(cli.ok(*asked, "--json", "--quiet").out)
     mine, theirs = found["models"]
     assert (mine["model"], theirs["model"], found["words"]) == ("mine", "base", 18)

@@ -1,4 +1,4 @@
-"""``--preset``: a published protocol, told and recorded; what the user gives wins."""
+"""``--preset``: a published protocol, reported and recorded; what the user gives wins."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FILES = {"profile.json", "steps.csv", "roofline.png", "steps.png"}
 class Profiled:
     """A profile, what the command printed, and the folder."""
 
-    said: Any
+    result: Any
     folder: Path
 
     @property
@@ -31,9 +31,9 @@ class Profiled:
 @pytest.fixture(scope="module")
 def profiled(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     out = tmp_path_factory.mktemp("out") / "profiles"
-    said = cli.ok("profile", *ASKED, "--out", out)
+    result = cli.ok("profile", *ASKED, "--out", out)
     (folder,) = out.iterdir()
-    return Profiled(said, folder)
+    return Profiled(result, folder)
 
 
 def test_the_folder_holds_its_files_and_is_named_after_what_was_measured(profiled: Profiled) -> None:
@@ -102,8 +102,8 @@ def test_mistakes_are_told_before_the_loading(cli: Any, tmp_path: Path, options:
     out, file = tmp_path / "profiles", tmp_path / "file"
     file.touch()
     argv = ("profile", "--model", "config:tiny", "--device", "cpu", "--out", out)
-    said = cli(*argv, *options.format(file=file).split())
-    assert (said.code, said.out) == (code, "")
-    assert message.format(file=file) in said.error
-    assert "loading" not in said.err
+    result = cli(*argv, *options.format(file=file).split())
+    assert (result.code, result.out) == (code, "")
+    assert message.format(file=file) in result.error
+    assert "loading" not in result.err
     assert not out.exists()

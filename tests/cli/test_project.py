@@ -1,4 +1,4 @@
-"""``run --project``: a projection beside a run, never in its figures; shown again from the files."""
+"""``run --project``: a projection next to a run, never in its figures; shown again from the files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def profile(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: Path) -> None:
-    said = cli.ok(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "b200", "--profile", profile)
-    assert wording.sentences(said.out)
+    result = cli.ok(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "b200", "--profile", profile)
+    assert wording.sentences(result.out)
     (folder,) = tmp_path.iterdir()
     content = json.loads((folder / "projection-b200.json").read_text())
     assert set(content["rows"]) == {"ar", "jacobi"}
@@ -53,8 +53,8 @@ def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: P
 
 def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: Path) -> None:
     grid = ("--method", "jacobi", "--grid", "n=2,8", "--grid", "concurrency=1,2", "--profile", profile)
-    said = cli.ok("sweep", *RUN[1:], *grid, "--out", tmp_path, "--json")
-    document = json.loads(said.out)
+    result = cli.ok("sweep", *RUN[1:], *grid, "--out", tmp_path, "--json")
+    document = json.loads(result.out)
     steps = read_profile(profile)
     times = roofline.StepTimes(steps.shape, steps.ceilings, steps.points)
     records = [json.loads(line) for line in (Path(document["folder"]) / "c2" / "requests.jsonl").open()]

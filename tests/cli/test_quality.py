@@ -1,4 +1,4 @@
-"""``specbench quality``: figures of lm-eval's tasks, their files, two models beside each other, and what is refused."""
+"""``specbench quality``: figures of lm-eval's tasks, their files, two models compared, and what is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asked(cli: Any, tasks: Path, models: list[Path], tmp_path_factory: pytest.Te
 
 
 def test_each_model_has_a_file_and_the_second_is_held_against_the_first(asked: tuple[Any, Path]) -> None:
-    said, out = asked
+    result, out = asked
     files = sorted(out.iterdir())
     assert [file.name.split("-")[0] for file in files] == ["base", "other"]
     base, other = map(read_quality, files)
@@ -61,20 +61,20 @@ def test_each_model_has_a_file_and_the_second_is_held_against_the_first(asked: t
     assert {metric.metric for metric in choice.metrics} == {"acc", "acc_norm"}
     assert all(len(metric.items or ()) == 8 for metric in choice.metrics)
     for words in ("B against A", "made_choice v3.0", "No revision of the data is pinned: made_choice, made_rolling."):
-        assert words in said.out
-    assert max(map(len, said.out.splitlines())) <= 80
-    assert "Tokenizing" not in said.err
-    assert f"written: {files[1]}" in said.err.replace("\n", "")
+        assert words in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert "Tokenizing" not in result.err
+    assert f"written: {files[1]}" in result.err.replace("\n", "")
 
 
 def test_files_are_compared_again_without_asking(cli: Any, asked: tuple[Any, Path]) -> None:
-    said, out = asked
+    result, out = asked
     again = cli.ok("quality", *sorted(out.iterdir()))
-    assert again.out == said.out
+    assert again.out == result.out
     assert "loading" not in again.err
-    told = json.loads(cli.ok("quality", *sorted(out.iterdir()), "--json").out)
-    assert [each["model"]["name"] for each in told["models"]] == ["base", "other"]
-    assert {row["metric"] for row in told["differences"][0]["rows"]} >= {"acc", "acc_norm"}
+    reported = json.loads(cli.ok("quality", *sorted(out.iterdir()), "--json").out)
+    assert [each["model"]["name"] for each in reported["models"]] == ["base", "other"]
+    assert {row["metric"] for row in reported["differences"][0]["rows"]} >= {"acc", "acc_norm"}
 
 
 def test_a_file_is_of_what_was_asked(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_groups_patterns_and_templates(cli: Any, tasks: Path, tmp_path: Path) ->
     }
     (tasks / "group.yaml").write_text(yaml.safe_dump(group))
     how = ("quality", chatty, "--include", tasks, "--out", tmp_path / "q", "--limit", 4)
-    said = cli.ok(*how, "--tasks", "made_group")
-    assert "made_group (group)" in said.out
+    result = cli.ok(*how, "--tasks", "made_group")
+    assert "made_group (group)" in result.out
     cli.ok(*how, "--tasks", "made_ch*", "--chat", "--shots", 1)
     plain, chat = sorted((read_quality(file) for file in (tmp_path / "q").iterdir()), key=lambda each: each.chat)
     assert [(each.group, each.metrics[0].value) for each in plain.groups] == [

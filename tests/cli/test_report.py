@@ -19,9 +19,9 @@ def made(out: Path) -> Path:
 
 
 def test_it_writes_three_files_and_names_the_page(cli: Any, tmp_path: Path) -> None:
-    said = cli("report", made(tmp_path / "runs"), "--out", tmp_path / "out")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.strip() == str(tmp_path / "out" / "report.html")
+    result = cli("report", made(tmp_path / "runs"), "--out", tmp_path / "out")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.strip() == str(tmp_path / "out" / "report.html")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         "report.html", "report.md", "report.csv", "report_pictures",
     }  # fmt: skip

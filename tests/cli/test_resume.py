@@ -1,4 +1,4 @@
-"""SIGKILL at any moment, the same command again: the counts are those of a run that nobody killed."""
+"""SIGKILL at any moment, the same command again: the counts are those of a run that no one killed."""
 
 from __future__ import annotations
 
@@ -65,25 +65,25 @@ def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: 
     kept = []
     for requests in moments:
         asserting.killed(
-            tmp_path / "said", *COMMAND, out,
+            tmp_path / "output", *COMMAND, out,
             when=lambda: any(len(runs.requests_on_disk(folder)) >= requests for folder in out.glob("[!.]*")),  # noqa: B023
             delay=rng.uniform(0, 0.03) if requests < TOTAL else 0,
         )  # fmt: skip
         (folder,) = out.glob("[!.]*")  # each repetition went on in the first one's folder
         kept.append(len(runs.requests_on_disk(folder)))
         assert not (folder / "DONE").exists()
-    told = f"seed {seed}: killed with {kept} of {TOTAL} requests on disk"
-    assert kept == sorted(kept), told
+    reported = f"seed {seed}: killed with {kept} of {TOTAL} requests on disk"
+    assert kept == sorted(kept), reported
     shown = cli("show", folder)
-    assert shown.code == 0, told
+    assert shown.code == 0, reported
 
     last = cli(*COMMAND, out)
-    assert last.code == 0, told
+    assert last.code == 0, reported
     assert all(part in " ".join(last.err.split()) for part in (f"{TOTAL}", f"{TOTAL}"))
-    assert list(out.iterdir()) == [folder], told
-    assert answers(folder) == answers(reference), told
-    assert verdicts(folder) == verdicts(reference), told
-    assert counts(folder) == counts(reference), told
+    assert list(out.iterdir()) == [folder], reported
+    assert answers(folder) == answers(reference), reported
+    assert verdicts(folder) == verdicts(reference), reported
+    assert counts(folder) == counts(reference), reported
     assert (folder / "DONE").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
     assert len(runs.requests_on_disk(folder)) == 1 + len(others)
 
 
-# Three rows beside AR: two that learn from earlier requests, one of them as half of a pair, and one that does not.
+# Three rows next to AR: two that learn from earlier requests, one of them as half of a pair, and one that does not.
 STATEFUL = {"suffix", "pld#2"}
 WARM = (
     *("run", "--model", "config:tiny", "--method", "ar,suffix,pld,pld", "--limit", 3, "--repeats", 2),
@@ -183,13 +183,14 @@ def test_a_row_that_learns_and_is_broken_off_starts_again_and_nothing_is_lost(
     complete = {line for line in before if json.loads(line)["repeat"] == 0}
     left = [line for line in before if json.loads(line)["method"] in STATEFUL and line not in complete]
 
-    said = cli.ok(*WARM, "--out", tmp_path, columns=200)
+    result = cli.ok(*WARM, "--out", tmp_path, columns=200)
     assert list(tmp_path.iterdir()) == [folder]
     for row in STATEFUL:
         assert (
-            said.err.count(f"{row} learns from earlier requests and was interrupted; it starts again, 2 requests") == 1
+            result.err.count(f"{row} learns from earlier requests and was interrupted; it starts again, 2 requests")
+            == 1
         )
-    assert said.err.count("starts again") == 2, "rows that learn nothing go on"
+    assert result.err.count("starts again") == 2, "rows that learn nothing go on"
     after = whole_lines(log)
     assert complete <= set(after), "a repeat that was complete stays"
     assert [line for line in before if line not in left] == after[: len(before) - len(left)]
@@ -209,8 +210,8 @@ def test_rows_that_are_complete_or_not_begun_do_not_start_again(
     (folder,) = tmp_path.iterdir()
     lines = [line for line in whole_lines(folder / "requests.jsonl") if b'"method":"pld",' not in line]
     (folder / "requests.jsonl").write_bytes(b"".join(lines))
-    said = cli.ok(*WARM, "--out", tmp_path)
-    assert "starts again" not in said.err
+    result = cli.ok(*WARM, "--out", tmp_path)
+    assert "starts again" not in result.err
     assert whole_lines(folder / "requests.jsonl")[: len(lines)] == lines
     assert not (folder / "requests.restarted.jsonl").exists()
     assert answers(folder) == answers(unbroken)
@@ -221,7 +222,7 @@ def test_such_a_run_is_killed_at_any_moment(cli: Any, tmp_path: Path, unbroken: 
     rng, out = random.Random(seed), tmp_path / "out"
     for least in (rng.randrange(2, 8), rng.randrange(13, 17)):  # in the first repeat, and then in the second one
         asserting.killed(
-            tmp_path / "said", *WARM, "--out", out,
+            tmp_path / "output", *WARM, "--out", out,
             when=lambda: any(len(runs.requests_on_disk(folder)) >= least for folder in out.glob("[!.]*")),  # noqa: B023
             delay=rng.uniform(0, 0.01),
         )  # fmt: skip

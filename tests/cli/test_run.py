@@ -24,7 +24,7 @@ COLUMNS = ["method", "TPF", "tok/s", "speedup", "e2e", "pass@1", "lossless", "cu
 class Finished:
     """A run, what it printed, and its folder."""
 
-    said: Any
+    result: Any
     folder: Path
 
     @property
@@ -37,9 +37,9 @@ class Finished:
 
 
 def finish(cli: Any, out: Path, *argv: object) -> Finished:
-    said = cli.ok(*TINY, *argv, "--out", out)
+    result = cli.ok(*TINY, *argv, "--out", out)
     (folder,) = out.iterdir()
-    return Finished(said, folder)
+    return Finished(result, folder)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def table(text: str) -> list[list[str]]:
 
 
 def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finished: Finished) -> None:
-    header, *rows = table(finished.said.out)
+    header, *rows = table(finished.result.out)
     assert header == COLUMNS
     assert [row[0] for row in rows] == ["ar", "jacobi", "jacobi#2"]
     for row, figures in zip(rows, finished.rows, strict=True):
@@ -91,7 +91,7 @@ def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finishe
     for columns in (80, 140):
         head = cli("show", finished.folder, "--verbose", columns=columns).out.splitlines()
         assert head[1:3] == [
-            "greedy · at most 12 new tokens · concurrency 1", f"prompts: {PROMPTS} of 164, drawn by seed 0"
+            "greedy · at most 12 new tokens · concurrency 1", f"prompts: {PROMPTS} of 164, sampled with seed 0"
         ]  # fmt: skip
         assert head[3].startswith("layers: ")
     numbers = [int(line["prompt_id"].partition("/")[2]) for line in finished.requests if line["method"] == "ar"]
@@ -128,10 +128,10 @@ def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, mon
     good, bad = doctor.Check("python", "ok", "3.11"), doctor.Check("disk", "fail", "0 GiB free", "free some")
     for checks, code in (([good], 0), ([good, bad], 3)):
         monkeypatch.setattr(doctor, "doctor_checks", lambda out, found=checks: found)
-        said = cli("doctor", "--out", tmp_path, "--json")
-        assert said.code == code
-        assert [check["status"] for check in json.loads(said.out)] == [check.status for check in checks]
-    assert wording(said.error)
+        result = cli("doctor", "--out", tmp_path, "--json")
+        assert result.code == code
+        assert [check["status"] for check in json.loads(result.out)] == [check.status for check in checks]
+    assert wording(result.error)
     assert wording(cli("doctor", "--out", tmp_path).out)
 
 
@@ -158,11 +158,11 @@ def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
 
         monkeypatch.setattr(doctor, "doctor_checks", lambda out, ready=ready: list(ready))
         monkeypatch.setattr(quiet, "quiet_checks", watched)
-        said = cli("doctor", "--out", tmp_path, "--watch", 10, "--json")
-        assert said.code == code
-        assert [check["detail"] for check in json.loads(said.out)] == [check.detail for check in [*ready, *seen]]
+        result = cli("doctor", "--out", tmp_path, "--watch", 10, "--json")
+        assert result.code == code
+        assert [check["detail"] for check in json.loads(result.out)] == [check.detail for check in [*ready, *seen]]
         if code == 1:
-            assert wording(said.error)
+            assert wording(result.error)
     assert asked == [10.0] * 5
     for few in (4, 4000):
         assert "--watch" in cli.refused(2, "doctor", "--watch", few)

@@ -32,8 +32,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def test_scoring_again_changes_nothing(cli: Any, copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    said = cli.ok("score", copy)
-    assert wording(said.err)
+    result = cli.ok("score", copy)
+    assert wording(result.err)
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
@@ -50,9 +50,9 @@ def test_a_text_that_is_right_now_counts_and_what_was_measured_stays(cli: Any, c
             line["text"] = right
     (copy / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     old = summary(copy)
-    said = cli.ok("score", copy, "--json")
+    result = cli.ok("score", copy, "--json")
     new = summary(copy)
-    assert json.loads(said.out)["summary"] == new
+    assert json.loads(result.out)["summary"] == new
     assert [row["accuracy"]["passed"] for row in new["rows"]] == [0, 1]
     for before, after in zip(old["rows"], new["rows"], strict=True):
         assert {k: v for k, v in before.items() if k not in ("accuracy", "accuracy_difference", "metrics")} == {
@@ -64,9 +64,9 @@ def test_a_task_without_a_verdict_cannot_be_scored(cli: Any, tmp_path: Path) -> 
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "Once upon a time"}\n')
     folder = cli.made(tmp_path / "runs", "run", *TINY, "--method", "ar", "--task", "prompts", "--data-file", file)
-    said = cli("score", folder)
-    assert said.code == 2
-    assert wording(said.err)
+    result = cli("score", folder)
+    assert result.code == 2
+    assert wording(result.err)
 
 
 def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path) -> None:
@@ -84,6 +84,6 @@ def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path)
         for judged in ("accuracy", "accuracy_difference", "metrics"):
             del row[judged]
     assert new == old
-    # Elsewhere nobody knows which prompts the sweep chose by, and nothing is scored.
+    # Elsewhere no one knows which prompts the sweep chose by, and nothing is scored.
     alone = Path(shutil.copytree(part, tmp_path / "alone"))
     assert wording(cli.refused(2, "score", alone))

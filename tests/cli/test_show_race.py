@@ -17,9 +17,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_in_a_pipe(cli: Any, run: Path) -> None:
-    said = cli.ok("show", run, "--race", "ar,pld")
-    assert "p/0 · 7.50 s" in said.out
-    assert wording(said.out)
+    result = cli.ok("show", run, "--race", "ar,pld")
+    assert "p/0 · 7.50 s" in result.out
+    assert wording(result.out)
 
 
 def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:

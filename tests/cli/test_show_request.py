@@ -20,24 +20,24 @@ def run(cli: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
 
 
 def test_a_key_is_one_generation(cli: Any, run: Path) -> None:
-    said = cli.ok("show", run, "--request", "lookahead|HumanEval/0|0")
-    assert said.out.count("step rows tokens text") == 1
-    assert said.out.startswith("lookahead on HumanEval/0: 12 tokens")
+    result = cli.ok("show", run, "--request", "lookahead|HumanEval/0|0")
+    assert result.out.count("step rows tokens text") == 1
+    assert result.out.startswith("lookahead on HumanEval/0: 12 tokens")
     traced = runs.config_on_disk(run)["trace"]
-    assert ("✗" in said.out, "--trace" in said.out) == (traced, not traced)
+    assert ("✗" in result.out, "--trace" in result.out) == (traced, not traced)
 
 
 def test_a_prompt_is_all_its_generations_in_the_runs_order(cli: Any, run: Path) -> None:
-    said = cli("show", run, "--request", "HumanEval/1")
-    titles = [line.split()[0] for line in said.out.splitlines() if " on HumanEval/1: " in line]
+    result = cli("show", run, "--request", "HumanEval/1")
+    titles = [line.split()[0] for line in result.out.splitlines() if " on HumanEval/1: " in line]
     assert titles == ["ar", "jacobi", "lookahead"]
-    said = cli("show", run, "--request", "HumanEval/1", "--method", "jacobi")
-    assert said.out.count(" on HumanEval/1: ") == 1
+    result = cli("show", run, "--request", "HumanEval/1", "--method", "jacobi")
+    assert result.out.count(" on HumanEval/1: ") == 1
 
 
 def test_json(cli: Any, run: Path) -> None:
-    said = cli("show", run, "--request", "jacobi|HumanEval/0|0", "--json")
-    (data,) = json.loads(said.out)
+    result = cli("show", run, "--request", "jacobi|HumanEval/0|0", "--json")
+    (data,) = json.loads(result.out)
     assert sum(data["origins"].values()) == data["output_tokens"] == 12
     assert sum(len(step["tokens"]) for step in data["steps"]) == 12
     traced = runs.config_on_disk(run)["trace"]
@@ -53,6 +53,6 @@ def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:
 
 def test_export_of_chosen_columns_to_a_file(cli: Any, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "table.md"
-    said = cli("report", run, "--summary", "--to", "md", "--columns", "method,requests", "--out", out)
-    assert (said.code, said.out) == (0, "")
+    result = cli("report", run, "--summary", "--to", "md", "--columns", "method,requests", "--out", out)
+    assert (result.code, result.out) == (0, "")
     assert out.read_text().splitlines()[2:] == ["| ar | 2 |", "| jacobi | 2 |", "| lookahead | 2 |"]

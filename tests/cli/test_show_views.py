@@ -51,8 +51,8 @@ def test_only_what_has_scores_records_them_and_a_round_shows_what_was_missed(cli
     missed = 0
     for line in drafting(run):
         for number in range(1, len(line["tokens"]["drafts"]) + 1, 5):
-            said = cli.ok("show", run, "--request", line["request_id"], "--round", number, "--json")
-            (found,) = json.loads(said.out)
+            result = cli.ok("show", run, "--request", line["request_id"], "--round", number, "--json")
+            (found,) = json.loads(result.out)
             rows = {row["row"] for row in found["rows"] if row["missed"]}
             assert rows == oracles.missed(line, number)
             assert [row["id"] for row in found["rows"][1:]] == line["tokens"]["drafts"][number - 1]["ids"]
@@ -63,8 +63,8 @@ def test_only_what_has_scores_records_them_and_a_round_shows_what_was_missed(cli
 @pytest.mark.parametrize("view", [("--trajectory",), ("--round", 2)], ids=["trajectory", "round"])
 def test_a_picture_is_written_instead(cli: Any, run: Path, tmp_path: Path, view: tuple[object, ...]) -> None:
     out = tmp_path / "deep" / "view.SVG"
-    said = cli.ok("show", run, "--request", "HumanEval/0", "--method", "jacobi", *view, "--out", out)
-    assert (said.out, said.err) == (f"{out}\n", "")
+    result = cli.ok("show", run, "--request", "HumanEval/0", "--method", "jacobi", *view, "--out", out)
+    assert (result.out, result.err) == (f"{out}\n", "")
     assert ElementTree.parse(out).getroot().tag.endswith("svg")
 
 

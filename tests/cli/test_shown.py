@@ -1,4 +1,4 @@
-"""What is shown of files in which every text is hostile: visible, nobody's control sequence, and never markup."""
+"""What is shown of files in which every text is hostile: visible, no one's control sequence, and never markup."""
 
 from __future__ import annotations
 
@@ -155,13 +155,13 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
-def call(folder: Path, columns: int, *argv: object) -> Said:
+def call(folder: Path, columns: int, *argv: object) -> CommandResult:
     """A command on the streams that the script gives it."""
     files = [folder / name for name in ("stdout", "stderr")]
     with files[0].open("w") as out, files[1].open("w") as err, pytest.MonkeyPatch.context() as patched:
@@ -169,7 +169,7 @@ def call(folder: Path, columns: int, *argv: object) -> Said:
         patched.setattr("sys.stdout", Stream(out))
         patched.setattr("sys.stderr", Stream(err))
         code = closing(main([str(each) for each in argv]))
-    return Said(code, *(file.read_bytes().decode() for file in files))
+    return CommandResult(code, *(file.read_bytes().decode() for file in files))
 
 
 def hidden(text: str, keep: str = "\n") -> list[str]:
@@ -189,7 +189,7 @@ READING: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
         *((0, [folder, *json_]) for folder in ("RUN", "SWEEP", "PROFILE") for json_ in ([], ["--json"])),
         *((0, ["RUN", *view, *json_]) for view in (["--requests"], ["--request", REQUEST], RACED)
           for json_ in ([], ["--json"])),
-        (2, ["RUN", "--request", "nowhere"]), (2, ["RUN", "--request", REQUEST, "--method", "nobody"]),
+        (2, ["RUN", "--request", "nowhere"]), (2, ["RUN", "--request", REQUEST, "--method", "no one"]),
     ],
     "compare": [(0, ["RUN", "OTHER", *more]) for more in ([], ["--prompts"], ["--json"])],
     "claims": [(0, ["--check", "RUN"]), (0, ["--check", "RUN", "--all"]), (0, ["--check", "RUN", "--json"])],
@@ -215,12 +215,12 @@ def test_a_reading_command(
     places = {"RUN": run, "OTHER": other, "SWEEP": sweep, "PROFILE": profiled, "OUT": tmp_path / "out"}
     seen, styled = "", False
     for code, argv in READING[command]:
-        said = call(tmp_path, columns, command, *(places.get(word, word) for word in argv))
-        bare = STYLE.sub("", said.out + said.err)
-        assert (said.code, hidden(MOVES.sub("", bare) if "--race" in argv else bare)) == (code, []), argv
-        assert said.err.startswith("error: ") == (code != 0)
+        result = call(tmp_path, columns, command, *(places.get(word, word) for word in argv))
+        bare = STYLE.sub("", result.out + result.err)
+        assert (result.code, hidden(MOVES.sub("", bare) if "--race" in argv else bare)) == (code, []), argv
+        assert result.err.startswith("error: ") == (code != 0)
         seen += bare.replace("\n", "")
-        styled = styled or STYLE.search(said.out) is not None
+        styled = styled or STYLE.search(result.out) is not None
     assert styled == (terminal and command in ("show", "compare", "claims"))
     assert SEEN.search(seen) or command == "report"
     assert "\U0001f604" not in seen  # no name is an emoji's

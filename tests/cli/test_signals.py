@@ -67,7 +67,7 @@ def test_who_holds_ctrl_c_back_holds_it_back_too() -> None:
             interrupts.look()
         assert ended.came
     with termination() as ended, pytest.raises(KeyboardInterrupt), Interrupts():
-        signal.raise_signal(signal.SIGTERM)  # nobody looks: it comes at the end
+        signal.raise_signal(signal.SIGTERM)  # no one looks: it comes at the end
     assert ended.came
     with termination() as ended, Interrupts():
         pass
@@ -111,9 +111,9 @@ def test_a_run_that_is_terminated_keeps_its_records_and_goes_on(tmp_path: Path) 
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 143, said
-    assert KEPT in said
+    _, result = process.communicate(timeout=60)
+    assert process.returncode == 143, result
+    assert KEPT in result
     kept = found[0].read_text().splitlines()
     assert 1 <= len(kept) < 6
     assert subprocess.run(command, capture_output=True, timeout=120).returncode in (0, 1)

@@ -15,9 +15,9 @@ TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 33, "
 @pytest.fixture(scope="module")
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("runs")
-    said = cli.ok(*TINY, "--simulate-acceptance", "4", "--out", out)
+    result = cli.ok(*TINY, "--simulate-acceptance", "4", "--out", out)
     (folder,) = out.iterdir()
-    return said, folder
+    return result, folder
 
 
 def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any, Path]) -> None:
@@ -29,12 +29,12 @@ def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any
 
 
 def test_nothing_is_graded_or_scored(run: tuple[Any, Path]) -> None:
-    said, folder = run
+    result, folder = run
     assert not (folder / "verdicts.jsonl").exists()
-    assert not (folder / "likelihoods.jsonl").exists(), "of a text that means nothing nobody is asked"
+    assert not (folder / "likelihoods.jsonl").exists(), "of a text that means nothing no one is asked"
     assert {(row["lossless"], row["accuracy"]) for row in runs.rows_on_disk(folder).values()} == {(None, None)}
-    assert "losslessness" not in said.err
-    assert "scoring" not in said.err
+    assert "losslessness" not in result.err
+    assert "scoring" not in result.err
 
 
 @pytest.mark.parametrize("columns", [80, 140])

@@ -42,7 +42,7 @@ FAMILIES: Mapping[str, tuple[int, list[str]]] = {
 ENDS = {
     "stdout closed": ">&-", "stderr closed": "2>&-", "both closed": ">&- 2>&-", "all closed": "<&- >&- 2>&-",
     "stdin closed": "<&-", "stdout full": ">/dev/full", "stderr full": "2>/dev/full", "both full": ">/dev/full 2>&1",
-    "nobody reads": "| head -c 0", "nobody reads either": "2>&1 | head -c 0",
+    "no one reads": "| head -c 0", "no one reads either": "2>&1 | head -c 0",
 }  # fmt: skip
 LETTERS: Mapping[str, Mapping[str, str]] = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
@@ -67,13 +67,13 @@ def shell(folder: Path, argv: list[str], end: str = "", **env: str) -> subproces
 
 def assert_ends(folder: Path, family: str, end: str) -> None:
     code, argv = FAMILIES[family]
-    said = shell(folder, argv, ENDS[end])
+    result = shell(folder, argv, ENDS[end])
     lost = end in ("stdout full", "both full") and code == 0
-    assert said.returncode == (UNWRITTEN if lost else code), said.stderr
-    assert "Traceback" not in said.stderr
-    assert "Exception ignored" not in said.stderr
+    assert result.returncode == (UNWRITTEN if lost else code), result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr
     if end == "stdout full":
-        assert said.stderr.endswith(FULL) == lost
+        assert result.stderr.endswith(FULL) == lost
     if family == "run":  # a picture of it was not to be had, the measurement is
         (made,) = (folder / "out").iterdir()
         assert (made / "DONE").exists()
@@ -81,7 +81,7 @@ def assert_ends(folder: Path, family: str, end: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "end"),
-    [("table", "all closed"), ("table", "stdout full"), ("json", "nobody reads"), ("error", "stderr full")],
+    [("table", "all closed"), ("table", "stdout full"), ("json", "no one reads"), ("error", "stderr full")],
 )
 def test_an_end(tmp_path: Path, family: str, end: str) -> None:
     assert_ends(tmp_path, family, end)
@@ -96,11 +96,11 @@ def test_every_end(tmp_path: Path, family: str, end: str) -> None:
 
 def assert_speaks(folder: Path, family: str, letters: str) -> None:
     code, argv = FAMILIES[family]
-    said = shell(folder, argv, **LETTERS[letters])
-    assert said.returncode == code, said.stderr
-    assert "Traceback" not in said.stderr
+    result = shell(folder, argv, **LETTERS[letters])
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
     if letters in ("ascii", "C"):
-        assert (said.stdout + said.stderr).isascii()
+        assert (result.stdout + result.stderr).isascii()
 
 
 @pytest.mark.parametrize(("family", "letters"), [("show", "ascii"), ("help", "width ²")])

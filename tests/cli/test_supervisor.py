@@ -1,4 +1,4 @@
-"""The process that watches the one which measures: what ends it is told and named, and the rest of a run goes on."""
+"""Supervisor: it names what ended the measuring process, and the rest of the run continues."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_two_rows_end_it_each_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "said"),
+    ("body", "code", "result"),
     [
         (f"at(Activity.DRAFT, 'x')\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, in draft)"),
         (
@@ -152,10 +152,10 @@ def test_two_rows_end_it_each_once() -> None:
     ],
     ids=["the same row again", "no row yet", "plain decoding", "none of its calls", "nothing known", "from outside"],
 )
-def test_what_cannot_go_on_ends_in_a_sentence(body: str, code: int, said: str) -> None:
+def test_what_cannot_go_on_ends_in_a_sentence(body: str, code: int, result: str) -> None:
     found, out, lines = run(body)
     assert (found, out) == (code, "")
-    assert lines[-1].startswith(f"error: {said}")
+    assert lines[-1].startswith(f"error: {result}")
     assert wording(lines[-1])
 
 

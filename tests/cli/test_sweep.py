@@ -53,12 +53,12 @@ def table(folder: Path) -> pd.DataFrame:
 
 
 def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
-    said = cli.ok("sweep", *TINY, *prompts, *GRID, "--limit", 7, "--held-out", 3, "--out", tmp_path, columns=140)
+    result = cli.ok("sweep", *TINY, *prompts, *GRID, "--limit", 7, "--held-out", 3, "--out", tmp_path, columns=140)
     folder = only(tmp_path)
     assert {path.name for path in folder.iterdir()} >= {"sweep.json", "cells.csv", "c1"}
-    assert wording.sentences(said.err)
-    assert said.out.splitlines()[-1] == f"sweep: {folder}"
-    assert wording.sentences(said.out)
+    assert wording.sentences(result.err)
+    assert result.out.splitlines()[-1] == f"sweep: {folder}"
+    assert wording.sentences(result.out)
 
     cells = table(folder)
     assert list(cells.columns[:6]) == ["cell", "label", "method", "block_size", "concurrency", "set"]
@@ -89,12 +89,12 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: Any) -> None:
     assert all(row["lossless"] for row in runs.rows_on_disk(folder / "c1").values())
 
     shown = cli("show", folder, columns=140)
-    assert (shown.code, shown.out) == (0, said.out)
-    told = cli("show", folder, "--json")
+    assert (shown.code, shown.out) == (0, result.out)
+    reported = cli("show", folder, "--json")
     again = cli("sweep", *TINY, *prompts, *GRID, "--limit", 7, "--held-out", 3, "--out", tmp_path, "--json")
-    assert told.code == again.code == 0, again.err
-    assert json.loads(told.out) == json.loads(again.out)
-    document = json.loads(told.out)
+    assert reported.code == again.code == 0, again.err
+    assert json.loads(reported.out) == json.loads(again.out)
+    document = json.loads(reported.out)
     assert document["folder"] == str(folder)
     assert document["sweep"] == head
     assert [cell["label"] for cell in document["cells"]] == list(cells["label"])
@@ -108,13 +108,13 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
     # A machine of 8 GiB: two trees of 33,217 rows would take twice that for their masks alone.
     monkeypatch.setattr("specbench.planning.memory_check._memory", lambda plan: (8.0 * 2**30, 8.0 * 2**30))
     prompts = ("--task", "prompts", "--data-file", written(tmp_path / "mine.jsonl", 16))
-    said = cli.ok(
+    result = cli.ok(
         "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",
         "--set", "jf.pool=64", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 12,
         "--held-out", 2, "--out", tmp_path / "out", columns=100,
     )  # fmt: skip
-    assert said.out.count("Not run, trees too large: jf n=512.") == 2
-    assert said.out.index("Concurrency 1") < said.out.index("Concurrency 2")
+    assert result.out.count("Not run, trees too large: jf n=512.") == 2
+    assert result.out.index("Concurrency 1") < result.out.index("Concurrency 2")
     cells = table(only(tmp_path / "out"))
     for count in (1, 2):
         at = cells[(cells["concurrency"] == count) & (cells["set"] == "tuning")]
@@ -147,10 +147,10 @@ def test_refused_before_a_model_is_loaded(cli: Any, tmp_path: Path, monkeypatch:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(worker, "load_models", load)
-    said = cli("sweep", "--model", "config:tiny", *argv, "--out", tmp_path / "out")
-    assert wording(said.error)
-    assert said.code == (1 if "--workers" in argv else 2)
-    assert said.out == ""
+    result = cli("sweep", "--model", "config:tiny", *argv, "--out", tmp_path / "out")
+    assert wording(result.error)
+    assert result.code == (1 if "--workers" in argv else 2)
+    assert result.out == ""
     assert not (tmp_path / "out").exists()
 
 
@@ -162,10 +162,10 @@ def test_held_out_prompts_stay_when_the_limit_grows_and_others_are_another_sweep
     heads = []
     asked = ("--limit 3", "--limit 5", "--limit 3 --prompt-seed 1", "--limit 3 --seed 1", "--limit 3 --first")
     for at, more in enumerate(map(str.split, asked)):
-        said = cli.ok(*command, *more, "--out", tmp_path)
-        assert "are done already" not in said.err
+        result = cli.ok(*command, *more, "--out", tmp_path)
+        assert "are done already" not in result.err
         assert len([*tmp_path.glob("[!.]*")]) == at + 1, "a folder of its own"
-        heads.append(json.loads((Path(said.out.splitlines()[-1].removeprefix("sweep: ")) / "sweep.json").read_text()))
+        heads.append(json.loads((Path(result.out.splitlines()[-1].removeprefix("sweep: ")) / "sweep.json").read_text()))
     three, five, other, sampled, first = heads
     assert five["held_out"] == three["held_out"]
     assert five["tuning"][:3] == three["tuning"]
@@ -193,26 +193,26 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(cli: Any, tmp_pa
     rng = random.Random(seed)
     requests = rng.randrange(total - 10)  # with time left to be killed in
     asserting.killed(
-        tmp_path / "said", *command, "--out", out,
+        tmp_path / "output", *command, "--out", out,
         when=lambda: any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")),
         delay=rng.uniform(0, 0.03),
     )  # fmt: skip
     kept = len(lines(only(out)))
     assert not (only(out) / "c1" / "DONE").exists()
-    told = f"seed {seed}: killed with {kept} of {total} requests on disk"
-    assert cli("show", only(out)).code == 0 or not kept, told  # it may have died before there was a run
+    reported = f"seed {seed}: killed with {kept} of {total} requests on disk"
+    assert cli("show", only(out)).code == 0 or not kept, reported  # it may have died before there was a run
 
     last = cli(*command, "--out", out)
-    assert last.code == 0, told
+    assert last.code == 0, reported
     assert f"{kept}" in last.err
-    assert len(lines(only(out))) == total, told
-    assert (only(out) / "c1" / "DONE").exists(), told
-    pd.testing.assert_frame_equal(table(only(out))[COUNTS], table(only(unbroken))[COUNTS], obj=told)
+    assert len(lines(only(out))) == total, reported
+    assert (only(out) / "c1" / "DONE").exists(), reported
+    pd.testing.assert_frame_equal(table(only(out))[COUNTS], table(only(unbroken))[COUNTS], obj=reported)
     answers = [
         {line["request_id"]: (line["output_ids"], line["accepted_lengths"]) for line in lines(only(path))}
         for path in (out, unbroken)
     ]
-    assert answers[0] == answers[1], told
+    assert answers[0] == answers[1], reported
 
 
 def test_verdicts_that_a_finished_sweep_was_without(cli: Any, tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_trainings_are_of_the_model_that_is_swept(cli: Any, prompts: Path, monke
         raise UsageError("seen")
 
     monkeypatch.setattr("specbench.training.training_grid.Cells", cells)
-    told = ("--model", "some/model", "--revision", "abc", "--trust-remote-code", "--dtype", "bfloat16", "--seed", 3)
-    assert cli("sweep", "--train", "msn", "--train-prompts", prompts, *told).error == "error: seen"
+    reported = ("--model", "some/model", "--revision", "abc", "--trust-remote-code", "--dtype", "bfloat16", "--seed", 3)
+    assert cli("sweep", "--train", "msn", "--train-prompts", prompts, *reported).error == "error: seen"
     (base,) = found
     assert (base.model, base.revision, base.trust_remote_code, base.dtype, base.seed) == (
         "some/model", "abc", True, "bfloat16", 3,
@@ -73,7 +73,7 @@ def test_trainings_are_of_the_model_that_is_swept(cli: Any, prompts: Path, monke
     ],
 )
 def test_what_is_wrong_is_said_before_a_model_is_loaded(cli: Any, argv: tuple[str, ...]) -> None:
-    said = cli("sweep", "--model", "config:tiny", "--grid", "draft_length=2", *argv)
-    assert said.code == 2
-    assert wording(said.error)
-    assert "loading" not in said.err
+    result = cli("sweep", "--model", "config:tiny", "--grid", "draft_length=2", *argv)
+    assert result.code == 2
+    assert wording(result.error)
+    assert "loading" not in result.err

@@ -28,9 +28,9 @@ def exact(run: Path, method: str) -> bool:
 
 def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "trained"
-    said = train(cli, prompts, out, "--limit", 5)
-    assert said.code == 0, said.err
-    assert "5/5 answers" in said.err
+    result = train(cli, prompts, out, "--limit", 5)
+    assert result.code == 0, result.err
+    assert "5/5 answers" in result.err
     card = json.loads((out / "card.json").read_text())
     assert (card["method"], card["texts"], card["held_out_texts"], card["steps"]) == ("jetspec", 3, 2, 2)
     assert card["options"]["block_size"] == 4
@@ -50,8 +50,8 @@ def test_a_finished_training_takes_no_further_step(cli: Any, prompts: Path, tmp_
     three = ["steps=3" if part == "steps=2" else part for part in SMALL]
     base = ("train", "jetspec", "--model", "config:tiny", "--prompts", prompts, "--out", out, *three)
     for _ in range(3):
-        said = cli(*base, "--held-out", 2, "--max-new-tokens", 12, "--limit", 5)
-        assert said.code == 0, said.err
+        result = cli(*base, "--held-out", 2, "--max-new-tokens", 12, "--limit", 5)
+        assert result.code == 0, result.err
         found.append((out / "head" / "model.safetensors").read_bytes())
         card = json.loads((out / "card.json").read_text())
         assert (card["steps"], card["options"]["steps"]) == (3, 3)
@@ -62,21 +62,21 @@ def test_a_finished_training_takes_no_further_step(cli: Any, prompts: Path, tmp_
 def test_answers_in_a_file_of_prompts_are_not_passed_over(row: dict[str, str], cli: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text(json.dumps(row) + "\n")
-    said = train(cli, file, tmp_path / "out")
-    assert said.code == 2
-    assert f"{file}" in said.error
-    assert "loading" not in said.err
+    result = train(cli, file, tmp_path / "out")
+    assert result.code == 2
+    assert f"{file}" in result.error
+    assert "loading" not in result.err
 
 
 def test_two_calls_never_train_in_one_folder(cli: Any, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "trained"
     out.mkdir()
     with sole_use(out):
-        said = train(cli, prompts, out)
+        result = train(cli, prompts, out)
         other = cli("train", "--collect", "--model", "config:tiny", "--prompts", prompts, "--out", out)
-    assert (said.code, other.code) == (3, 3)
-    assert said.error == other.error
-    assert f"{out}" in said.error
+    assert (result.code, other.code) == (3, 3)
+    assert result.error == other.error
+    assert f"{out}" in result.error
     assert not any(out.iterdir())
 
 
@@ -85,9 +85,9 @@ def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path,
     cli.ok(*states, "--max-new-tokens", 12, "--block-size", 4)
     small = ("--set", "steps=2", "--set", "lora_rank=2", "--set", "lr=0.1", "--set", "warmup=0", "--set", "bf16=false")
     learnt = ("--trajectories", tmp_path / "t", "--held-out", 2, *small)
-    said = cli.ok("train", "jf", "--model", "config:tiny", *learnt, "--out", tmp_path / "jf", "--set", "log_every=1")
+    result = cli.ok("train", "jf", "--model", "config:tiny", *learnt, "--out", tmp_path / "jf", "--set", "log_every=1")
     for words in ("held out before training, all 2: ", "step 1/2  loss ", "tok/s", "held out, all 2: "):
-        assert words in said.err
+        assert words in result.err
     adapter = tmp_path / "jf" / "adapter"
     card = json.loads((adapter / "card.json").read_text())
     assert (card["prompts"], card["trajectories"]["block_size"]) == (["mine"], 4)
@@ -107,10 +107,10 @@ def test_given_answers_are_learnt_and_card_and_readme_say_whose_they_are(cli: An
     file.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
     learnt = ("train", "msn", "--model", "config:tiny", "--prompts", file, "--given", "--out", out, "--held-out", 2)
     small = ("--set", "steps=2", "--set", "lora_rank=2", "--set", "bf16=false", "--set", "log_every=1")
-    said = cli.ok(*learnt, *small)
-    assert "answers  " not in said.err  # none was made
+    result = cli.ok(*learnt, *small)
+    assert "answers  " not in result.err  # none was made
     assert not list(out.glob("answers*"))
-    assert "as before training" not in said.err
+    assert "as before training" not in result.err
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for folder in (out, out / "adapter"):
         assert json.loads((folder / "card.json").read_text())["given"] == {"lima.jsonl": digest}
@@ -119,14 +119,14 @@ def test_given_answers_are_learnt_and_card_and_readme_say_whose_they_are(cli: An
     assert wording.sentences(readme)
     assert "own answers" not in readme
     file.write_text('{"conversations": ["q"]}\n')
-    said = cli("train", "jetspec", "--model", "config:tiny", "--prompts", file, "--given", "--out", tmp_path / "j",
+    result = cli("train", "jetspec", "--model", "config:tiny", "--prompts", file, "--given", "--out", tmp_path / "j",
                "--set", "layers=1")  # fmt: skip
-    assert (said.code, f"{file} line 1 is damaged" in said.error) == (2, True)
+    assert (result.code, f"{file} line 1 is damaged" in result.error) == (2, True)
 
 
 @pytest.mark.parametrize("method", ["jetspec", "eagle3"])
 def test_a_head_deeper_than_its_target_makes_no_answers(cli: Any, prompts: Path, tmp_path: Path, method: str) -> None:
     asked = ("--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "out", "--set", "layers=9")
-    said = cli.refused(2, "train", method, *asked)
-    assert "layers=" in said
+    result = cli.refused(2, "train", method, *asked)
+    assert "layers=" in result
     assert not list((tmp_path / "out").rglob("answers.jsonl"))

@@ -19,8 +19,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Path, tmp_path: Path) -> None:
     base = ("--model", model, "--prompts", prompts, "--held-out", 2, "--max-new-tokens", 12, *SMALL)
-    said = cli.ok("train", "draft", *base, "--out", tmp_path / "t")
-    assert f"trained: {tmp_path / 't' / 'draft'}" in said.err.replace("\n", "")
+    result = cli.ok("train", "draft", *base, "--out", tmp_path / "t")
+    assert f"trained: {tmp_path / 't' / 'draft'}" in result.err.replace("\n", "")
     card = json.loads((tmp_path / "t" / "card.json").read_text())
     assert (card["method"], card["steps"], card["layers"], card["options"]["start"]) == ("sps", 2, 1, "layers")
     again = cli.ok("train", "sps", *base, "--out", tmp_path / "t", "--json")  # the same training

@@ -18,12 +18,12 @@ def collect(cli: Any, out: Path, *more: Any) -> Any:
 def test_prompts_become_states(cli: Any, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "made"
     asked = ("--prompts", prompts, "--max-new-tokens", 9, "--limit", 4, "--shard", 2, "--keep-circles", 0)
-    said = collect(cli, out, *asked)
-    assert said.code == 0, said.err
-    assert "4/4 answers" in said.err
-    assert wording(said.err)
-    assert wording(said.out)
-    assert max(map(len, said.out.splitlines())) <= 80
+    result = collect(cli, out, *asked)
+    assert result.code == 0, result.err
+    assert "4/4 answers" in result.err
+    assert wording(result.err)
+    assert wording(result.out)
+    assert max(map(len, result.out.splitlines())) <= 80
     made = list(read(out))
     assert [(len(each.answer), len(each.blocks)) for each in made] == [(9, 3)] * 4
     again = collect(cli, out, *asked, "--json")
@@ -42,9 +42,9 @@ def test_a_shard_that_is_missing_is_made_again(cli: Any, prompts: Path, tmp_path
     assert collect(cli, tmp_path / "a", *asked).code == 0
     kept = shard_path(tmp_path / "a", 1).read_bytes()
     shard_path(tmp_path / "a", 1).unlink()
-    said = collect(cli, tmp_path / "a", *asked)
-    assert said.code == 0, said.err
-    assert wording(said.err)
+    result = collect(cli, tmp_path / "a", *asked)
+    assert result.code == 0, result.err
+    assert wording(result.err)
     assert shard_path(tmp_path / "a", 1).read_bytes() == kept
     refused = collect(cli, tmp_path / "a", *asked, "--init", "pad")
     assert refused.code == 2
@@ -52,9 +52,9 @@ def test_a_shard_that_is_missing_is_made_again(cli: Any, prompts: Path, tmp_path
 
 
 def test_answers_of_another_model_are_refused(cli: Any, prompts: Path, tmp_path: Path) -> None:
-    said = collect(cli, tmp_path / "out", "--answers", tmp_path)
-    assert said.code == 2
-    assert wording(said.error)
+    result = collect(cli, tmp_path / "out", "--answers", tmp_path)
+    assert result.code == 2
+    assert wording(result.error)
     assert collect(cli, tmp_path / "a", "--prompts", prompts, "--max-new-tokens", 4).code == 0
-    said = collect(cli, tmp_path / "out", "--answers", tmp_path / "a", "--dtype", "bfloat16")
-    assert said.code == 2
+    result = collect(cli, tmp_path / "out", "--answers", tmp_path / "a", "--dtype", "bfloat16")
+    assert result.code == 2

@@ -62,29 +62,29 @@ def test_the_held_out_prompts_judge() -> None:
         {"label": "jf n=128", "speedup": 0.3, "stopped": "halved"},
         {"set": "held-out", "speedup": 1.1, "speedup_low": 1.01, "speedup_high": 1.2, "prompts": 5},
     )
-    told = sweep_advice(RUN, found, CURVE, "jf")
-    assert told["faster"]
-    assert told["set"] == ["jf.n=8"]
-    assert told["free_rows"] == 2
-    text = " ".join(told["said"])
+    reported = sweep_advice(RUN, found, CURVE, "jf")
+    assert reported["faster"]
+    assert reported["set"] == ["jf.n=8"]
+    assert reported["free_rows"] == 2
+    text = " ".join(reported["sentences"])
     assert wording(text)
 
 
 @pytest.mark.parametrize("low", [0.99, float("nan")], ids=["not shown", "too few"])
 def test_nothing_is_recommended_that_is_not_shown_to_be_faster(low: float) -> None:
     found = rows({"best": True}, {"set": "held-out", "speedup": 1.2, "speedup_low": low, "speedup_high": 1.4})
-    told = sweep_advice(RUN, found, CURVE, "jf")
-    assert not told["faster"]
-    assert wording(told["said"][-1])
+    reported = sweep_advice(RUN, found, CURVE, "jf")
+    assert not reported["faster"]
+    assert wording(reported["sentences"][-1])
 
 
 def test_a_method_is_tuned(cli: Any, tmp_path: Path) -> None:
-    said = cli.ok(
+    result = cli.ok(
         "sweep", "--tune", "--method", "jacobi", "--model", "config:tiny", "--limit", 4, "--held-out", 2,
         "--max-new-tokens", 8, "--set", "jacobi.init=pad", "--out", tmp_path, "--json",
     )  # fmt: skip
-    told = json.loads(said.out)
-    assert told["set"][0].startswith("jacobi.block_size=")
+    reported = json.loads(result.out)
+    assert reported["set"][0].startswith("jacobi.block_size=")
     (folder,) = tmp_path.iterdir()
     cells = pd.read_csv(folder / "cells.csv")
     assert sorted(cells[cells["set"] == "tuning"]["block_size"].dropna().unique()) == [4, 8, 16, 32]
@@ -97,8 +97,8 @@ def test_what_the_user_sets_is_not_tried_and_one_method_at_a_time(cli: Any, tmp_
     fixed = ("--method", "jacobi", "--model", "config:tiny", "--set", "jacobi.n=4", "--out", tmp_path)
     assert wording(cli.refused(2, "sweep", "--tune", *fixed))
     warm = ("--method", "recycling", "--model", "config:tiny", "--set", "recycling.warm=true", "--out", tmp_path)
-    said = cli("sweep", "--tune", *warm)
-    assert (said.code, said.err.count("\n"), said.out) == (2, 1, ""), "before a model is loaded"
-    assert wording(said.error)
+    result = cli("sweep", "--tune", *warm)
+    assert (result.code, result.err.count("\n"), result.out) == (2, 1, ""), "before a model is loaded"
+    assert wording(result.error)
     assert [*tmp_path.iterdir()] == []
     assert wording(cli.refused(2, "sweep", "--tune", "--method", "jf,msn"))

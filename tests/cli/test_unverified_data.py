@@ -1,4 +1,4 @@
-"""Tasks whose data files may be any, run, shown and scored on dummy weights: which file it was is told everywhere."""
+"""Tasks with unverified data files: run, show and score name the file."""
 
 from __future__ import annotations
 

@@ -147,11 +147,11 @@ def test_stream_without_an_event_ends_in_time(act: Any, again: bytes) -> None:
         assert time.monotonic() - begun < LIMIT_S + SLACK_S
 
 
-@pytest.mark.parametrize("said", ['{"choices": []}', '{"choices": [{"text": null, "token_ids": []}]}'])
+@pytest.mark.parametrize("result", ['{"choices": []}', '{"choices": [{"text": null, "token_ids": []}]}'])
 @pytest.mark.parametrize("act", [dribbles, floods])
-def test_events_without_tokens_end_in_time(act: Any, said: str) -> None:
+def test_events_without_tokens_end_in_time(act: Any, result: str) -> None:
     question = Question(ids=[1, 2], budget=3, stop_ids=frozenset())
-    with listening(act(STREAM, f"data: {said}\n\n".encode())) as port:
+    with listening(act(STREAM, f"data: {result}\n\n".encode())) as port:
         asked: Any = Completions(Server(f"http://127.0.0.1:{port}", LIMIT_S), "m", MODEL)
         begun = time.monotonic()
         with pytest.raises(EngineFault, match="0\\.3 s"):

@@ -40,15 +40,15 @@ def test_a_child_gets_no_key(options: type, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("options", [OpenAIOptions, Plain])
 @pytest.mark.parametrize("given", ["sk-1234567890", "my_key", "A B", "A\nB", "9A", "A" * 50])
 def test_what_may_be_the_key_itself_is_refused_and_not_shown(options: type, given: str) -> None:
-    said = refusal(UsageError, parse_options, options, {"api_key_env": given}, "it")
-    assert given not in said
-    assert "name" in said
+    result = refusal(UsageError, parse_options, options, {"api_key_env": given}, "it")
+    assert given not in result
+    assert "name" in result
 
 
 @pytest.mark.parametrize("key", ["", " \t", "sk-se\ncret", "sk-secret\n", "sk-sécret", "abc"])
 def test_what_no_header_holds_is_refused_and_not_shown(key: str) -> None:
-    said = refusal(UsageError, keys.Secret, key)
-    assert not key.strip() or f" {key.strip()}" not in said
+    result = refusal(UsageError, keys.Secret, key)
+    assert not key.strip() or f" {key.strip()}" not in result
 
 
 def test_key_is_removed_from_texts() -> None:

@@ -81,7 +81,7 @@ def run(site: Path, *argv: object) -> asserting.Forked:
 
     # Where a scorer finds it too, which is a process of its own.
     return asserting.call(
-        site.parent / "said", call, cwd=site.parent, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+        site.parent / "output", call, cwd=site.parent, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
     ).wait()
 
 
@@ -118,9 +118,9 @@ def test_without_plain_decoding_a_run_ends(tmp_path: Path, monkeypatch: pytest.M
 def test_a_task(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = install(tmp_path / "site", code)
     with processes.visible(site):
-        said = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
+        result = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err.splitlines()[-1]
-    assert (said, error.partition(" ended the")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving)")
+    assert (result, error.partition(" ended the")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving)")
     assert not (tmp_path / "runs").exists()
 
 
@@ -178,15 +178,15 @@ JUNK_PROMPTS = {
 def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = install(tmp_path / "site", TASK.replace('[Prompt("a", "text", False)]', prompts))
     with processes.visible(site):
-        said = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
+        result = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err.splitlines()[-1]
-    assert (said, error.partition(")")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving")
+    assert (result, error.partition(")")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving")
     assert JUNK_PROMPTS[prompts] in error
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "result"),
     [
         ("None", "score returned NoneType, not a Verdict"),
         ("Verdict('yes', 'ok')", "its verdict must consist of True, False and texts"),
@@ -195,7 +195,7 @@ def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.Capt
         ("1 / 0", "failed (ZeroDivisionError: division by zero at task.py line"),
     ],
 )
-def test_verdicts_that_are_none(verdict: str, said: str, tmp_path: Path) -> None:
+def test_verdicts_that_are_none(verdict: str, result: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text('{"schema_version": 2, "task": {"name": "leave", "options": {}}}')
@@ -204,5 +204,5 @@ def test_verdicts_that_are_none(verdict: str, said: str, tmp_path: Path) -> None
     with processes.visible(site), pytest.raises(PluginFault) as caught:
         scoring.score_run(folder)
     assert str(caught.value).startswith("task 'leave' (from specbench-leaving) failed (")
-    assert said.removeprefix("failed (") in str(caught.value)
+    assert result.removeprefix("failed (") in str(caught.value)
     assert not (folder / "verdicts.jsonl").exists()

@@ -110,9 +110,9 @@ def test_the_command_lists_it_and_says_what_is_wrong_in_one_line(
     (tmp_path / "guess_pkg" / "decoder.py").write_text("import no_such_module")
     with processes.visible(tmp_path):
         assert main(["run", "--method", "guess", "--task", "humaneval", "--model", "config:tiny"]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "no_such_module" in said
+    result = capsys.readouterr().err
+    assert "Traceback" not in result
+    assert "no_such_module" in result
 
 
 def test_no_name_is_taken_twice(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Bench:
 
     engine: Engine
     vocab: int
-    said: dict[tuple[Sampling, tuple[int, ...]], list[int]] = field(default_factory=dict)
+    outcome: dict[tuple[Sampling, tuple[int, ...]], list[int]] = field(default_factory=dict)
 
     def prompt(self, length: int, seed: int = 0) -> list[int]:
         return models.prompt(length, self.vocab, seed)
@@ -57,10 +57,10 @@ class Bench:
     def ar(self, sampling: Sampling, ids: Sequence[int], budget: int = BUDGET) -> list[int]:
         """What the model says to a prompt and after its answer, one row a forward; no stop rule ends it."""
         key, wanted = (sampling, tuple(ids)), budget + MARGIN
-        if len(self.said.get(key, ())) < wanted:
+        if len(self.outcome.get(key, ())) < wanted:
             self.engine.sampling = sampling
-            self.said[key] = models.autoregressive(self.engine, list(ids), wanted)
-        return self.said[key]
+            self.outcome[key] = models.autoregressive(self.engine, list(ids), wanted)
+        return self.outcome[key]
 
     def expected(self, sampling: Sampling, case: Case) -> list[int]:
         """AR's answer, ended by the case's rule."""
@@ -261,15 +261,15 @@ def cases(bench: Bench, sampling: Sampling) -> list[Case]:
     a, b, c, d = bench.prompt(4, seed=1)
     stops = bench.prompt(6, seed=2)
     full_of_stops = [stops[at % 6] for at in range(17)]
-    said = bench.ar(sampling, full_of_stops)
+    outcome = bench.ar(sampling, full_of_stops)
     # So that an answer to such a prompt also ends after its beginning.
-    later = next((token for token in said[4:] if token not in said[:4]), said[4])
+    later = next((token for token in outcome[4:] if token not in outcome[:4]), outcome[4])
     return [
         Case([a]),
         Case([b] * LONGEST),
         Case(full_of_stops, stops=frozenset(stops)),
         Case([a, c, d] * 8),
-        Case(full_of_stops, stops=frozenset([later, *(stop for stop in stops if stop not in said[:4])])),
+        Case(full_of_stops, stops=frozenset([later, *(stop for stop in stops if stop not in outcome[:4])])),
         *(Case(bench.prompt(7 * budget - 5, seed=3), budget) for budget in (3, 1, 4, 2, 5)),
         Case([c], stops=frozenset([c])),
         Case(full_of_stops, stops=frozenset(range(bench.vocab))),  # the prefill's token is a stop

@@ -142,11 +142,11 @@ def test_ar_is_generate(smollm2: LoadedModel, task: str, prompts: int, tokens: i
             out = smollm2.model.generate(
                 prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False
             )
-        answer, said = answers[request.prompt_id], out[0, len(request.ids) :].tolist()
+        answer, result = answers[request.prompt_id], out[0, len(request.ids) :].tolist()
         # A stop string of the task may end ours earlier; generate knows only stop ids.
-        assert answer == said[: len(answer)]
-        assert len(answer) == len(said) or any(stop in smollm2.decode(answer) for stop in request.rule.stops)
-        whole += len(answer) == len(said)
+        assert answer == result[: len(answer)]
+        assert len(answer) == len(result) or any(stop in smollm2.decode(answer) for stop in request.rule.stops)
+        whole += len(answer) == len(result)
     assert whole or prompts > 1
 
 

@@ -61,16 +61,16 @@ def interrupt_at(step: int, folder: Path) -> bool:
     waiting.start()
     try:
         scoring.score_run(folder, None, 2, progress)
-        said = "finished"
+        result = "finished"
     except KeyboardInterrupt:
-        said = ""
+        result = ""
     except BaseException as error:
-        said = repr(error)
+        result = repr(error)
     sys.setprofile(None)
     waiting.cancel()
     took = time.monotonic() - begun
-    if (where and (said or took > SOON_S)) or said not in ("", "finished"):
-        print(f"step {step}, {where}: {said} after {took:.1f} s", flush=True)  # noqa: T201
+    if (where and (result or took > SOON_S)) or result not in ("", "finished"):
+        print(f"step {step}, {where}: {result} after {took:.1f} s", flush=True)  # noqa: T201
     return bool(where)
 
 

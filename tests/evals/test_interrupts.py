@@ -51,9 +51,9 @@ def test_at_whatever_step_it_comes_it_ends_the_scorer(tmp_path: Path) -> None:
     rows = [{"request_id": str(i), "prompt_id": "p", "text": text} for i, text in enumerate(texts)]
     (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = [sys.executable, str(Path(__file__).with_name("interrupted.py")), str(tmp_path), "11"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert said.returncode == 0, said.stdout + said.stderr
-    *faults, steps = said.stdout.splitlines()
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    *faults, steps = result.stdout.splitlines()
     assert faults == []
     assert int(steps.removeprefix("steps ")) > 20
 

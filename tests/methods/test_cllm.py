@@ -42,10 +42,10 @@ def measured(n: int, *forwards: list[int], kept: int, stopped: bool = False) -> 
     made = decoder(block_size=n, init="pad")
     made.begin(PROMPT)
     made.observe(result([1], 0))
-    for said in forwards:
+    for outcome in forwards:
         chain = list(made.draft().tokens)
-        matches = next((at for at, guess in enumerate(chain[1:]) if guess != said[at]), len(chain) - 1)
-        made.observe(result(said, matches))
+        matches = next((at for at, guess in enumerate(chain[1:]) if guess != outcome[at]), len(chain) - 1)
+        made.observe(result(outcome, matches))
     return made.measures(kept, stopped)
 
 
@@ -74,10 +74,10 @@ def states_of(target: ToyTarget, out: Sequence[int], block: list[int]) -> list[l
     """Jacobi iteration over the whole block until nothing changes; the guess it starts from is no state."""
     states: list[list[int]] = []
     while True:
-        said = [target(PROMPT, [*out, *block[: at + 1]]) for at in range(len(block) - 1)]
-        if states and [block[0], *said] == block:
+        outcome = [target(PROMPT, [*out, *block[: at + 1]]) for at in range(len(block) - 1)]
+        if states and [block[0], *outcome] == block:
             return states
-        block = [block[0], *said]
+        block = [block[0], *outcome]
         states.append(block)
 
 

@@ -72,9 +72,9 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(recipe: str, texts
     train(recipe, job(texts, tmp_path / "whole"))
     with pytest.raises(Cut):
         train(recipe, job(texts, tmp_path / "parts", cut))
-    said: list[str] = []
-    train(recipe, job(texts, tmp_path / "parts", said.append))
-    assert said[1].startswith("step 5/8")
+    result: list[str] = []
+    train(recipe, job(texts, tmp_path / "parts", result.append))
+    assert result[1].startswith("step 5/8")
     assert same(tmp_path / "whole", tmp_path / "parts")
     again: list[str] = []
     train(recipe, job(texts, tmp_path / "parts", again.append))

@@ -128,13 +128,13 @@ def test_the_tree_is_the_most_probable_paths_that_were_scored(seed: int) -> None
     """Against a plain expansion over lists of paths."""
     rng = random.Random(seed)
     width, depth, budget = rng.randint(2, 4), rng.randint(1, 4), rng.randint(2, 14)
-    said: dict[tuple[int, ...], list[tuple[int, float]]] = {}
+    result: dict[tuple[int, ...], list[tuple[int, float]]] = {}
 
     def after(path: tuple[int, ...]) -> list[tuple[int, float]]:
-        if path not in said:
+        if path not in result:
             logp = sorted((math.log(rng.uniform(0.01, 0.9)) for _ in range(width)), reverse=True)
-            said[path] = list(zip(rng.sample(range(20), width), logp, strict=True))
-        return said[path]
+            result[path] = list(zip(rng.sample(range(20), width), logp, strict=True))
+        return result[path]
 
     level: dict[tuple[int, ...], float] = {(token,): logp for token, logp in after(())}
     scored, tokens, logps, best = dict(level), [t for t, _ in after(())], [p for _, p in after(())], []

@@ -177,7 +177,7 @@ def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
     with attached(model(), slots=2, capacity=60, max_rows=64) as engine:
         method = replace(ready(folder, engine, **options), decoder=Watched)
         records = served(engine, method, PROMPTS, tokens, 2)
-    assert [record.output_ids for record in records] == [said[:tokens] for said in truth]
+    assert [record.output_ids for record in records] == [outcome[:tokens] for outcome in truth]
     assert sum(record.target_forwards for record in records) == len(seen)
     for each in seen:
         own = reported(folder, each)
@@ -201,8 +201,8 @@ def says(folder: Path, each: Round, wrong: str = "") -> Say:
 
     def say(path: Drafts) -> Tensor:
         if path not in known:
-            said = dense(folder, features, each.text[1:], path, embedding, wrong=wrong)
-            known.update({path[:at]: row for at, row in enumerate(said)})
+            outcome = dense(folder, features, each.text[1:], path, embedding, wrong=wrong)
+            known.update({path[:at]: row for at, row in enumerate(outcome)})
         return known[path]
 
     return say
@@ -225,8 +225,8 @@ def best_of_all(say: Say, width: int, depth: int, budget: int) -> list[tuple[Dra
     """The best paths of the ``width`` best tokens of each position, however many a level has."""
 
     def narrow(path: Drafts) -> Tensor:
-        said = say((0,) * len(path))  # which drafts come before, it does not see
-        return said.masked_fill(said < said.topk(width).values[-1], -torch.inf)
+        outcome = say((0,) * len(path))  # which drafts come before, it does not see
+        return outcome.masked_fill(outcome < outcome.topk(width).values[-1], -torch.inf)
 
     return expand(narrow, max(budget, width**depth), depth, budget)
 

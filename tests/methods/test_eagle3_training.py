@@ -61,12 +61,12 @@ def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda li
 
 
 def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
-    said: list[str] = []
+    result: list[str] = []
     texts = texts[:3]
     card = train(
-        options(steps=50, draft_vocab=60, lr=2e-2), Job(loaded(target()), texts, texts, tmp_path, 0, said.append)
+        options(steps=50, draft_vocab=60, lr=2e-2), Job(loaded(target()), texts, texts, tmp_path, 0, result.append)
     )
-    losses = [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
+    losses = [float(line.split("loss ")[1].split()[0]) for line in result if "loss" in line]
     assert len(losses) == 50
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     assert card["held_out_accepted_length"] > 1.5
@@ -211,8 +211,8 @@ def test_the_loss_is_the_divergence_of_rows_that_can_draft_the_targets_token(tex
                 if row + 2 + step >= end or int(states[row + 1 + step].argmax()) not in known.tolist():
                     continue
                 target_p = states[row + 1 + step][known].softmax(-1)
-                said = head.scores(outputs[:, column])[0].log_softmax(-1)
-                losses.append(float((target_p * (target_p.log() - said)).sum()))
+                result = head.scores(outputs[:, column])[0].log_softmax(-1)
+                losses.append(float((target_p * (target_p.log() - result)).sum()))
             assert losses
             total += 0.5**step * sum(losses) / len(losses)
     assert float(found["loss"].detach()) == pytest.approx(total, rel=1e-4)

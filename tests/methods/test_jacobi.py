@@ -51,8 +51,8 @@ EXAMPLE = {
 def test_worked_example(window: str) -> None:
     made = started([a, x, c, y, z, w], init="pad", window=window)
     # a is committed and b verified; then c and d match; then e and f, and g is the bonus.
-    said = [b, c, d, q, r, 30], [c, d, e, f, 31, 32], [f, g, 33, 34, 35, 36]
-    for words, matches, expected in zip(said, (0, 2, 1), EXAMPLE[window], strict=True):
+    outcome = [b, c, d, q, r, 30], [c, d, e, f, 31, 32], [f, g, 33, 34, 35, 36]
+    for words, matches, expected in zip(outcome, (0, 2, 1), EXAMPLE[window], strict=True):
         made.observe(result(words[: len(made.draft())], matches))
         assert list(made.draft().tokens) == expected
 
@@ -73,12 +73,12 @@ def expected(target: Any, n: int, tokens: int, sliding: bool, sent: bool) -> tup
     seen = []
     while len(kept) < tokens:
         seen.append(list(chain))
-        said = [target(PROMPT, kept + chain[: i + 1]) for i in range(len(chain))]
+        outcome = [target(PROMPT, kept + chain[: i + 1]) for i in range(len(chain))]
         m = 0
-        while m + 1 < len(chain) and chain[m + 1] == said[m]:
+        while m + 1 < len(chain) and chain[m + 1] == outcome[m]:
             m += 1
         kept += chain[: m + 1]
-        rest = [said[m]] + [said[i] for i in range(m + 1, len(chain) if sliding else len(chain) - 1)]
+        rest = [outcome[m]] + [outcome[i] for i in range(m + 1, len(chain) if sliding else len(chain) - 1)]
         full = m + 1 == len(chain)
         chain = rest + [PAD] * (n - len(rest)) if sliding or full else rest
     return kept, seen

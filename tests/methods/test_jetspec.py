@@ -152,12 +152,12 @@ def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], d
 
     def reported(self: BlockPass, slot: int) -> Marginals:
         at = self.length(slot) - prompt
-        said = marginals(self, slot)
-        assert said.root == truth[at]
+        result = marginals(self, slot)
+        assert result.root == truth[at]
         right = [*truth[at + 1 : at + 1 + depth], *[0] * depth][:depth]
         others = [[token for token in range(width) if token != best][: width - 1] for best in right]
-        tokens = [[best, *rest][: len(said.tokens[0])] for best, rest in zip(right, others, strict=True)]
-        return Marginals(said.root, tokens, [[-0.1, *[-3.0] * (width - 1)][: len(said.tokens[0])]] * depth)
+        tokens = [[best, *rest][: len(result.tokens[0])] for best, rest in zip(right, others, strict=True)]
+        return Marginals(result.root, tokens, [[-0.1, *[-3.0] * (width - 1)][: len(result.tokens[0])]] * depth)
 
     monkeypatch.setattr(BlockPass, "marginals", reported)
 

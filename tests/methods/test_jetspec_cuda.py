@@ -25,9 +25,9 @@ def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str)
     found: list[Any] = []
     for graphs in (False, True):
         with attached(model, slots=3, capacity=70, max_rows=96, graphs=graphs) as engine:
-            said = [autoregressive(engine, ids, 24) for ids in prompts]
+            result = [autoregressive(engine, ids, 24) for ids in prompts]
             method = decoders.ready(decoders.with_options("jetspec", {"head": kind}), engine)
             records = decoders.served(engine, method, prompts, 24, 3)
-            assert [record.output_ids for record in records] == said
+            assert [record.output_ids for record in records] == result
             found.append([record.accepted_lengths for record in records])
     assert found[0] == found[1]

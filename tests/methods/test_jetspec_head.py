@@ -181,13 +181,13 @@ def test_a_damaged_head_is_a_head_or_a_sentence(tmp_path: Path, file: str, form:
     good = (tmp_path / file).read_bytes()
     for at in range(60):
         (tmp_path / file).write_bytes(mutant(random.Random(at), good, form))
-        said = "a head"
+        result = "a head"
         try:
             DraftHead.load(tmp_path, target())
         except UsageError as error:
-            said = str(error)
-        assert said.isprintable(), at
-        assert len(said) < 1000, at
+            result = str(error)
+        assert result.isprintable(), at
+        assert len(result) < 1000, at
 
 
 def _few(ids: list[int]) -> DraftHead:

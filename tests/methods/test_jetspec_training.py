@@ -53,14 +53,14 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
 
 
 def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
-    said: list[str] = []
+    result: list[str] = []
     texts = texts[:3]
-    card = train(options(steps=100, draft_vocab=60), Job(loaded(target()), texts, texts, tmp_path, 0, said.append))
-    losses = [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
+    card = train(options(steps=100, draft_vocab=60), Job(loaded(target()), texts, texts, tmp_path, 0, result.append))
+    losses = [float(line.split("loss ")[1].split()[0]) for line in result if "loss" in line]
     assert len(losses) == 100
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
     assert card["held_out_accepted_length"] > 2
-    assert any("held out: accepted length" in line for line in said)
+    assert any("held out: accepted length" in line for line in result)
 
     # The same texts decoded by the engine with the head's chain take as many rounds as were counted without it.
     head = DraftHead.load(tmp_path / "head", dtype=torch.float32)
@@ -95,8 +95,8 @@ def test_rounds_are_walked_as_the_engine_walks_them(monkeypatch: pytest.MonkeyPa
 
     def logits(ids: Any, blocks: Any) -> Any:
         row, anchors = ids[0].tolist() + [0] * 4, blocks.anchors[0].tolist()
-        said = [[row[a + k] if k <= right[n] else 50 for k in (1, 2, 3)] for n, a in enumerate(anchors)]
-        return torch.nn.functional.one_hot(torch.tensor(said), VOCAB).float()[None]
+        result = [[row[a + k] if k <= right[n] else 50 for k in (1, 2, 3)] for n, a in enumerate(anchors)]
+        return torch.nn.functional.one_hot(torch.tensor(result), VOCAB).float()[None]
 
     monkeypatch.setattr(lesson, "logits", logits)
     found = held_out(lesson, [text], torch.device("cpu")).accepted

@@ -109,29 +109,29 @@ def multiblock(target: ToyTarget, n: int, most: int, r: float, tokens: int) -> t
     drafts, emitted = [], []
     while len(out) < tokens:
         draft = [token for block in blocks for token in block]
-        said = [target(PROMPT, [*out[:-1], *draft[: at + 1]]) for at in range(len(draft))]
+        result = [target(PROMPT, [*out[:-1], *draft[: at + 1]]) for at in range(len(draft))]
         m = 0
-        while m + 1 < len(draft) and draft[m + 1] == said[m]:
+        while m + 1 < len(draft) and draft[m + 1] == result[m]:
             m += 1
         if len(blocks) == 1:
             right = n - len(blocks[0]) + m + 1
         else:
             at = len(draft) - len(blocks[-1])
             right = 0
-            while right < len(blocks[-1]) and draft[at + right] == said[at + right - 1]:
+            while right < len(blocks[-1]) and draft[at + right] == result[at + right - 1]:
                 right += 1
         drafts.append(draft)
-        emitted.append(said[: m + 1])
+        emitted.append(result[: m + 1])
         out += emitted[-1]
         refreshed, at = [], 0
         for block in blocks:
-            refreshed.append([said[at + t - 1] for t in range(len(block)) if at + t > m])
+            refreshed.append([result[at + t - 1] for t in range(len(block)) if at + t > m])
             at += len(block)
         blocks = [block for block in refreshed if block]
         if not blocks:
-            blocks = [[said[m]] + [PAD] * (n - 1)]
+            blocks = [[result[m]] + [PAD] * (n - 1)]
         elif len(blocks) < most and right >= math.ceil(r * n):
-            blocks.append([said[-1]] + [PAD] * (n - 1))
+            blocks.append([result[-1]] + [PAD] * (n - 1))
     return drafts, emitted
 
 
@@ -252,22 +252,22 @@ class Call:
             found |= {(tuple(self.rows[0][1:] + block[:end]), False) for end in range(1, len(block) + 1)}
         return found
 
-    def said(self, tokens: Sequence[int]) -> list[int]:
+    def result(self, tokens: Sequence[int]) -> list[int]:
         return [self.target(PROMPT, [*self.out[:-1], *tokens[: at + 1]]) for at in range(len(tokens))]
 
     def forward(self) -> tuple[list[int], bool]:
         """(tokens emitted, whether the call is over)."""
         best, matches, words = 0, -1, []
         for number, row in enumerate(self.rows):
-            said = self.said(row)
+            result = self.result(row)
             m = 0
-            while m + 1 < len(row) and row[m + 1] == said[m]:
+            while m + 1 < len(row) and row[m + 1] == result[m]:
                 m += 1
             if m > matches:
-                best, matches, words = number, m, said
+                best, matches, words = number, m, result
         row, m = self.rows[best], matches
         block = self.ahead[0] + self.ahead[1] if self.ahead else []
-        after = self.said(self.rows[0] + block)[len(row) :]
+        after = self.result(self.rows[0] + block)[len(row) :]
         self.done += row[: m + 1]
         self.out += words[: m + 1]
         if m + 1 == len(row):

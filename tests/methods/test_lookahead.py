@@ -79,10 +79,10 @@ def pooled(**options: Any) -> tuple[Decoder, list[int]]:
 # ------------------------------------------------------------------ the worked step
 
 
-def stepped(tree: TokenTree, said: dict[tuple[int, ...], int]) -> StepResult:
-    """A forward of a model that says after a sequence what ``said`` holds, and 0 after any other."""
+def stepped(tree: TokenTree, result: dict[tuple[int, ...], int]) -> StepResult:
+    """A forward of a model that says after a sequence what ``result`` holds, and 0 after any other."""
     engine = ToyEngine(Clock())
-    engine.target = lambda prompt, out: said.get(tuple(out), 0)
+    engine.target = lambda prompt, out: result.get(tuple(out), 0)
     engine.prompts[0], engine.outputs[0] = PROMPT, [tree.tokens[0]]
     return engine.step({0: tree})[0]
 
@@ -142,8 +142,8 @@ def test_shift_accepted_moves_it_as_many_columns_as_tokens_came_out(bonus: bool,
 def test_window_rows_are_emitted_with_accept_window_only(accepted: bool) -> None:
     # The model says G H after C, then what row 1 has in the column of H, then row 2's: N, T, and a token of its own.
     made, (_, _, g, h, _, _) = pooled(accept_window=accepted)
-    said = {(C,): g, (C, g): h, (C, g, h): N, (C, g, h, N): T, (C, g, h, N, T): X[2]}
-    step = stepped(made.draft(), said)
+    result = {(C,): g, (C, g): h, (C, g, h): N, (C, g, h, N): T, (C, g, h, N, T): X[2]}
+    step = stepped(made.draft(), result)
     assert step.emitted == ([g, h, N, T, X[2]] if accepted else [g])
     made.observe(step)
     assert made._pool.of(h) == [(N, T, X[2])]
@@ -192,11 +192,11 @@ class Rendering:
 
     def columns(self) -> list[int]:
         """Column i is the last token, row 0 up to column i, then column i of each row below it."""
-        said = []
+        result = []
         for i in range(len(self.rows[0]) + 1):
             column = self.rows[0][:i] + [row[i] for row in self.rows[1:]]
-            said.append(self.target(self.prompt, self.out + column))
-        return said
+            result.append(self.target(self.prompt, self.out + column))
+        return result
 
     def step(self) -> tuple[list[int], list[tuple[int, ...]], list[int]]:
         """(the window, the last token first; the n-grams that are verified; tokens emitted)."""

@@ -51,7 +51,7 @@ class LlamaCpp:
             found += [Entry(self.window[j][i], j + i, (i + 1,)) for i in range(self.w)]
         return found
 
-    def said(self, batch: Sequence[Entry], at: int) -> int:
+    def result(self, batch: Sequence[Entry], at: int) -> int:
         """What the model says after entry ``at``."""
         return self.target(PROMPT, self.out[:-1] + [batch[k].token for k in seen(batch, at)])
 
@@ -62,14 +62,14 @@ class LlamaCpp:
         lowest = [0, *range(len(batch) - self.w + 1, len(batch))]
         if self.n > 2:
             lowest = list(range(len(batch) - self.w, len(batch)))
-        row = [self.said(batch, at) for at in lowest]
+        row = [self.result(batch, at) for at in lowest]
         active, emitted, at = list(range(len(guesses))), list[int](), 0
         for v in range(self.n):
             if v > 0:
                 if not active:
                     break
                 at = 1 + (v - 1) * len(guesses) + active[0]
-            token = self.said(batch, at)
+            token = self.result(batch, at)
             emitted.append(token)
             active = [k for k in active if v < self.n - 1 and guesses[k][v] == token]
             first = list(self.window[0])

@@ -87,11 +87,11 @@ def reported(path: Sequence[Node], tree: TokenTree | None = None) -> StepResult:
     """A forward that accepts a path; row r's ten best tokens are 1000 + 10 r, 1001 + 10 r, ..."""
     rows = [ROW[node] for node in path]
     emitted = [tree.tokens[row] for row in rows[1:]] + [500] if tree else [500]
-    said = [500] * 69
+    result = [500] * 69
     for row, token in zip(rows, emitted, strict=True):
-        said[row] = token
+        result[row] = token
     top = 1000 + torch.arange(10 * 69).reshape(69, 10)
-    return StepResult(emitted, rows, said, (-top.float(), top))
+    return StepResult(emitted, rows, result, (-top.float(), top))
 
 
 def table(made: Decoder) -> list[str]:

@@ -76,7 +76,7 @@ def test_what_is_no_tree_is_refused_in_a_sentence_that_names_the_file(content: s
     file.write_text(content)
     with pytest.raises(UsageError, check=wording) as caught:
         msn(str(file))
-    said = str(caught.value)
-    assert said.startswith(str(file))
-    assert len(said) < 400 + len(str(file))
-    assert "\n" not in said
+    result = str(caught.value)
+    assert result.startswith(str(file))
+    assert len(result) < 400 + len(str(file))
+    assert "\n" not in result

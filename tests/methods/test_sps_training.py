@@ -58,8 +58,8 @@ def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda li
     return Job(target(), texts[aside:], texts[:aside], out, 0, say)
 
 
-def losses(said: Sequence[str]) -> list[float]:
-    return [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
+def losses(result: Sequence[str]) -> list[float]:
+    return [float(line.split("loss ")[1].split()[0]) for line in result if "loss" in line]
 
 
 def decoded(folder: Path, texts: Sequence[Text], draft_tokens: int) -> list[Any]:
@@ -71,15 +71,15 @@ def decoded(folder: Path, texts: Sequence[Text], draft_tokens: int) -> list[Any]
 
 
 def test_a_draft_model_learns_and_sps_takes_as_many_forwards_as_were_counted(texts: list[Text], tmp_path: Path) -> None:
-    said: list[str] = []
+    result: list[str] = []
     texts = texts[:3]
-    card = train(options(steps=80), Job(target(), texts, texts, tmp_path, 0, said.append))
-    falling = losses(said)
+    card = train(options(steps=80), Job(target(), texts, texts, tmp_path, 0, result.append))
+    falling = losses(result)
     assert len(falling) == 80
     assert sum(falling[-5:]) < 0.3 * sum(falling[:5])
     assert card["after"]["tpf"] > 1.3 * card["before"]["tpf"]
     assert (card["layers"], card["texts"], card["steps"]) == (1, 3, 80)
-    assert any("held out before training: " in line for line in said)
+    assert any("held out before training: " in line for line in result)
 
     records = decoded(tmp_path / "draft", texts, 3)
     assert [record.output_ids for record in records] == [list(text.answer) for text in texts], "not AR's text"

@@ -72,7 +72,7 @@ def test_a_quiet_machine_says_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "said"),
+    ("machine", "result"),
     [
         (Machine(others=0.31), {"other processes": "other processes took 31% of the cores (limit 5%)"}),
         (Machine(stolen=0.08), {"steal": "a hypervisor took 8% of the cores for other machines (limit 5%)"}),
@@ -85,8 +85,8 @@ def test_a_quiet_machine_says_what_was_seen() -> None:
         ),
     ],
 )
-def test_each_figure_alone_makes_it_loud(machine: Machine, said: dict[str, str]) -> None:
-    assert loud(checks(machine)) == said
+def test_each_figure_alone_makes_it_loud(machine: Machine, result: dict[str, str]) -> None:
+    assert loud(checks(machine)) == result
 
 
 @pytest.mark.parametrize(

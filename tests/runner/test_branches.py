@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import attached, prepared, prompt, said, supported
+from support.models import attached, prepared, prompt, request_record, supported
 from support.wording import wording
 
 from specbench.common.errors import UsageError
@@ -26,7 +26,7 @@ from specbench.runner.trace import SPREAD, spread_branches
 def record(ids: list[int], accepted: list[int], drafted: Sequence[tuple[int, list[int]]]) -> RequestRecord:
     request = prepared([Prompt("p0", "one", True)]).request("p0")
     mine = [DraftedBranch(step=step, ids=tokens, log_probability=-1.0) for step, tokens in drafted]
-    return said("jetspec", request).model_copy(
+    return request_record("jetspec", request).model_copy(
         update={"output_ids": ids, "output_tokens": len(ids), "accepted_lengths": accepted, "branches": mine}
     )
 

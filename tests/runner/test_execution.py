@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.asserting import known
 from support.decoders import toy
-from support.models import plan, prepared, said
+from support.models import plan, prepared, request_record
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
@@ -56,7 +56,7 @@ class Session:
     def decode(self, method: Method, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
         for request in requests:
             self.done.append(f"{method.label} {request.prompt_id}")
-            yield said(method.label, request).model_copy(update={"segment": number})
+            yield request_record(method.label, request).model_copy(update={"segment": number})
 
 
 def decoded(before: Sequence[RequestRecord], folder: Any = None) -> tuple[Session, list[RequestRecord]]:

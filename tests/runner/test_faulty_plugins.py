@@ -59,7 +59,7 @@ def run(folder: Path, *kinds: str, early: bool = False) -> asserting.Forked:
         with processes.visible(site):
             return main([str(each) for each in what])
 
-    return asserting.call(folder / "said", call, cwd=folder).wait()
+    return asserting.call(folder / "output", call, cwd=folder).wait()
 
 
 def made_in(folder: Path) -> RunFolder:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.asserting import known
-from support.models import SHARING, SUPPORTED, attached, prepared, prompt, said, supported, tiny_llama
+from support.models import SHARING, SUPPORTED, attached, prepared, prompt, request_record, supported, tiny_llama
 from support.wording import wording
 
 from specbench.common.errors import UsageError
@@ -70,7 +70,7 @@ class Counting:
 
 def record(label: str, prompt_id: str, ids: list[int]) -> RequestRecord:
     request = prepared(PROMPTS).request(prompt_id)
-    return said(label, request).model_copy(update={"output_ids": ids, "output_tokens": len(ids)})
+    return request_record(label, request).model_copy(update={"output_ids": ids, "output_tokens": len(ids)})
 
 
 #: Two exact methods and one that is not, on two prompts that have the same answer.

@@ -15,17 +15,17 @@ class Grows:
     """An allocator that holds ten bytes more at each look, and takes an hour for it."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.held, self.said = clock, 0, list[str]()
+        self.clock, self.held, self.result = clock, 0, list[str]()
 
     def reset(self) -> None:
         self.clock.now += 3_600_000_000_000
         self.held = 100
-        self.said.append("reset")
+        self.result.append("reset")
 
     def peak(self) -> int:
         self.clock.now += 3_600_000_000_000
         self.held += 10
-        self.said.append("peak")
+        self.result.append("peak")
         return self.held
 
 
@@ -43,7 +43,7 @@ def test_it_is_the_stretchs_own_and_costs_no_time() -> None:
         assert [[getattr(r, name) for name in times] for r in found] == [
             [getattr(r, name) for name in times] for r in without
         ]
-    assert memory.said == 2 * ["reset", "peak", "peak", "peak"]
+    assert memory.result == 2 * ["reset", "peak", "peak", "peak"]
     summary = summarise(RunContents(config(["ar"], 3), found))
     assert summary.rows[0].peak_memory_bytes == 130
     assert figures.method_figures(without).peak_memory_bytes is None

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support import models
 from support.decoders import toy
-from support.models import Model, plan, prepared, said
+from support.models import Model, plan, prepared, request_record
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
@@ -39,7 +39,7 @@ def walk(order: Order, most: int = 10**6) -> list[tuple[Method, list[Request]]]:
         assert isinstance(method, Method)
         taken.append((method, requests))
         for request in requests:
-            order.add(said(method.label, request))
+            order.add(request_record(method.label, request))
             most -= 1
             if not most:
                 return taken
@@ -97,7 +97,7 @@ def test_each_repeat_has_a_history_of_its_own() -> None:
     order, turns = Order(plan([AR], repeats=2), task, {}), Turns(task, {})
     for _, requests in order.stretches():
         for request in requests:
-            record = said("ar", request)
+            record = request_record("ar", request)
             for kept in (order, turns):
                 kept.add(record.model_copy(update={"text": f"repeat {request.repeat}"}))
     for repeat in (0, 1):
@@ -109,7 +109,7 @@ def test_each_repeat_has_a_history_of_its_own() -> None:
 def test_a_run_goes_on_at_any_request_of_a_conversation_where_it_was_stopped(concurrency: int, done: int) -> None:
     made = plan([AR, MINE], concurrency=concurrency)
     whole = walk(Order(made, prepared(PROMPTS), {}))
-    records: list[RequestRecord] = [said(m.label, r) for m, rs in whole for r in rs][:done]
+    records: list[RequestRecord] = [request_record(m.label, r) for m, rs in whole for r in rs][:done]
     rest = walk(Order(made, prepared(PROMPTS), {record.request_id: record.text for record in records}))
     assert asked(whole) == [(r.method, r.prompt_id, r.repeat, r.turn) for r in records] + asked(rest)
     first = {key: r.ids for key, r in zip(asked(whole), [r for _, rs in whole for r in rs], strict=True)}
@@ -161,7 +161,7 @@ def test_only_turns_that_were_asked_what_ar_was_are_graded_against_its_answers()
     task, talks = prepared(PROMPTS[2:]), [(AR, 1), (MINE, 1), (AR, 2), (MINE, 2)]
     turns, records = Turns(task, {}), list[RequestRecord]()
     for method, turn in talks:
-        records.append(said(method.label, turns.request(method.label, "p2", 0, turn)))
+        records.append(request_record(method.label, turns.request(method.label, "p2", 0, turn)))
         turns.add(records[-1])
     engine: Any = SimpleNamespace(device=torch.device("cpu"), model=SimpleNamespace(dtype=torch.float32))
     graded = grade(engine, [AR, MINE], task, records, lambda temperature: Sampling())

@@ -123,7 +123,7 @@ def test_text_alone_is_tokenised_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "said"),
+    ("chunks", "result"),
     [
         ([[1], [2]], "ended an answer after 2 of 8 tokens"),
         ([], "ended an answer after 0 of 8 tokens"),
@@ -136,7 +136,7 @@ def test_text_alone_is_tokenised_anew() -> None:
         ([[1], "text"], "sent text and no token ids"),
     ],
 )
-def test_what_no_engine_may_do_is_one_sentence_with_its_row(chunks: Any, said: str) -> None:
+def test_what_no_engine_may_do_is_one_sentence_with_its_row(chunks: Any, result: str) -> None:
     with pytest.raises(EngineFault, check=wording):
         answer(Script(chunks))
 

@@ -88,7 +88,7 @@ def method(**calls: Any) -> Method:
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_fault_is_named_and_ends_nothing_else(case: str, together: int) -> None:
-    call, does, said = FAULTS[case]
+    call, does, outcome = FAULTS[case]
     engine = decoders.ToyEngine(decoders.Clock(), slots=2, fixed=5)
     runner = decoders.runner(engine, together)
     requests = [decoders.request(1, 4), decoders.request(2, 4)]
@@ -96,7 +96,7 @@ def test_a_fault_is_named_and_ends_nothing_else(case: str, together: int) -> Non
         list(runner.segment(method(**{call: does}), requests))
     text = str(caught.value)
     assert text.startswith("method 'guest' (from specbench) ")
-    assert said in text
+    assert outcome in text
     assert text.endswith(KEPT)
     assert text.isprintable()
     assert caught.value.row == "guest#2"

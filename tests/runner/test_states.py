@@ -10,7 +10,7 @@ import pytest
 from support import decoders, models
 from support.asserting import known
 from support.decoders import Decoder, toy
-from support.models import plan, prepared, said
+from support.models import plan, prepared, request_record
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context
@@ -194,7 +194,7 @@ def test_times_that_change_nothing_do_not_empty_a_row(model: Any) -> None:
 
 
 def answered(label: str, *prompts: int, repeat: int = 0) -> list[RequestRecord]:
-    return [said(label, request) for request in asked(*prompts, repeat=repeat)]
+    return [request_record(label, request) for request in asked(*prompts, repeat=repeat)]
 
 
 def test_only_stateful_rows_that_stopped_in_a_repeat_begin_again() -> None:
@@ -214,7 +214,7 @@ def test_every_turn_of_a_conversation_counts() -> None:
     records = []
     for method, requests in order.stretches():
         for request in requests:
-            records.append(said(method.label, request))
+            records.append(request_record(method.label, request))
             order.add(records[-1])
             stopped = broken_off(records, {"diary"}, task.spec.requests)
             assert stopped == ({} if len(records) == 4 else {"diary": records})

@@ -30,10 +30,10 @@ def _four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(("cores", "left"), [(0.0, 4), (0.4, 4), (0.6, 3), (1.1, 3), (2.9, 1), (3.9, 1), (9.0, 1)])
 def test_no_thread_has_a_core_that_others_have(cores: float, left: int) -> None:
-    said: list[str] = []
-    threads.leave_cores(cores, said.append)
+    result: list[str] = []
+    threads.leave_cores(cores, result.append)
     assert torch.get_num_threads() == left
-    assert threads.fewer_than_usual() == bool(said) == (left < 4)
+    assert threads.fewer_than_usual() == bool(result) == (left < 4)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_a_quota_is_no_more_than_its_worth_and_no_others_fault(
 ) -> None:
     monkeypatch.setattr(threads, "usable_cores", lambda: 3)
     monkeypatch.setattr(threads, "cores_in_reach", lambda: reach)
-    said: list[str] = []
-    threads.leave_cores(taken_cores, said.append)
+    result: list[str] = []
+    threads.leave_cores(taken_cores, result.append)
     assert torch.get_num_threads() == left
-    assert said == [f"{why}: {left} thread{'' if left == 1 else 's'} instead of 4; --threads N overrides"]
+    assert result == [f"{why}: {left} thread{'' if left == 1 else 's'} instead of 4; --threads N overrides"]
     assert threads.fewer_than_usual() == (left == 1)
 
 

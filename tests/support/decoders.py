@@ -298,29 +298,29 @@ class ToyEngine:
         allowed = tree.accept or [True] * len(tree)
         # Row by row: what it sees below the root and what is said after it, then whether that is the path.
         seen: list[list[int]] = [[]]
-        said = [self.target(prompt, output)]
+        outcome = [self.target(prompt, output)]
         right = [True]
         for row in range(1, len(tree)):
             parent, token = tree.parents[row], tree.tokens[row]
             seen.append([*seen[parent], token])
-            said.append(self.target(prompt, output + seen[row]))
+            outcome.append(self.target(prompt, output + seen[row]))
         for row, token in enumerate(forced or ()):
-            said[row] = said[row] if token == COMPUTED else token
+            outcome[row] = outcome[row] if token == COMPUTED else token
         for row in range(1, len(tree)):
             parent, token = tree.parents[row], tree.tokens[row]
-            right.append(right[parent] and allowed[row] and token == said[parent])
+            right.append(right[parent] and allowed[row] and token == outcome[parent])
         # The deepest, of equally deep ones the lowest.
         last = max(range(len(tree)), key=lambda row: (right[row], len(seen[row]), -row))
         path = [last]
         while path[0]:
             path.insert(0, tree.parents[path[0]])
-        emitted = [said[row] for row in path]
+        emitted = [outcome[row] for row in path]
         output += emitted
         top = None
         if top_k:
-            ids = torch.tensor([[(word + rank) % self.vocab for rank in range(top_k)] for word in said])
+            ids = torch.tensor([[(word + rank) % self.vocab for rank in range(top_k)] for word in outcome])
             top = (-torch.arange(float(top_k)).expand(len(tree), top_k), ids)
-        return StepResult(emitted, path, said, top)
+        return StepResult(emitted, path, outcome, top)
 
 
 # ------------------------------------------------------------------ decoders on a language
@@ -840,8 +840,8 @@ class EagleDrafts:
         second = first.branch(deeper, parents)
         outputs = self._layer(second, outputs.gather(1, parents[:, :, None].expand(-1, -1, outputs.shape[2])))
         behind_second = self.head.logp(outputs)
-        said = torch.cat([behind_text, behind_first, behind_second], dim=1)
-        return ids, deeper, parents, behind_second.argmax(-1), said
+        outcome = torch.cat([behind_text, behind_first, behind_second], dim=1)
+        return ids, deeper, parents, behind_second.argmax(-1), outcome
 
 
 @dataclass(frozen=True)
@@ -851,7 +851,7 @@ class Round:
     features: Tensor
     tokens: list[int]
     paths: list[list[int]]
-    said: Tensor
+    outcome: Tensor
 
 
 class EagleDecoder(decoding.Decoder):
@@ -892,10 +892,10 @@ class EagleDecoder(decoding.Decoder):
 
     def draft(self) -> TokenTree:
         self.draft_forwards += 1
-        ids, deeper, parents, leaves, said = self._passes.draft(self._slot)
+        ids, deeper, parents, leaves, outcome = self._passes.draft(self._slot)
         first = [[token] for token in ids.tolist()]
         second = [[*first[at], token] for at, token in zip(parents.tolist(), deeper.tolist(), strict=True)]
-        self.rounds.append(Round(torch.cat(self._features), [*self._tokens], [[], *first, *second], said))
+        self.rounds.append(Round(torch.cat(self._features), [*self._tokens], [[], *first, *second], outcome))
         tokens = [self._tokens[-1], *ids.tolist(), *deeper.tolist(), *leaves.tolist()]
         above = [-1, *[0] * WIDTH, *(1 + parents).tolist(), *range(1 + WIDTH, 1 + WIDTH + SECOND)]
         return TokenTree(tokens, above, origins="head")

@@ -42,9 +42,9 @@ MS = 1_000_000
 
 def facts(**other: Any) -> EngineFacts:
     """Of an engine that counts each forward, unless said otherwise."""
-    said: dict[str, Any] = {"engine": "made", "version": "1", "how": "server", "dtype": "float32", "start_s": 0.0}
+    result: dict[str, Any] = {"engine": "made", "version": "1", "how": "server", "dtype": "float32", "start_s": 0.0}
     weights = ServedWeights(format="hf", verified=True)
-    return EngineFacts.model_validate({**said, "weights": weights, "counts": "forwards", **other})
+    return EngineFacts.model_validate({**result, "weights": weights, "counts": "forwards", **other})
 
 
 @dataclass
@@ -235,8 +235,8 @@ def records(texts: Texts) -> list[RequestRecord]:
     return [
         record(method, prompt, turn, text)
         for method, prompts in reversed(list(texts.items()))
-        for prompt, said in prompts.items()
-        for turn, text in enumerate(said, 1)
+        for prompt, result in prompts.items()
+        for turn, text in enumerate(result, 1)
     ]
 
 
@@ -581,9 +581,9 @@ def begin(handler: BaseHTTPRequestHandler, code: int = 200) -> None:
     handler.end_headers()
 
 
-def event(handler: BaseHTTPRequestHandler, said: Any) -> None:
+def event(handler: BaseHTTPRequestHandler, result: Any) -> None:
     """One event."""
-    handler.wfile.write(f"data: {json.dumps(said)}\n\n".encode())
+    handler.wfile.write(f"data: {json.dumps(result)}\n\n".encode())
     handler.wfile.flush()
 
 
@@ -670,15 +670,15 @@ def _answer(handler: BaseHTTPRequestHandler, made: Completing, asked: dict[str, 
                 made.counted["drafts"] += 1
                 made.counted["draft_tokens"] += 4
                 made.counted["accepted"] += len(new) - 1
-        said: dict[str, Any] = {"index": 0, "text": text_of(new), "finish_reason": reason}
+        result: dict[str, Any] = {"index": 0, "text": text_of(new), "finish_reason": reason}
         if made.ids:
-            said |= {"token_ids": new, "prompt_token_ids": None if out else known}
+            result |= {"token_ids": new, "prompt_token_ids": None if out else known}
         elif reason == "stop":
-            said["text"] = text_of(new[:-1])
+            result["text"] = text_of(new[:-1])
         out += new
         made.counted["tokens"] += len(new)
         try:
-            event(handler, {"choices": [said]})
+            event(handler, {"choices": [result]})
             if asked["max_tokens"] > 1000:
                 made.over.wait(0.01)
         except OSError:

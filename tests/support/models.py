@@ -322,8 +322,8 @@ def tiny(recipe: _Recipe, dtype: torch.dtype = torch.float32, name: str = "tiny"
 def loaded(model: Any, dtype: torch.dtype = torch.float32, name: str = "tiny") -> LoadedModel:
     """A model of transformers as it is loaded, without a tokenizer."""
     dummy = load("config:tiny", device="cpu")
-    said = {"name": name, "dtype": str(dtype).removeprefix("torch."), "fingerprint": fingerprint(model)}
-    return replace(dummy, model=model, stop_ids=frozenset(), spec=dummy.spec.model_copy(update=said))
+    outcome = {"name": name, "dtype": str(dtype).removeprefix("torch."), "fingerprint": fingerprint(model)}
+    return replace(dummy, model=model, stop_ids=frozenset(), spec=dummy.spec.model_copy(update=outcome))
 
 
 # ------------------------------
@@ -344,7 +344,7 @@ class Model:
         if not prompt.chat:
             return [ord(letter) for letter in prompt.text]
         turns = (*prompt.history, ("user", prompt.text))
-        return [ord(letter) for role, said in turns for letter in f"{role}: {said}|"]
+        return [ord(letter) for role, outcome in turns for letter in f"{role}: {outcome}|"]
 
     def decode(self, ids: Sequence[int]) -> str:
         return text(ids)
@@ -377,7 +377,7 @@ def prepared(
     return prepare(plan([], **changes).plan, task, model or Model(), held_out)  # type: ignore[arg-type]
 
 
-def said(label: str, request: Request) -> RequestRecord:
+def request_record(label: str, request: Request) -> RequestRecord:
     """An answer that names its method and its turn."""
     return RequestRecord(
         request_id=request_key(label, request.prompt_id, request.repeat, request.turn), method=label,

@@ -237,9 +237,9 @@ def _read(folder: Path, wrong: str) -> dict[str, Any]:
     head["norm residual"] = bool(config.get("norm_before_residual")) != (wrong == "residual")
     # One key in two senses: speculators feeds back what the norm made, SpecForge leaves the norm out.
     feeds = nested != (wrong == "norm_output")
-    said = config.get("norm_output")
-    head["norm fed back"] = (feeds and bool(said)) != (wrong == "fed back")
-    head["norm logits"] = feeds or said is not False
+    outcome = config.get("norm_output")
+    head["norm fed back"] = (feeds and bool(outcome)) != (wrong == "fed back")
+    head["norm logits"] = feeds or outcome is not False
     if config.get("speculators_model_type") == "peagle" or "PEagleDraftModel" in config["architectures"]:
         flat = config | {f"dflash_config.{key}": value for key, value in config.get("dflash_config", {}).items()}
         head["mask"] = [flat[key] for key in _MASK_KEYS if key in flat][-1 if wrong == "mask token" else 0]
@@ -363,16 +363,16 @@ def dense(
         fused = masks @ head["fc"].T if wrong == "mask without norms" else _fused(head, masks, wrong)
         before = torch.cat([before, fused])
         return _said(head, outputs(ids)[len(text) - 1 :], wrong)
-    said = []
+    outcome = []
     for upto in range(count + 1):
         own = [head["mask"]] * count if "mask" in head else drafts
         last = outputs([*text, *own[:upto]])[-1:]
-        said.append(_said(head, last, wrong))
+        outcome.append(_said(head, last, wrong))
         fed = _rms(head, "norm", last) if head["norm fed back"] else last
         if wrong == "fc_norm fed back":
             fed = _rms({**head, "fc_norm": head["fc_norm"][: fed.shape[1]]}, "fc_norm", fed)
         before = torch.cat([before, fed])
-    return torch.cat(said)
+    return torch.cat(outcome)
 
 
 # ------------------------------------------------------------------ the tree
@@ -387,8 +387,8 @@ def expand(
     for _ in range(depth):
         level = []
         for path, total in extended:
-            said = say(path)
-            best, ids = said.topk(min(width, len(said)))
+            outcome = say(path)
+            best, ids = outcome.topk(min(width, len(outcome)))
             pairs = zip(ids.tolist(), best.tolist(), strict=True)
             level += [((*path, token), total + logp) for token, logp in pairs if logp > -torch.inf]
         scored += level
@@ -830,8 +830,8 @@ def in_a_run(state: dict[int, tuple[int, int, bool, bool]], place: int, answer: 
     for start in (place - 2, place - 1, place):
         three = range(start, start + 3)
         if all(map(off, three)):
-            said = [state[at][1] for at in three]
-            if any(answer[begin : begin + 3] == said for begin in range(len(answer) - 2)):
+            outcome = [state[at][1] for at in three]
+            if any(answer[begin : begin + 3] == outcome for begin in range(len(answer) - 2)):
                 return True
     return False
 

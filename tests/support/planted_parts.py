@@ -1,4 +1,4 @@
-"""Planted parts of a GPU check: a good one, and one for every way to fail. Needs nothing that a bare image lacks."""
+"""Faulty parts of a GPU check: a good one, and one for every way to fail. Needs nothing that a bare image lacks."""
 
 from __future__ import annotations
 

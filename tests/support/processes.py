@@ -1,4 +1,4 @@
-"""Processes, environments and machines that tests make: sandboxes, bare images, a fake NVML, a browser."""
+"""Subprocesses, environments and machines that tests make: sandboxes, bare images, a fake NVML, a browser."""
 
 from __future__ import annotations
 
@@ -233,9 +233,9 @@ def look_at(page: Path, width: int, look: str, scratch: Path, *, dark: bool = Fa
     flags = [*_FLAGS, f"--user-data-dir={scratch / 'profile'}"]
     flags += ["--blink-settings=preferredColorScheme=0"] if dark else []
     done = subprocess.run([browser, *flags, frame.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    said = re.search('<pre id="seen">(.+?)</pre>', done.stdout, re.DOTALL)
-    assert said, done.stderr
-    return Seen(json.loads(html.unescape(said[1])), [line for line in done.stderr.splitlines() if "CONSOLE" in line])
+    result = re.search('<pre id="seen">(.+?)</pre>', done.stdout, re.DOTALL)
+    assert result, done.stderr
+    return Seen(json.loads(html.unescape(result[1])), [line for line in done.stderr.splitlines() if "CONSOLE" in line])
 
 
 # ------------------------------

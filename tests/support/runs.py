@@ -1,4 +1,4 @@
-"""Runs, sweeps, profiles and their files, made up so that every figure is known beforehand. Free of torch."""
+"""Made-up runs, sweeps, profiles and their files, made up so that every figure is known beforehand. Free of torch."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def worker_config(labels: Sequence[str], prompts: int, requests: int = 0, **opti
     """Of a sweep with these cells; what a label says, ``toy n=4``, is in its options next to ``options``."""
     specs = []
     for label in (BASELINE, *labels):
-        name, *said = label.split()
-        swept = {} if label == BASELINE else {**options, **dict(part.split("=") for part in said)}
+        name, *result = label.split()
+        swept = {} if label == BASELINE else {**options, **dict(part.split("=") for part in result)}
         specs.append(MethodSpec(label=label, name=name, options=swept, lossless=True))
     return RunConfig(
         model=ModelSpec(
@@ -369,8 +369,8 @@ def folder(
     """A run folder, named by its start and the hash of its configuration; without ``right`` nothing was scored."""
     run = {"created_utc": created, **made.model_dump(mode="json"), "environment": ENVIRONMENT}
     # Not its own digest, which changes with every field that configurations gain.
-    said = [spec.label for spec in made.methods], made.task.name, made.model.dummy, made.concurrency
-    digest = hashlib.sha256(repr(said).encode()).hexdigest()
+    result = [spec.label for spec in made.methods], made.task.name, made.model.dummy, made.concurrency
+    digest = hashlib.sha256(repr(result).encode()).hexdigest()
     path = out / f"{created[:19].replace('-', '').replace(':', '')}Z-{digest[:8]}"
     with RunFolder.at(path, digest, run) as folder:
         for one in records:
@@ -706,8 +706,8 @@ def busy(method: str, speedups: Mapping[int, float | tuple[float, float, float]]
     rows = []
     for concurrency, given in speedups.items():
         low, value, high = given if isinstance(given, tuple) else (NOTHING, given, NOTHING)
-        said = verdict(None if np.isnan([low, high]).any() else Interval(low, high, 0.95))
-        figures = {"speedup": value, "speedup_low": low, "speedup_high": high, "verdict": said}
+        result = verdict(None if np.isnan([low, high]).any() else Interval(low, high, 0.95))
+        figures = {"speedup": value, "speedup_low": low, "speedup_high": high, "verdict": result}
         rows.append({"method": method, "concurrency": concurrency, **figures, **further})
     return cells(rows)
 

@@ -53,14 +53,14 @@ _VARIES = [
 _MEASURED = re.compile(r"\d|─|\b(faster|slower|unsure|best|disturbed|Found)\b")
 
 
-def plain(said: BaseException | str) -> str:
+def plain(result: BaseException | str) -> str:
     """A text without what varies, or an error's class, code and text."""
-    text = str(said)
+    text = str(result)
     for pattern, name in _VARIES:
         text = pattern.sub(name, text)
-    if isinstance(said, str):
+    if isinstance(result, str):
         return text
-    return f"{type(said).__name__}{f' {said.code}' if isinstance(said, SpecbenchError) else ''}: {text}"
+    return f"{type(result).__name__}{f' {result.code}' if isinstance(result, SpecbenchError) else ''}: {text}"
 
 
 class Wording:
@@ -71,13 +71,13 @@ class Wording:
         self.recorded: dict[str, list[str]] = {}
         self._calls: Counter[str] = Counter()
 
-    def __call__(self, said: BaseException | str) -> bool:
+    def __call__(self, result: BaseException | str) -> bool:
         """Compare a text, or an error with its class and code. As ``check=wording`` it serves ``pytest.raises``."""
-        return self._compare(plain(said))
+        return self._compare(plain(result))
 
-    def sentences(self, said: str) -> bool:
+    def sentences(self, result: str) -> bool:
         """Compare the lines without figures and verdicts, of an output whose figures are measured."""
-        lines = (" ".join(line.split()) for line in plain(said).splitlines())
+        lines = (" ".join(line.split()) for line in plain(result).splitlines())
         return self._compare("\n".join(line for line in lines if line and not _MEASURED.search(line)))
 
     def _compare(self, text: str) -> bool:

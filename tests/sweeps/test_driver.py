@@ -74,14 +74,14 @@ def test_a_sweep_and_its_files(tmp_path: Path) -> None:
     }
     assert len({record.segment for record in made}) == len(made), "at concurrency 1 each request is its own stretch"
 
-    said = sweep_summary(path)
-    assert said["complete"] is True
-    assert [row["method"] for row in said["rows"]] == ["ar", *CELLS]
-    assert all(row["prompts"] == 8 for row in said["rows"]), "held-out prompts are in no row that is chosen by"
-    assert said["sweep"]["stopped"] == {}
-    speedups = {row["method"]: row["speedup"]["value"] for row in said["rows"][1:]}
+    result = sweep_summary(path)
+    assert result["complete"] is True
+    assert [row["method"] for row in result["rows"]] == ["ar", *CELLS]
+    assert all(row["prompts"] == 8 for row in result["rows"]), "held-out prompts are in no row that is chosen by"
+    assert result["sweep"]["stopped"] == {}
+    speedups = {row["method"]: row["speedup"]["value"] for row in result["rows"][1:]}
     assert best == max(speedups, key=lambda label: speedups[label])
-    assert best in said["sweep"]["within_noise"]
+    assert best in result["sweep"]["within_noise"]
     run = read_json(path, "c1", "run.json")
     assert run["passes"] == dict.fromkeys(CELLS, 0)
     assert [spec["label"] for spec in run["methods"]] == ["ar", *CELLS]
@@ -175,10 +175,10 @@ def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_
     sweep(tmp_path / "apart", [best])
     path, worker = sweep(tmp_path / "apart", others)
     assert best not in {key.split("|")[0] for key in worker.decoded}
-    said = sweep_summary(path)
-    assert said["sweep"]["best"] == best
-    assert best in said["sweep"]["within_noise"]
-    assert {row["method"] for row in said["rows"] if row["lossless"]} == {"ar", *CELLS}
+    result = sweep_summary(path)
+    assert result["sweep"]["best"] == best
+    assert best in result["sweep"]["within_noise"]
+    assert {row["method"] for row in result["rows"] if row["lossless"]} == {"ar", *CELLS}
     # One that was broken off is on few prompts, and not comparable.
     broken(tmp_path / "third", [best], after=3)
     path, _ = sweep(tmp_path / "third", others)

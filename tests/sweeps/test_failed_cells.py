@@ -21,11 +21,11 @@ def test_a_cell_that_fails_is_marked_and_the_others_go_on(tmp_path: Path, kind: 
     path, worker = sweep(tmp_path, kind=kind, held_out=HELD, failing=FAILING)
     asked = [key for key in worker.decoded if key.startswith("toy n=4|")]
     assert len(asked) < 8, "it is asked nothing more"
-    said = sweep_summary(path)
-    assert said["sweep"]["stopped"]["toy n=4"] == "failed"
-    assert {row["method"]: row["fault"] for row in said["rows"] if row["fault"]} == {"toy n=4": FAULT}
-    assert said["sweep"]["best"] not in (None, "toy n=4")
-    whole = [row for row in said["rows"] if row["method"] in ("ar", said["sweep"]["best"])]
+    result = sweep_summary(path)
+    assert result["sweep"]["stopped"]["toy n=4"] == "failed"
+    assert {row["method"]: row["fault"] for row in result["rows"] if row["fault"]} == {"toy n=4": FAULT}
+    assert result["sweep"]["best"] not in (None, "toy n=4")
+    whole = [row for row in result["rows"] if row["method"] in ("ar", result["sweep"]["best"])]
     assert [row["prompts"] for row in whole] == [8, 8]
 
     read = read_sweep(path)
@@ -52,10 +52,10 @@ def test_a_mended_one_is_decoded_by_the_same_command(tmp_path: Path) -> None:
     _, worker = sweep(tmp_path)
     assert {key.split("|")[0] for key in worker.decoded} == {"toy n=4"}
     assert len(records(path)) == before + len(worker.decoded) == 8 * (1 + len(CELLS))
-    said = sweep_summary(path)
-    assert (said["sweep"]["stopped"], [row["fault"] for row in said["rows"]]) == ({}, [None] * 5)
+    result = sweep_summary(path)
+    assert (result["sweep"]["stopped"], [row["fault"] for row in result["rows"]]) == ({}, [None] * 5)
     whole, _ = sweep(tmp_path / "whole")
-    assert said["sweep"]["best"] == sweep_summary(whole)["sweep"]["best"]
+    assert result["sweep"]["best"] == sweep_summary(whole)["sweep"]["best"]
 
 
 def test_one_that_ended_the_process_is_not_tried_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +64,9 @@ def test_one_that_ended_the_process_is_not_tried_by_the_next(tmp_path: Path, mon
     monkeypatch.setattr(plugins, "gone", {(str(path / "c1"), "toy n=8"): "method toy ended the process (by SIGSEGV)"})
     _, worker = sweep(tmp_path)
     assert not any(key.startswith("toy n=8|") for key in worker.decoded)
-    said = sweep_summary(path)
-    assert said["sweep"]["stopped"] == {"toy n=8": "failed"}
-    assert [row["fault"] for row in said["rows"] if row["method"] == "toy n=8"] == [
+    result = sweep_summary(path)
+    assert result["sweep"]["stopped"] == {"toy n=8": "failed"}
+    assert [row["fault"] for row in result["rows"] if row["method"] == "toy n=8"] == [
         "method toy ended the process (by SIGSEGV)"
     ]
 

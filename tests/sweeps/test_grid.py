@@ -163,8 +163,8 @@ def test_a_cell_that_learns_from_earlier_requests_is_refused(
     method: str, axes: list[str], settings: list[str], cell: str
 ) -> None:
     """It would meet them in an order of its own, in several processes, and again where it is halved."""
-    said = refusal(UsageError, made, method, *axes, settings=settings)
-    assert wording(said)
+    result = refusal(UsageError, made, method, *axes, settings=settings)
+    assert wording(result)
 
 
 def test_a_pair_is_swept_as_a_row_is() -> None:

@@ -92,15 +92,15 @@ def test_they_cannot_contradict_each_other(
     assert rings == near == set(sweep.within_noise) - {fastest.method}
     assert {label for label in LABELS if "within noise" in found(rows[label])} == near
 
-    said, ran = " ".join(sentences(table)), finding(made.summary)
+    result, ran = " ".join(sentences(table)), finding(made.summary)
     verdict = rows[fastest.method]["verdict"]
     advised = sweep_advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")
     assert advised["faster"] == (verdict == "faster")
-    assert (f"{fastest.method}, faster, speedup" in said) == (verdict == "faster")
+    assert (f"{fastest.method}, faster, speedup" in result) == (verdict == "faster")
     verdicts = {rows[label]["verdict"] for label in LABELS}
     assert (f"{UNSURE}faster than ar: " in ran) == (f"{UNSURE}faster" in verdicts)
     assert ("faster than ar: " in ran.replace(f"{UNSURE}faster", "")) == ("faster" in verdicts)
-    assert ("too few prompts to tell cells apart" in said) == (not fastest.told_apart)
+    assert ("too few prompts to tell cells apart" in result) == (not fastest.told_apart)
     assert ("As good as the fastest" in ran) == (bool(near) and not made.summary.unsure)
 
 

@@ -93,13 +93,13 @@ def asked(out: Path, *grid: str, **more: Any) -> TrainedSweepPlan:
 
 def go(plan: TrainedSweepPlan, trainer: Trainer) -> tuple[Path, list[Due], list[str]]:
     due: list[Due] = []
-    said: list[str] = []
+    result: list[str] = []
 
     def reported(each: Sequence[Due]) -> None:
         assert not trainer.trained, "reported before the first is trained"
         due.extend(each)
 
-    return sweep_trainings(plan, reported, said.append, cast(Any, trainer)), due, said
+    return sweep_trainings(plan, reported, result.append, cast(Any, trainer)), due, result
 
 
 def test_every_training_is_swept_and_the_untrained_model_first(tmp_path: Path, swept: list[Any]) -> None:
@@ -125,9 +125,9 @@ def test_weights_that_are_no_model_go_into_the_methods_options(tmp_path: Path, s
 
 def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path: Path, swept: list[Any]) -> None:
     trainer = Trainer()
-    folder, _, said = go(asked(tmp_path, "texts=2,9,3", max_hours=5.0), trainer)
+    folder, _, result = go(asked(tmp_path, "texts=2,9,3", max_hours=5.0), trainer)
     assert trainer.trained == ["texts=2", "texts=3"]
-    assert [line for line in said if "left out" in line] == [
+    assert [line for line in result if "left out" in line] == [
         "texts=9 is left out: it would take 9.00 h, and 2.00 of 5 h are spent; raise --max-hours to train it"
     ]
     assert [(each.label, each.left_out) for each in read_entries(folder)] == [
@@ -149,8 +149,8 @@ def test_a_training_that_leaves_no_weights_is_said_and_the_others_go_on(tmp_path
             return super().train(cell)
 
     trainer = Ended()
-    folder, _, said = go(asked(tmp_path, "texts=2,3"), trainer)
-    assert wording("\n".join(said))
+    folder, _, result = go(asked(tmp_path, "texts=2,3"), trainer)
+    assert wording("\n".join(result))
     assert trainer.trained == ["texts=3"]
     assert [model for model, _ in swept] == ["config:tiny", "weights of texts=3"]
     assert [(each.label, each.ended) for each in read_entries(folder)] == [
@@ -280,14 +280,14 @@ def test_what_decides_a_sweep_decides_its_folder(tmp_path: Path, swept: list[Any
 
 
 def test_a_second_call_at_the_same_time_is_refused(tmp_path: Path, swept: list[Any]) -> None:
-    said: list[str] = []
+    result: list[str] = []
 
     class Slow(Trainer):
         def train(self, cell: Cell) -> Made:
             with pytest.raises(EnvironmentRefused) as raised:
                 go(asked(tmp_path, "texts=2"), Trainer())
-            said.append(str(raised.value))
+            result.append(str(raised.value))
             return super().train(cell)
 
     folder, _, _ = go(asked(tmp_path, "texts=2"), Slow())
-    assert said == [f"{folder} is in use by another specbench process; wait for it, or choose another --out"]
+    assert result == [f"{folder} is in use by another specbench process; wait for it, or choose another --out"]

@@ -141,9 +141,9 @@ def test_a_question_without_its_text_says_what_fills_it_in(tmp_path: Path) -> No
         for format, where in (("x.jsonl", "line 2"), ("x.parquet", "row 2")):
             with pytest.raises(UsageError) as error:
                 speed_bench.load(written(tmp_path, [first, {**second, "turns": turns}], format))
-            said = str(error.value)
-            assert f"{tmp_path / format} {where} (question {second['question_id']})" in said
-            assert said.endswith("examples/specdec_bench: python prepare_data.py --dataset speed --config all")
+            result = str(error.value)
+            assert f"{tmp_path / format} {where} (question {second['question_id']})" in result
+            assert result.endswith("examples/specdec_bench: python prepare_data.py --dataset speed --config all")
 
 
 # --------------------------------------------------------------------------------------------------------- which file

@@ -41,14 +41,14 @@ def test_the_three_forms_of_a_line(tmp_path: Path) -> None:
 
 
 def test_a_line_of_sharegpt_is_its_user_turns(tmp_path: Path) -> None:
-    said = [("system", "Be long."), ("human", "Hi"), ("gpt", "Hello"), ("user", "How are you?"), ("chatgpt", "Fine")]
-    row = {"id": "x_0", "conversations": [{"from": who, "value": text, "markdown": None} for who, text in said]}
+    result = [("system", "Be long."), ("human", "Hi"), ("gpt", "Hello"), ("user", "How are you?"), ("chatgpt", "Fine")]
+    row = {"id": "x_0", "conversations": [{"from": who, "value": text, "markdown": None} for who, text in result]}
     (found,) = prompts(write(tmp_path / "x.jsonl", row))
     assert found == Prompt("x_0", "Hi", True, history=(("system", "Be long."),), follow_ups=("How are you?",))
 
 
 @pytest.mark.parametrize(
-    ("said", "says"),
+    ("result", "says"),
     [
         ([("gpt", "Hello")], "the user's first"),
         ([("human", "Hi"), ("human", "there")], "the user's first, then a model's, and so on"),
@@ -56,8 +56,8 @@ def test_a_line_of_sharegpt_is_its_user_turns(tmp_path: Path) -> None:
         ([("human", " ")], "field 'conversations.0.value' is an empty text"),
     ],
 )
-def test_a_conversation_that_is_none(tmp_path: Path, said: list[tuple[str, str]], says: str) -> None:
-    row = {"conversations": [{"from": who, "value": text} for who, text in said]}
+def test_a_conversation_that_is_none(tmp_path: Path, result: list[tuple[str, str]], says: str) -> None:
+    row = {"conversations": [{"from": who, "value": text} for who, text in result]}
     with pytest.raises(UsageError, check=wording) as refused:
         made(write(tmp_path / "x.jsonl", RAW, row))
     assert says in str(refused.value)
@@ -66,10 +66,10 @@ def test_a_conversation_that_is_none(tmp_path: Path, said: list[tuple[str, str]]
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_system_message_reaches_the_template(tmp_path: Path, text: str) -> None:
     empty = {"role": "system", "content": text}
-    said = [{"from": "system", "value": text}, {"from": "human", "value": "Hi"}]
+    result = [{"from": "system", "value": text}, {"from": "human", "value": "Hi"}]
     path = write(
         tmp_path / "x.jsonl",
-        {"messages": [empty, *MESSAGES["messages"]]}, TURNS | {"system": text}, {"conversations": said},
+        {"messages": [empty, *MESSAGES["messages"]]}, TURNS | {"system": text}, {"conversations": result},
     )  # fmt: skip
     assert [prompt.history[0] for prompt in prompts(path)] == [("system", text)] * 3
     plain = prompts(path, chat=False)

@@ -157,5 +157,5 @@ def test_they_are_a_source_of_texts_which_says_what_file_they_are_of(tmp_path: P
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert whole.about == {"prompts": ["mine.jsonl"], "given": {"mine.jsonl": digest}}
     assert len({text.id for text in some.texts} & {text.id for text in whole.texts}) == len(some.texts) == 3
-    assert some.about["limit"] == "3 of each set, drawn by seed 0"
+    assert some.about["limit"] == "3 of each set, sampled with seed 0"
     assert not (tmp_path / "out").exists()  # nothing was asked

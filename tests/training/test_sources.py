@@ -59,7 +59,7 @@ def test_answers_alone_are_taken_as_they_are_and_their_folder_is_left_alone(
     assert first.about["limit"] == "first 1 of each set"
     drawn = [found(target, tmp_path / "out", answers=answers, limit=1, prompt_seed=seed) for seed in range(8)]
     assert len({tuple(ids(each.texts)) for each in drawn}) > 2
-    assert drawn[3].about["limit"] == "1 of each set, drawn by seed 3"
+    assert drawn[3].about["limit"] == "1 of each set, sampled with seed 3"
     assert {path: path.read_bytes() for path in answers.iterdir()} == before
     assert not (tmp_path / "out").exists()
 
@@ -69,7 +69,7 @@ def test_prompts_are_asked_and_those_of_other_sets_left_out(target: Any, answers
     mine.write_text('{"prompt": "ab"}\n{"prompt": "cd"}\n{"prompt": "ef"}\n')
     made = found(target, tmp_path / "out", sets=[str(mine)], limit=2)
     assert ids(made.texts) == ids(draw_prompts([Prompt(f"mine/{at}", "", False) for at in (1, 2, 3)], 2, 0))
-    assert made.about["limit"] == "2 of each set, drawn by seed 0"
+    assert made.about["limit"] == "2 of each set, sampled with seed 0"
     assert all(text.id.startswith("mine/") for text in made.texts)
     assert (tmp_path / "out" / "answers.jsonl").exists()
     both = found(target, tmp_path / "other", sets=[str(mine)], answers=answers)

@@ -1,4 +1,4 @@
-"""Attention mask of training blocks: a row sees the text before its anchor, and the block's earlier rows or all rows.
+"""Rows of a training block see the text before their anchor, and the earlier rows or all rows of the block.
 
 One rule, :meth:`AttentionMask.sees`, implemented twice: a dense product per block for the CPU, and FlexAttention for
 CUDA, where the products would not fit.

@@ -1,4 +1,4 @@
-"""What the two-sample test could have told: by its own equation, and not by tokens that were seen once."""
+"""What the two-sample test could have reported: by its own equation, and not by tokens that were seen once."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def test_any_number_of_workers_and_any_order_of_arrival_writes_the_same(
     alone.spec = healed.spec = judge.spec
     with TemporaryDirectory() as one, TemporaryDirectory() as many:
         expected, fault = outcome(Path(one), answers, alone, 1)
-        written, said = outcome(Path(many), answers, judge, workers)
-        assert said == fault
+        written, result = outcome(Path(many), answers, judge, workers)
+        assert result == fault
         assert written == expected if not fault else written.startswith(expected), "what came after a fault is kept"
         assert fault or sorted(judge.asked) == sorted(prompt.user for prompt in alone.asked)
         assert len(set(judge.asked)) == len(judge.asked), "equal prompts are asked once"

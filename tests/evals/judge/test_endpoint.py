@@ -61,11 +61,11 @@ def test_it_asks_greedily_with_both_prompts_and_the_key(server: Server) -> None:
 def test_a_busy_endpoint_is_asked_three_times_with_pauses(server: Server, code: int) -> None:
     pauses: list[float] = []
     server.answer = replies(code, b'{"error": {"message": "busy\\nnow"}}')
-    said = refused(server, EnvironmentRefused, sleep=pauses.append)
+    result = refused(server, EnvironmentRefused, sleep=pauses.append)
     assert len(server.asked) == 3
     assert pauses == [2, 4]
-    assert f"{code}" in said
-    assert wording(said)
+    assert f"{code}" in result
+    assert wording(result)
 
 
 def test_the_second_try_may_succeed(server: Server) -> None:

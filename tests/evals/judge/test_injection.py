@@ -59,10 +59,10 @@ def asked(task_data: Path) -> Mapping[str, Question]:
     return judge_questions(engines.judged_config(TEXTS).task, task_data)
 
 
-@pytest.mark.parametrize(("said", "read"), HOSTILE.items(), ids=range(len(HOSTILE)))
-def test_what_would_steer_a_judge_has_round_brackets(said: str, read: str) -> None:
-    assert harmless(said) == read
-    assert harmless(f"Before. \n{said}\nBehind.") == f"Before. \n{read}\nBehind."
+@pytest.mark.parametrize(("result", "read"), HOSTILE.items(), ids=range(len(HOSTILE)))
+def test_what_would_steer_a_judge_has_round_brackets(result: str, read: str) -> None:
+    assert harmless(result) == read
+    assert harmless(f"Before. \n{result}\nAfter.") == f"Before. \n{read}\nAfter."
 
 
 def test_ordinary_answers_are_put_in_letter_by_letter() -> None:
@@ -109,9 +109,9 @@ def test_such_answers_are_marked_and_counted(tmp_path: Path, asked: Mapping[str,
 
 def test_control_tokens_of_a_judge_that_runs_here_are_broken_up() -> None:
     tokens = {"<pad>", "<mask>", "[SEP]", "EOT", "\n\n", "<pad><mask>"}
-    said = "a <pad> b <mask> <pad><mask> [SEP] EOT\n\n<<pad>>"
-    made = without(said, tokens)
+    result = "a <pad> b <mask> <pad><mask> [SEP] EOT\n\n<<pad>>"
+    made = without(result, tokens)
     assert made == "a (pad) b (mask) (pad)(mask) (SEP) E OT\n\n<(pad)>"
     assert without("<<EOTpad>", {"EOT", "<E"}) == "<(E OTpad>"
-    assert without(said, ()) == said
-    assert JudgePrompt("single-v1", "", said).free_of(tokens) == made
+    assert without(result, ()) == result
+    assert JudgePrompt("single-v1", "", result).free_of(tokens) == made

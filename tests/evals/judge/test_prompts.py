@@ -39,9 +39,9 @@ def test_each_turn_with_and_without_reference_has_its_template_with_the_fields_r
     (row,) = [row for row in own.JUDGE_PROMPTS if row["name"] == name]
     fields = {"question": "Q1 {x}", "question_1": "Q1 {x}", "question_2": "Q2", "answer_2": "B"}
     fields |= {"answer": answers[0], "answer_1": answers[0], "ref_answer_1": "R1", "ref_answer_2": "R2"}
-    said = re.sub(r"{(\w+)}", lambda field: fields[field[1]], row["prompt_template"])
+    result = re.sub(r"{(\w+)}", lambda field: fields[field[1]], row["prompt_template"])
     made = prompts.render(question, answers)
-    assert (made.name, made.system, made.user) == (name, row["system_prompt"], said)
+    assert (made.name, made.system, made.user) == (name, row["system_prompt"], result)
 
 
 def test_the_hash_is_of_all_the_judge_reads(prompts: JudgePrompts) -> None:
@@ -53,9 +53,9 @@ def test_the_published_prompts_are_the_four_and_show_all_that_was_said() -> None
     folder = data_folder(*engines.FILES)
     published = JudgePrompts(folder)
     for question in Task(Options(), folder).questions().values():
-        for said in (["A1"], ["A1", "A2"]):
-            made = published.render(question, said)
-            shown = [*question.turns[: len(said)], *said, *(question.references or ())[: len(said)]]
+        for result in (["A1"], ["A1", "A2"]):
+            made = published.render(question, result)
+            shown = [*question.turns[: len(result)], *result, *(question.references or ())[: len(result)]]
             assert [text for text in shown if text not in made.user] == []
 
 

@@ -107,7 +107,7 @@ def test_what_is_slower_than_plain_decoding_is_never_best(low: float) -> None:
     assert names == ["ar", "suffix", "pld"]
     advice = sweep_advice(RUN, pd.DataFrame(rows), [(1, 1.0)], "suffix")
     assert not advice["faster"]
-    assert advice["said"][-1] == "Use: specbench run --method ar"
+    assert advice["sentences"][-1] == "Use: specbench run --method ar"
 
 
 def test_advice_asks_for_no_more_prompts_than_there_are() -> None:
