@@ -100,7 +100,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         request(lambda line: line.update(method="pld", request_id=f"pld|{line['prompt_id']}|0")),
         "|0 has a method that is not in the run",
     ),
-    "other key": (request(lambda line: line.update(request_id="ar|p|0")), "ar|p|0 has an id that differs from its fields"),
+    "other key": (
+        request(lambda line: line.update(request_id="ar|p|0")),
+        "ar|p|0 has an id that differs from its fields",
+    ),
     "tokens lost": (request(lambda line: line["output_ids"].pop()), "has another number of tokens"),
     "no time": (request(lambda line: line.update(decode_s=float("nan"))), "line 1 is damaged ("),
     "time of no clock": (request(lambda line: line.update(decode_s=1e-300)), "has an invalid time"),
@@ -144,13 +147,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_it_is_refused_by_name_in_one_line(sound: Path, tmp_path: Path, kind: str) -> None:
-    damage, said = DAMAGE[kind]
+    damage, shown_text = DAMAGE[kind]
     folder = tmp_path / "run"
     shutil.copytree(sound, folder)
     damage(folder)
     text = refusal(UsageError, read_whole, folder)
     assert str(folder) in text
-    assert said in text
+    assert shown_text in text
 
 
 def test_files_of_two_runs_in_one_folder_are_refused(sound: Path, tmp_path: Path) -> None:

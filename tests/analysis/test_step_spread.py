@@ -94,7 +94,7 @@ def test_jumping_between_two_speeds_is_marked_by_its_spread_alone() -> None:
 
 
 def growing(contexts: Sequence[int]) -> list[float]:
-    """A step of 20 ms without context, and twice that behind 4,000 tokens."""
+    """A step of 20 ms without context, and twice that after 4,000 tokens."""
     return [0.02 * (1 + context / 4000) for context in contexts]
 
 

@@ -38,15 +38,15 @@ def made(
 
 
 def test_a_winner(tmp_path: Path) -> None:
-    said = finding(made(tmp_path, {"pld": 1.5, "jf": 0.5}, right=lambda one: one.prompt_id < "p/3"))
-    assert (said.figure, said.tone, said.claim) == ("1.50×", "good", "`pld` is faster than plain decoding")
-    assert said.on == "humaneval · config:qwen3-8b · NVIDIA A100-SXM4-80GB"
-    assert said.lines["How sure"].startswith("1.50 to 1.50 with 95% confidence, on 12 prompts.")
-    assert "jf" in said.lines["How sure"], "whether it may be the best, too"
-    assert wording(said.lines["How right"])
-    assert wording(said.lines["On"])
-    assert [(mark.name, mark.text, mark.tone) for mark in said.marks] == [("▼ jf", "0.50×", "bad")]
-    assert [*said.links] == ["tables and pictures"], "without step times there is no race"
+    result = finding(made(tmp_path, {"pld": 1.5, "jf": 0.5}, right=lambda one: one.prompt_id < "p/3"))
+    assert (result.figure, result.tone, result.claim) == ("1.50×", "good", "`pld` is faster than plain decoding")
+    assert result.on == "humaneval · config:qwen3-8b · NVIDIA A100-SXM4-80GB"
+    assert result.lines["How sure"].startswith("1.50 to 1.50 with 95% confidence, on 12 prompts.")
+    assert "jf" in result.lines["How sure"], "whether it may be the best, too"
+    assert wording(result.lines["How right"])
+    assert wording(result.lines["On"])
+    assert [(mark.name, mark.text, mark.tone) for mark in result.marks] == [("▼ jf", "0.50×", "bad")]
+    assert [*result.links] == ["tables and pictures"], "without step times there is no race"
 
 
 @pytest.mark.parametrize(
@@ -57,30 +57,30 @@ def test_a_winner(tmp_path: Path) -> None:
     ],
 )
 def test_no_winner_is_none(tmp_path: Path, speeds: dict[str, float], tone: str, claim: str) -> None:
-    said = finding(made(tmp_path, speeds))
-    assert (said.tone, said.claim) == (tone, claim)
+    result = finding(made(tmp_path, speeds))
+    assert (result.tone, result.claim) == (tone, claim)
 
 
 def test_too_few_prompts_are_no_win(tmp_path: Path) -> None:
-    said = finding(made(tmp_path, {"pld": 2.0}, prompts=4))
-    assert (said.figure, said.tone) == ("2.00×", "")
-    assert wording(said.lines["How sure"])
+    result = finding(made(tmp_path, {"pld": 2.0}, prompts=4))
+    assert (result.figure, result.tone) == ("2.00×", "")
+    assert wording(result.lines["How sure"])
 
 
 def test_a_disturbed_run_has_no_figure(tmp_path: Path) -> None:
     run = made(tmp_path, {"pld": 2.0})
     disturbed = Disturbed(reasons=["other processes took 40% of a core"])
     run = replace(run, summary=run.summary.model_copy(update={"disturbed": disturbed}))
-    said = finding(run)
-    assert (said.figure, said.tone) == ("unsure", "faint")
-    assert wording(said.claim)
+    result = finding(run)
+    assert (result.figure, result.tone) == ("unsure", "faint")
+    assert wording(result.claim)
 
 
 def test_lossy_text_without_a_score_has_no_figure(tmp_path: Path) -> None:
     assert finding(made(tmp_path / "a", {"pld": 2.0}, lossless=LOSSY)).figure == "–"
-    said = finding(made(tmp_path / "b", {"pld": 2.0}, lossless=LOSSY, right=lambda one: True))
-    assert said.figure == "2.00×"
-    assert wording(said.lines["How right"])
+    result = finding(made(tmp_path / "b", {"pld": 2.0}, lossless=LOSSY, right=lambda one: True))
+    assert result.figure == "2.00×"
+    assert wording(result.lines["How right"])
 
 
 def test_of_each_kind_the_run_with_most_prompts_then_the_latest(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_sequences_stepped_together_are_counted_in_blocks(tmp_path: Path) -> Non
 
 
 def test_a_faster_row_that_is_less_often_right_is_no_win(tmp_path: Path) -> None:
-    said = finding(made(tmp_path, {"pld": 2.0}, lossless=LOSSY, right=lambda one: one.method == "ar"))
-    assert said.tone == ""
-    assert wording(said.claim)
+    result = finding(made(tmp_path, {"pld": 2.0}, lossless=LOSSY, right=lambda one: one.method == "ar"))
+    assert result.tone == ""
+    assert wording(result.claim)
 
 
 def test_dummy_weights_samples_and_traces_stand_for_nothing_else(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> No
     config = config.model_copy(update={"base": config.model.model_copy(update={"name": "the base"})})
     seconds = {"ar": 1.0, "ar@base": 0.75, "jf": 0.5}
     records = [one for label, took in seconds.items() for one in answers(label, 9, decode_s=took)]
-    said = finding(read_whole_run(folder(tmp_path, config, records)))
-    assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
-    assert wording(said.lines["Over base"])
+    result = finding(read_whole_run(folder(tmp_path, config, records)))
+    assert (result.figure, result.claim) == ("2.00×", "`jf` is faster than plain decoding")
+    assert wording(result.lines["Over base"])
     assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines
 
 
