@@ -108,7 +108,7 @@ def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> Non
     ]
     assert warned == [(f"Run {loud}", [f"Disturbed: {WHY}; verdicts are unsure."])]
     facts = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in rows(section(page, "Environment"))}
-    assert sorted(facts["disturbed"]) == [WHY, "no, by AR's steps alone"]
+    assert sorted(facts["disturbed"]) == [WHY, "no, judged by AR's steps only"]
 
 
 def test_a_figure_has_one_interval_and_one_verdict_on_the_page(runs: dict[str, Path]) -> None:

@@ -18,7 +18,7 @@ def run(out: Path, gaps: Sequence[float]) -> Path:
     """An unfinished run, whose summary is made of its files, with as many branches of two tokens as gaps."""
     jetspec = answers("jetspec", 2, decode_s=1.0)
     path = runs.folder(out, run_config(["jetspec"], 2), [*answers("ar", 2, decode_s=1.0), *jetspec], finish=False)
-    rated = [RatedBranch(tokens=2, promised=-1.0, text=-1.0 - gap) for gap in gaps]
+    rated = [RatedBranch(tokens=2, promised=-1.0, said=-1.0 - gap) for gap in gaps]
     log = RequestLog(path / BRANCHES)
     log.append(RatedRequest(request=jetspec[0].request_id, branches=rated).model_dump(mode="json"))
     log.close()
